@@ -1,0 +1,358 @@
+"""Writing programs and block graphs by hand: the API behind `mirage_eg.new_kernel_graph` and `new_threadblock_graph`.
+
+A builder appends nodes, each checked at once; `graph()` freezes what was written. Names follow mirage-project/mirage.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import Any
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, TensorType, node
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.shapes import Shape, text
+
+Number = int | float | Fraction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A handle on one value of a builder; `+ - * / @` write ops, and numbers become exact constants."""
+
+    builder: "Builder"
+    position: int
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and element type."""
+        return self.builder.checker.types[self.position]
+
+    @property
+    def shape(self) -> Shape:
+        """Shape (of the tile, in a block graph)."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.type.dtype
+
+    def __add__(self, other: "Tensor | Number") -> "Tensor":
+        return self.builder.add(self, other) if isinstance(other, Tensor) else self.builder.shift(self, other)
+
+    def __sub__(self, other: "Tensor | Number") -> "Tensor":
+        return self.builder.sub(self, other) if isinstance(other, Tensor) else self.builder.shift(self, -exact(other))
+
+    def __mul__(self, other: "Tensor | Number") -> "Tensor":
+        return self.builder.mul(self, other) if isinstance(other, Tensor) else self.builder.scale(self, other)
+
+    def __truediv__(self, other: "Tensor | Number") -> "Tensor":
+        return self.builder.div(self, other) if isinstance(other, Tensor) else self.builder.scale(self, 1 / exact(other))
+
+    def __matmul__(self, other: "Tensor") -> "Tensor":
+        return self.builder.matmul(self, other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return f"Tensor(%{self.position}: {self.type})"
+
+
+def exact(value: Number) -> Fraction:
+    """The constant as it is written: 0.1 is 1/10, not the float nearest to it."""
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise GraphError(f"got constant {value!r}, wanted a finite number")
+    return Fraction(repr(value))
+
+
+class Builder:
+    """The ops that kernel and block graphs share; each method appends one node and gives its value."""
+
+    def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
+        self.nodes: list[Node] = []
+        self.checker = Checker(level, grid, loop)
+
+    def op(self, name: str, *operands: Tensor, **attributes: Any) -> Tensor:
+        """Append any op of the op table that makes one value; dims are counted from 0."""
+        return self._append(node(name, *self._positions(name, operands), **attributes))[0]
+
+    def _positions(self, name: str, operands: Iterable[Tensor]) -> list[int]:
+        positions = []
+        for place, operand in enumerate(operands):
+            if not isinstance(operand, Tensor):
+                raise GraphError(f"{name}: got {operand!r} as operand {place}, wanted a tensor of this graph")
+            if operand.builder is not self:
+                raise GraphError(f"{name}: operand {place} belongs to another graph, wanted a tensor of this one")
+            positions.append(operand.position)
+        return positions
+
+    def _append(self, item: Node) -> list[Tensor]:
+        values = self.checker.append(item)
+        self.nodes.append(item)
+        return [Tensor(self, position) for position in values]
+
+    def _dim(self, name: str, x: Tensor, dim: int) -> int:
+        self._positions(name, [x])
+        rank = len(x.shape)
+        if not isinstance(dim, int) or not -rank <= dim < rank:
+            raise GraphError(f"{name}: got dim {dim!r} for shape {text(x.shape)}; wanted {-rank} ≤ dim < {rank}")
+        return dim % rank
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y."""
+        return self.op("add", x, y)
+
+    def sub(self, x: Tensor, y: Tensor) -> Tensor:
+        """x − y."""
+        return self.op("sub", x, y)
+
+    def mul(self, x: Tensor, y: Tensor) -> Tensor:
+        """x · y, element by element."""
+        return self.op("mul", x, y)
+
+    def div(self, x: Tensor, y: Tensor) -> Tensor:
+        """x / y, element by element."""
+        return self.op("div", x, y)
+
+    def exp(self, x: Tensor) -> Tensor:
+        """e to the x."""
+        return self.op("exp", x)
+
+    def log(self, x: Tensor) -> Tensor:
+        """Natural logarithm."""
+        return self.op("log", x)
+
+    def square(self, x: Tensor) -> Tensor:
+        """x · x."""
+        return self.op("square", x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        """Square root."""
+        return self.op("sqrt", x)
+
+    def rsqrt(self, x: Tensor) -> Tensor:
+        """1 / √x."""
+        return self.op("rsqrt", x)
+
+    def pow(self, x: Tensor, exponent: Number) -> Tensor:
+        """x to a constant power."""
+        return self.op("pow", x, exponent=exact(exponent))
+
+    def silu(self, x: Tensor) -> Tensor:
+        """x · sigmoid(x)."""
+        return self.op("silu", x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """1 / (1 + exp(−x))."""
+        return self.op("sigmoid", x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """x · Φ(x) with the normal distribution function Φ, exact form."""
+        return self.op("gelu", x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        return self.op("relu", x)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Hyperbolic tangent."""
+        return self.op("tanh", x)
+
+    def clamp(self, x: Tensor, low: Number, high: Number) -> Tensor:
+        """min(max(x, low), high)."""
+        return self.op("clamp", x, low=exact(low), high=exact(high))
+
+    def scale(self, x: Tensor, c: Number) -> Tensor:
+        """c · x for a constant c, kept exact."""
+        return self.op("scale", x, factor=exact(c))
+
+    def shift(self, x: Tensor, c: Number) -> Tensor:
+        """x + c for a constant c, kept exact."""
+        return self.op("shift", x, offset=exact(c))
+
+    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
+        """[…, m, k] @ […, k, n] → […, m, n]; leading dims broadcast."""
+        return self.op("matmul", x, y)
+
+    def reduction(self, x: Tensor, dim: int) -> Tensor:
+        """Sum over `dim`, which stays with extent 1."""
+        return self.op("sum", x, dim=self._dim("reduction", x, dim))
+
+    def sum(self, x: Tensor, dim: int) -> Tensor:
+        """Sum over `dim`, which stays with extent 1."""
+        return self.op("sum", x, dim=self._dim("sum", x, dim))
+
+    def mean(self, x: Tensor, dim: int) -> Tensor:
+        """Mean over `dim`, which stays with extent 1."""
+        return self.op("mean", x, dim=self._dim("mean", x, dim))
+
+    def max(self, x: Tensor, dim: int) -> Tensor:
+        """Maximum over `dim`, which stays with extent 1."""
+        return self.op("max", x, dim=self._dim("max", x, dim))
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """The same elements in row-major order under another shape."""
+        return self.op("reshape", x, shape=tuple(shape))
+
+    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
+        """Result dim i is dim permutation[i] of x."""
+        return self.op("transpose", x, permutation=tuple(self._dim("transpose", x, dim) for dim in permutation))
+
+    def concat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
+        """The tensors one behind the other along `dim`."""
+        if not tensors:
+            raise GraphError("concat: got no tensors, wanted at least one")
+        return self.op("concat", *tensors, dim=self._dim("concat", tensors[0], dim))
+
+    def split(self, x: Tensor, parts: int, dim: int) -> list[Tensor]:
+        """`parts` equal pieces along `dim`."""
+        dim = self._dim("split", x, dim)
+        return [self.op("split", x, dim=dim, parts=parts, index=index) for index in range(parts)]
+
+    def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """x with extents of 1 repeated up to `shape`."""
+        return self.op("broadcast", x, shape=tuple(shape))
+
+    def repeat(self, x: Tensor, times: int, dim: int) -> Tensor:
+        """Each slice along `dim` `times` times in a row (torch.repeat_interleave)."""
+        return self.op("repeat", x, times=times, dim=self._dim("repeat", x, dim))
+
+    def softmax(self, x: Tensor, dim: int) -> Tensor:
+        """exp(x) / Σ exp(x) over `dim`."""
+        return self.op("softmax", x, dim=self._dim("softmax", x, dim))
+
+    def rms_norm(
+        self, x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: Number = 0.0
+    ) -> Tensor:
+        """x / √(mean(x²) + eps), times `weight`, over the last dims, whose extents are `normalized_shape`."""
+        operands = [operand for operand in (x, weight) if operand is not None]
+        dims = self._normalized_dims("rms_norm", x, normalized_shape)
+        return self.op("rms_norm", *operands, dims=dims, eps=exact(eps) or None)
+
+    def layer_norm(
+        self,
+        x: Tensor,
+        normalized_shape: int | Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: Number = 0.0,
+    ) -> Tensor:
+        """(x − mean) / √(variance + eps), times `weight`, plus `bias`, over the last dims."""
+        if bias is not None and weight is None:
+            raise GraphError("layer_norm: got a bias without a weight; add the bias with add()")
+        operands = [operand for operand in (x, weight, bias) if operand is not None]
+        dims = self._normalized_dims("layer_norm", x, normalized_shape)
+        return self.op("layer_norm", *operands, dims=dims, eps=exact(eps) or None)
+
+    def _normalized_dims(self, name: str, x: Tensor, normalized_shape: int | Sequence[int]) -> int:
+        self._positions(name, [x])
+        wanted = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if not wanted or x.shape[-len(wanted) :] != wanted:
+            raise GraphError(f"{name}: got normalized_shape {text(wanted)} for {text(x.shape)}; wanted its last extents")
+        return len(wanted)
+
+
+class KernelGraph(Builder):
+    """A tensor program being written: inputs, ops, outputs. Values not marked as outputs but used by nothing are outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(Level.KERNEL)
+        self._outputs: dict[int, str | None] = {}
+
+    def new_input(
+        self,
+        dims: Sequence[int],
+        dtype: DType | str = DType.float16,
+        name: str | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> Tensor:
+        """A tensor that the program takes; `strides` count elements, row-major where not given."""
+        dense = tuple(strides) if strides is not None else None
+        return self.op("input", shape=tuple(dims), dtype=str(dtype), name=name, strides=dense)
+
+    def mark_output(self, x: Tensor, name: str | None = None) -> None:
+        """Make x an output; outputs stand in the order in which they were marked."""
+        [position] = self._positions("mark_output", [x])
+        self._outputs[position] = name
+
+    def customized(self, inputs: Sequence[Tensor], block_graph: "ThreadblockGraph") -> list[Tensor]:
+        """Run a hand-written block graph as one kernel; gives one tensor for each of its outputs."""
+        graph = block_graph.graph()
+        return self._append(node("block", *self._positions("customized", inputs), graph=graph))
+
+    def graph(self) -> Graph:
+        """The program, frozen."""
+        used = {operand for item in self.nodes for operand in item.operands}
+        sinks: dict[int, str | None] = {i: None for i in range(len(self.checker.types)) if i not in used}
+        outputs = [node("output", position, name=name) for position, name in (self._outputs or sinks).items()]
+        return Graph((*self.nodes, *outputs))
+
+    def __str__(self) -> str:
+        return str(self.graph())
+
+
+_ACCUMULATORS = {
+    None: ("accum_sum", False),
+    "sum": ("accum_sum", True),
+    "mean": ("accum_mean", True),
+    "max": ("accum_max", True),
+    "rms": ("accum_rms", True),
+}
+
+
+class ThreadblockGraph(Builder):
+    """A block graph being written by hand: loads, tile ops, accumulators, stores."""
+
+    def __init__(self, grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1) -> None:
+        super().__init__(Level.BLOCK, tuple(grid_dim), forloop_range)
+        self.threads = 1
+        for extent in block_dim:
+            self.threads *= extent
+
+    def new_input(self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = REPLICATED) -> Tensor:
+        """Load a tile: `input_map` sends each grid dim to a dim of the tensor or −1, `forloop_dim` is the dim the loop walks."""
+        if not isinstance(dtensor, Tensor):
+            raise GraphError(f"new_input: got {dtensor!r}, wanted a tensor of the kernel graph")
+        imap = tuple(input_map)[: len(self.checker.grid)]
+        return self.op("input", shape=dtensor.shape, dtype=str(dtensor.dtype), imap=imap, fmap=forloop_dim)
+
+    def forloop_accum(self, x: Tensor, acc: str | None = None, dim: int = -1) -> Tensor:
+        """Sum over the loop; with `acc` ("sum", "mean", "max", "rms") reduce `dim` of the tile too."""
+        if acc not in _ACCUMULATORS:
+            raise GraphError(f"forloop_accum: got {acc!r}, wanted None or one of {', '.join(filter(None, _ACCUMULATORS))}")
+        name, reduces = _ACCUMULATORS[acc]
+        return self.op(name, x, dim=self._dim(name, x, dim) if reduces else None)
+
+    def forloop_accum_strided(self, x: Tensor, columns: int, dim: int = -1) -> Tensor:
+        """out[i] = Σ over the loop and k of x[i + k·columns] along `dim`."""
+        return self.op("accum_strided_sum", x, dim=self._dim("accum_strided_sum", x, dim), columns=columns)
+
+    def new_output(self, stensor: Tensor, output_map: Sequence[int]) -> None:
+        """Store a tile: each grid dim goes to a dim by concatenation, to a new leading dim (NEW_DIM), or to −1 if nothing varies."""
+        [position] = self._positions("new_output", [stensor])
+        self._append(node("output", position, omap=tuple(output_map)[: len(self.checker.grid)]))
+
+    def graph(self) -> Graph:
+        """The block graph, frozen."""
+        return Graph(tuple(self.nodes), Level.BLOCK, self.checker.grid, self.checker.loop, self.threads)
+
+
+def new_kernel_graph() -> KernelGraph:
+    """Start a tensor program."""
+    return KernelGraph()
+
+
+def new_threadblock_graph(
+    grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1
+) -> ThreadblockGraph:
+    """Start a block graph that runs on `grid_dim` blocks of `block_dim` threads and loops `forloop_range` times."""
+    return ThreadblockGraph(grid_dim, block_dim, forloop_range)
+
+
+__all__ = ["NEW_DIM", "REPLICATED", "KernelGraph", "Tensor", "ThreadblockGraph", "new_kernel_graph", "new_threadblock_graph"]

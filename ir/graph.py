@@ -1,0 +1,401 @@
+"""The one graph type of all levels: a tuple of nodes in topological order, checked when it is made.
+
+A node is `(op, operands, attributes)`. Operands are positions of *values*: every node makes one value but `output` (none)
+and `block` (one for each output of its graph). So equal graphs are equal tuples, and hashing is linear.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.shapes import Shape, text
+
+REPLICATED = -1  # in imap, fmap, omap: this grid dim (or the loop) maps to no data dim
+NEW_DIM = -2  # in omap: this grid dim becomes a new leading dim of the output
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of a value; a tile's shape where the value lives in a block graph."""
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{text(self.shape)} {self.dtype}"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes when stored densely."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op; `attributes` are sorted by name, absent ones are left out."""
+
+    op: str
+    operands: tuple[int, ...] = ()
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute, or `default` where it is absent."""
+        return next((value for key, value in self.attributes if key == name), default)
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The attributes as a dictionary."""
+        return dict(self.attributes)
+
+
+def node(op: str, *operands: int, **attributes: Any) -> Node:
+    """A node with its attributes in normal form: sorted, lists as tuples, None left out."""
+    return Node(
+        op,
+        tuple(operands),
+        tuple(
+            sorted(
+                (key, tuple(value) if isinstance(value, list) else value)
+                for key, value in attributes.items()
+                if value is not None
+            )
+        ),
+    )
+
+
+class Phase(IntEnum):
+    """When a value of a block graph is computed."""
+
+    PROLOGUE = 0  # varies with nothing of the loop: once, before it
+    LOOP = 1
+    EPILOGUE = 2  # behind an accumulator: once, after the loop
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A kernel graph, a block graph (`grid`, `loop`, `threads` say how it runs) or a thread graph.
+
+    Raises:
+        GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, an indivisible map, a value
+            of the loop mixed with one from behind it. The message names the node.
+    """
+
+    nodes: tuple[Node, ...]
+    level: Level = Level.KERNEL
+    grid: tuple[int, ...] = ()
+    loop: int = 1
+    threads: int = 128
+
+    def __post_init__(self) -> None:
+        _ = self._checker
+
+    @cached_property
+    def _checker(self) -> "Checker":
+        checker = Checker(self.level, self.grid, self.loop)
+        for item in self.nodes:
+            checker.append(item)
+        if not checker.outputs:
+            raise GraphError(f"got a {self.level} graph of {len(self.nodes)} nodes without an output; wanted at least one")
+        return checker
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The type of every value."""
+        return tuple(self._checker.types)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phase of every value of a block graph."""
+        return tuple(self._checker.phases)
+
+    @property
+    def grid_dims(self) -> tuple[frozenset[int], ...]:
+        """For every value of a block graph the grid dims with which it varies."""
+        return tuple(self._checker.grid_dims)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """What the graph returns, in the order of its output nodes."""
+        return tuple(self._checker.outputs)
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """The input nodes in order."""
+        return tuple(item for item in self.nodes if item.op == "input")
+
+    @cached_property
+    def outputs(self) -> tuple[Node, ...]:
+        """The output nodes in order."""
+        return tuple(item for item in self.nodes if item.op == "output")
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        """Types of the tensors that the graph takes (whole tensors, also for a block graph)."""
+        return tuple(TensorType(item["shape"], DType(item["dtype"])) for item in self.inputs)
+
+    def numbered(self) -> Iterator[tuple[Node, range]]:
+        """Each node with the positions of the values that it makes."""
+        start = 0
+        for item in self.nodes:
+            count = result_count(item)
+            yield item, range(start, start + count)
+            start += count
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs; an unnamed one is called after its place."""
+        return tuple(item.get("name") or f"x{i}" for i, item in enumerate(self.inputs))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs; an unnamed one is called after its place."""
+        return tuple(item.get("name") or f"out{i}" for i, item in enumerate(self.outputs))
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self, ""))
+
+
+class Checker:
+    """Types, phases and grid dependence of a graph that grows node by node; what `Graph` and the builders check with."""
+
+    def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
+        if level is Level.BLOCK:
+            if not 1 <= len(grid) <= 3 or any(extent < 1 for extent in grid) or loop < 1:
+                raise GraphError(f"got grid {text(grid)} and loop {loop}; wanted one to three grid extents and a loop, all ≥ 1")
+        elif grid or loop != 1:
+            raise GraphError(f"got grid {text(grid)} and loop {loop} at the {level} level; only block graphs run so")
+        self.level, self.grid, self.loop = level, grid, loop
+        self.count = 0
+        self.types: list[TensorType] = []
+        self.phases: list[Phase] = []
+        self.grid_dims: list[frozenset[int]] = []
+        self.outputs: list[TensorType] = []
+
+    def append(self, item: Node) -> range:
+        """Check one more node and give the positions of its values; on an error nothing is changed."""
+        try:
+            _check_form(self, item)
+            operands = [self.types[i] for i in item.operands]
+            operand_phases = {self.phases[i] for i in item.operands}
+            phase = max(operand_phases, default=Phase.PROLOGUE)
+            varies = frozenset[int]().union(*(self.grid_dims[i] for i in item.operands))
+            if self.level is Level.BLOCK:
+                phase, varies = _block_dependence(self, item, phase, operand_phases, varies)
+            outputs = [_output_type(self, item, operands[0], varies)] if item.op == "output" else []
+            results = [] if outputs else _result_types(self, item, operands)
+        except GraphError as error:
+            raise GraphError(f"node {self.count}: {item.op}: {error}") from None
+        start = len(self.types)
+        self.count += 1
+        self.outputs += outputs
+        self.types += results
+        self.phases += [phase] * len(results)
+        self.grid_dims += [varies] * len(results)
+        return range(start, len(self.types))
+
+
+def result_count(item: Node) -> int:
+    """How many values a node makes."""
+    if item.op == "output":
+        return 0
+    return len(item["graph"].outputs) if item.op == "block" else 1
+
+
+def _check_form(checker: Checker, item: Node) -> None:
+    row = OPS.get(item.op)
+    if row is None:
+        raise GraphError(f"no such op; the op table has {', '.join(sorted(OPS))}")
+    if checker.level not in row.levels:
+        raise GraphError(f"got it at the {checker.level} level; it stands at {', '.join(sorted(row.levels))}")
+    if not row.arity[0] <= len(item.operands) <= row.arity[1]:
+        wanted = row.arity[0] if row.arity[0] == row.arity[1] else f"{row.arity[0]} to {row.arity[1]}"
+        raise GraphError(f"got {len(item.operands)} operands, wanted {wanted}")
+    for operand in item.operands:
+        if not 0 <= operand < len(checker.types):
+            raise GraphError(f"got operand %{operand}; wanted one of the {len(checker.types)} values before this node")
+    for name, kind in row.attributes.items():
+        if item.get(name) is None:
+            if not kind.endswith("?"):
+                raise GraphError(f"attribute `{name}` is missing")
+        elif not _is_of(item[name], kind.rstrip("?")):
+            raise GraphError(f"got {name} = {item[name]!r}, wanted {kind.rstrip('?')}")
+    if unknown := set(item.mapping) - set(row.attributes):
+        raise GraphError(f"got unknown attribute `{min(unknown)}`; it takes {', '.join(row.attributes) or 'none'}")
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    match kind:
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "ints":
+            return isinstance(value, tuple) and all(isinstance(i, int) and not isinstance(i, bool) for i in value)
+        case "rational":
+            return isinstance(value, Fraction)
+        case "text":
+            return isinstance(value, str)
+        case "graph":
+            return isinstance(value, Graph)
+        case _:
+            raise AssertionError(kind)
+
+
+def _result_types(checker: Checker, item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
+    match item.op:
+        case "input":
+            return [_input_type(checker, item)]
+        case "block" | "thread":
+            return _call_types(item, operands)
+        case _:
+            dtype = operands[0].dtype
+            for other in operands[1:]:
+                dtype = promote(dtype, other.dtype)
+            shape = OPS[item.op].shape([operand.shape for operand in operands], item.mapping)
+            return [TensorType(shape, dtype)]
+
+
+def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
+    inner: Graph = item["graph"]
+    if str(inner.level) != item.op:
+        raise GraphError(f"got a {inner.level} graph inside, wanted a {item.op} graph")
+    wanted = inner.input_types
+    if len(wanted) != len(operands):
+        raise GraphError(f"got {len(operands)} operands for a graph of {len(wanted)} inputs")
+    for place, (got, want) in enumerate(zip(operands, wanted, strict=True)):
+        if got != want:
+            raise GraphError(f"got {got} as operand {place}, but input {place} of the graph inside is {want}")
+    if item.op == "thread" and len(inner.outputs) != 1:
+        raise GraphError(f"got a thread graph of {len(inner.outputs)} outputs, wanted one")
+    return list(inner.output_types)
+
+
+def _input_type(checker: Checker, item: Node) -> TensorType:
+    try:
+        dtype = DType(item["dtype"])
+    except ValueError:
+        raise GraphError(f"got dtype {item['dtype']!r}, wanted one of {', '.join(DType)}") from None
+    shape: Shape = item["shape"]
+    if any(extent < 1 for extent in shape):
+        raise GraphError(f"got shape {text(shape)}; extents must be at least 1")
+    if (strides := item.get("strides")) is not None and len(strides) != len(shape):
+        raise GraphError(f"got {len(strides)} strides for the {len(shape)} dims of {text(shape)}")
+    if checker.level is not Level.BLOCK:
+        if item.get("imap") is not None or item.get("fmap") is not None:
+            raise GraphError("got imap or fmap outside a block graph")
+        return TensorType(shape, dtype)
+    imap, fmap = item.get("imap"), item.get("fmap", REPLICATED)
+    if imap is None or len(imap) != len(checker.grid):
+        raise GraphError(f"got imap {imap}, wanted one entry for each of the {len(checker.grid)} grid dims")
+    for target in (*imap, fmap):
+        if target != REPLICATED and not 0 <= target < len(shape):
+            raise GraphError(f"got a map to dim {target} of {text(shape)}; wanted a dim, or -1 for replicated")
+    tile = list(shape)
+    for extent, target in (*zip(checker.grid, imap, strict=True), (checker.loop, fmap)):
+        if target == REPLICATED:
+            continue
+        if tile[target] % extent:
+            raise GraphError(
+                f"got {extent} parts of dim {target} of {text(shape)} (grid {checker.grid}, imap {imap}, loop "
+                f"{checker.loop}, fmap {fmap}); {tile[target]} is not divisible by {extent}"
+            )
+        tile[target] //= extent
+    return TensorType(tuple(tile), dtype)
+
+
+def _block_dependence(
+    checker: Checker, item: Node, phase: Phase, operand_phases: set[Phase], varies: frozenset[int]
+) -> tuple[Phase, frozenset[int]]:
+    kind = OPS[item.op].kind
+    if item.op == "input":
+        looped = item.get("fmap", REPLICATED) != REPLICATED and checker.loop > 1
+        varies = frozenset(
+            dim
+            for dim, (extent, target) in enumerate(zip(checker.grid, item.get("imap") or (), strict=False))
+            if target != REPLICATED and extent > 1
+        )
+        return (Phase.LOOP if looped else Phase.PROLOGUE), varies
+    if operand_phases >= {Phase.LOOP, Phase.EPILOGUE}:
+        raise GraphError("got one operand that varies over the loop and one from behind it; accumulate the first")
+    if kind is Kind.ACCUMULATOR:
+        if phase is Phase.EPILOGUE:
+            raise GraphError("got an operand from behind the loop; an accumulator takes one from the loop or before it")
+        return Phase.EPILOGUE, varies
+    if item.op == "output" and phase is Phase.LOOP:
+        raise GraphError("got a value that varies over the loop; accumulate it first")
+    return phase, varies
+
+
+def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozenset[int]) -> TensorType:
+    dtype = DType(item["dtype"]) if item.get("dtype") else tile.dtype
+    if checker.level is not Level.BLOCK:
+        if item.get("omap") is not None:
+            raise GraphError("got an omap outside a block graph")
+        return TensorType(tile.shape, dtype)
+    omap = item.get("omap")
+    if omap is None or len(omap) != len(checker.grid):
+        raise GraphError(f"got omap {omap}, wanted one entry for each of the {len(checker.grid)} grid dims")
+    shape = list(tile.shape)
+    new: list[int] = []
+    for dim, (extent, target) in enumerate(zip(checker.grid, omap, strict=True)):
+        if target == NEW_DIM:
+            new.append(extent)
+        elif target == REPLICATED:
+            if dim in varies:
+                raise GraphError(f"got omap {omap}: the value varies with grid dim {dim}, which must map to a dim or a new one")
+        elif 0 <= target < len(tile.shape):
+            shape[target] *= extent
+        else:
+            raise GraphError(f"got omap {omap} for tile {text(tile.shape)}; wanted dims, -1 or -2 (a new dim)")
+    return TensorType((*new, *shape), dtype)
+
+
+def _map_text(targets: Sequence[int]) -> str:
+    return "(" + ", ".join({REPLICATED: "-", NEW_DIM: "new"}.get(target, str(target)) for target in targets) + ")"
+
+
+def _attribute_text(name: str, value: Any) -> str:
+    match name:
+        case "imap" | "omap":
+            return f"{name}={_map_text(value)}"
+        case "fmap":
+            return f"fmap={'-' if value == REPLICATED else value}"
+        case _:
+            return f"{name}={text(value) if isinstance(value, tuple) else value}"
+
+
+def _lines(graph: Graph, indent: str) -> Iterator[str]:
+    match graph.level:
+        case Level.BLOCK:
+            yield f"{indent}block graph: grid {text(graph.grid)}, loop {graph.loop}"
+        case _:
+            yield f"{indent}{graph.level} graph"
+    for item, values in graph.numbered():
+        inner = item.get("graph")
+        hidden = {"shape", "dtype", "graph", "name"} if item.op == "input" else {"graph", "name"}
+        left = ", ".join(f"%{value}" for value in values)
+        operands = ", ".join(f"%{operand}" for operand in item.operands)
+        attributes = " ".join(
+            _attribute_text(name, value)
+            for name, value in sorted(item.attributes, key=lambda pair: (pair[0] != "imap", pair[0]))
+            if name not in hidden
+        )
+        words = [item.op, item.get("name") or "", operands, attributes]
+        phrase = " ".join(word for word in words if word)
+        types = ", ".join(str(graph.types[value]) for value in values)
+        phase = f"  {graph.phases[values[0]].name.lower()}" if graph.level is Level.BLOCK and values else ""
+        statement = f"{left} = {phrase}" if left else phrase
+        yield f"{indent}  {statement:<44} {types}{phase}".rstrip()
+        if inner is not None:
+            yield from _lines(inner, indent + "    ")

@@ -1,0 +1,298 @@
+"""The op table: every op is one row, and nothing else in the system knows ops by name but the algebras' and the emitter's tables.
+
+A row says how many operands an op takes, which attributes, at which levels it may stand, the shape of its result, how it moves
+data (rearrangements) or what it expands to (derived ops), and the algebraic properties that the search uses. What an
+elementwise op computes is a row of each algebra's own table (`backends/`); a property test holds the key sets equal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from mirage_eg.ir import shapes
+from mirage_eg.ir.shapes import Shape
+
+
+class Level(StrEnum):
+    """The level of the GPU's hierarchy at which a graph runs."""
+
+    KERNEL = "kernel"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+class Kind(StrEnum):
+    """What an op is to the evaluator, the search and the lowering."""
+
+    BOUNDARY = "boundary"  # input, output
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"  # over one dim, which stays with extent 1
+    MATMUL = "matmul"
+    REARRANGEMENT = "rearrangement"  # moves elements, computes nothing
+    ACCUMULATOR = "accumulator"  # over the loop of a block graph
+    DERIVED = "derived"  # expands into other ops
+    GRAPH = "graph"  # holds a graph of the next level
+
+
+Attributes = Mapping[str, Any]
+ShapeRule = Callable[[Sequence[Shape], Attributes], Shape]
+Rearrange = Callable[[Any, Sequence[Any], int, Attributes], Any]
+Apply = Callable[..., Any]
+
+KERNEL = frozenset({Level.KERNEL})
+BLOCK = frozenset({Level.BLOCK})
+KERNEL_AND_BLOCK = KERNEL | BLOCK
+EVERYWHERE = frozenset(Level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One row of the op table.
+
+    `attributes` maps each attribute to its type: `int`, `ints`, `rational`, `text`, `graph`, with `?` where it may be absent.
+    `rearrange(xp, arrays, lead, attributes)` moves arrays whose first `lead` dims are not the op's business.
+    `expand(apply, operands, shapes, attributes)` writes a derived op with other ops through `apply(name, *operands, **attributes)`.
+    """
+
+    name: str
+    kind: Kind
+    arity: tuple[int, int]
+    levels: frozenset[Level]
+    shape: ShapeRule
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    commutative: bool = False
+    linear_in: tuple[int, ...] = ()  # operands in which the op is linear while the others stay
+    rearrange: Rearrange | None = None
+    expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
+    reduction: str = ""  # the reduction that an accumulator performs over the loop
+
+
+def _reshape(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    return arrays[0].reshape(arrays[0].shape[:lead] + tuple(attributes["shape"]))
+
+
+def _transpose(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    return arrays[0].transpose(*range(lead), *(lead + dim for dim in attributes["permutation"]))
+
+
+def _concat(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    leading = shapes.broadcast([array.shape[:lead] for array in arrays], {}) if lead else ()
+    return xp.concatenate(
+        [xp.broadcast_to(array, leading + array.shape[lead:]) for array in arrays], axis=lead + attributes["dim"]
+    )
+
+
+def _split(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    axis = lead + attributes["dim"]
+    size = arrays[0].shape[axis] // attributes["parts"]
+    start = size * attributes["index"]
+    return arrays[0][(slice(None),) * axis + (slice(start, start + size),)]
+
+
+def _broadcast(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    shape = tuple(attributes["shape"])
+    array = arrays[0]
+    padded = array.reshape(array.shape[:lead] + (1,) * (len(shape) - (array.ndim - lead)) + array.shape[lead:])
+    return xp.broadcast_to(padded, array.shape[:lead] + shape)
+
+
+def _repeat(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    return arrays[0].repeat(attributes["times"], axis=lead + attributes["dim"])
+
+
+def _softmax(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    exponentials = apply("exp", operands[0])
+    return apply("div", exponentials, apply("sum", exponentials, dim=attributes["dim"]))
+
+
+def _mean_over_trailing(apply: Apply, x: Any, rank: int, count: int) -> Any:
+    for dim in range(rank - count, rank):
+        x = apply("mean", x, dim=dim)
+    return x
+
+
+def _root(apply: Apply, x: Any, attributes: Attributes) -> Any:
+    return apply("sqrt", apply("shift", x, offset=attributes["eps"]) if attributes.get("eps") else x)
+
+
+def _rms_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    x, *weight = operands
+    mean_square = _mean_over_trailing(apply, apply("square", x), len(shapes[0]), attributes["dims"])
+    normalized = apply("div", x, _root(apply, mean_square, attributes))
+    return apply("mul", normalized, weight[0]) if weight else normalized
+
+
+def _layer_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    x, *affine = operands
+    rank, count = len(shapes[0]), attributes["dims"]
+    centred = apply("sub", x, _mean_over_trailing(apply, x, rank, count))
+    variance = _mean_over_trailing(apply, apply("square", centred), rank, count)
+    normalized = apply("div", centred, _root(apply, variance, attributes))
+    for name, operand in zip(("mul", "add"), affine, strict=False):
+        normalized = apply(name, normalized, operand)
+    return normalized
+
+
+def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    dim = {"dim": attributes["dim"]} if attributes.get("dim") is not None else {}
+    return apply("sqrt", apply("accum_mean", apply("square", operands[0]), **dim))
+
+
+def _elementwise(name: str, arity: int, **rest: Any) -> Op:
+    return Op(name=name, kind=Kind.ELEMENTWISE, arity=(arity, arity), levels=EVERYWHERE, shape=shapes.broadcast, **rest)
+
+
+def _reduction(name: str, **rest: Any) -> Op:
+    return Op(
+        name=name,
+        kind=Kind.REDUCTION,
+        arity=(1, 1),
+        levels=KERNEL_AND_BLOCK,
+        shape=shapes.reduce_dim,
+        attributes={"dim": "int"},
+        **rest,
+    )
+
+
+def _rearrangement(name: str, rearrange: Rearrange, shape: ShapeRule, arity: tuple[int, int] = (1, 1), **rest: Any) -> Op:
+    return Op(
+        name=name,
+        kind=Kind.REARRANGEMENT,
+        arity=arity,
+        levels=KERNEL_AND_BLOCK,
+        shape=shape,
+        rearrange=rearrange,
+        linear_in=(0,),
+        **rest,
+    )
+
+
+def _accumulator(name: str, reduction: str, **given: Any) -> Op:
+    rest: dict[str, Any] = {"shape": shapes.accumulate, "attributes": {"dim": "int?"}} | given
+    return Op(name=name, kind=Kind.ACCUMULATOR, arity=(1, 1), levels=BLOCK, reduction=reduction, **rest)
+
+
+_ROWS = (
+    # Boundaries. At the kernel level an input has a shape and a name; in a block graph also its maps.
+    Op(
+        name="input",
+        kind=Kind.BOUNDARY,
+        arity=(0, 0),
+        levels=EVERYWHERE,
+        shape=shapes.no_rule,
+        attributes={
+            "shape": "ints",
+            "dtype": "text",
+            "name": "text?",
+            "strides": "ints?",
+            "imap": "ints?",
+            "fmap": "int?",
+        },
+    ),
+    Op(
+        name="output",
+        kind=Kind.BOUNDARY,
+        arity=(1, 1),
+        levels=EVERYWHERE,
+        shape=shapes.no_rule,
+        attributes={"name": "text?", "omap": "ints?", "dtype": "text?"},
+    ),
+    # Elementwise, with NumPy's broadcasting.
+    _elementwise("add", 2, commutative=True),
+    _elementwise("sub", 2),
+    _elementwise("mul", 2, commutative=True, linear_in=(0, 1)),
+    _elementwise("div", 2, linear_in=(0,)),
+    _elementwise("exp", 1),
+    _elementwise("log", 1),
+    _elementwise("square", 1),
+    _elementwise("sqrt", 1),
+    _elementwise("rsqrt", 1),
+    _elementwise("silu", 1),
+    _elementwise("sigmoid", 1),
+    _elementwise("gelu", 1),
+    _elementwise("relu", 1),
+    _elementwise("tanh", 1),
+    _elementwise("pow", 1, attributes={"exponent": "rational"}),
+    _elementwise("clamp", 1, attributes={"low": "rational", "high": "rational"}),
+    _elementwise("scale", 1, attributes={"factor": "rational"}, linear_in=(0,)),
+    _elementwise("shift", 1, attributes={"offset": "rational"}),
+    # Contractions.
+    Op(
+        name="matmul",
+        kind=Kind.MATMUL,
+        arity=(2, 2),
+        levels=KERNEL_AND_BLOCK,
+        shape=shapes.matmul,
+        linear_in=(0, 1),
+    ),
+    _reduction("sum", linear_in=(0,)),
+    _reduction("mean", linear_in=(0,)),
+    _reduction("max"),
+    # Rearrangements.
+    _rearrangement("reshape", _reshape, shapes.reshape, attributes={"shape": "ints"}),
+    _rearrangement("transpose", _transpose, shapes.transpose, attributes={"permutation": "ints"}),
+    _rearrangement("concat", _concat, shapes.concat, (1, 64), attributes={"dim": "int"}),
+    _rearrangement("split", _split, shapes.split, attributes={"dim": "int", "parts": "int", "index": "int"}),
+    _rearrangement("broadcast", _broadcast, shapes.broadcast_to, attributes={"shape": "ints"}),
+    _rearrangement("repeat", _repeat, shapes.repeat, attributes={"dim": "int", "times": "int"}),
+    # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
+    _accumulator("accum_sum", "sum", linear_in=(0,)),
+    _accumulator("accum_mean", "mean", linear_in=(0,)),
+    _accumulator("accum_max", "max"),
+    _accumulator("accum_rms", "", expand=_rms),  # sqrt of the mean of squares
+    _accumulator(  # out[i] = Σ_loop Σ_k x[i + k·columns]
+        "accum_strided_sum",
+        "sum",
+        shape=shapes.accumulate_strided,
+        attributes={"dim": "int", "columns": "int"},
+        linear_in=(0,),
+    ),
+    # Derived ops: defined by what they expand to.
+    Op(
+        name="softmax",
+        kind=Kind.DERIVED,
+        arity=(1, 1),
+        levels=KERNEL_AND_BLOCK,
+        shape=shapes.softmax,
+        attributes={"dim": "int"},
+        expand=_softmax,
+    ),
+    Op(
+        name="rms_norm",
+        kind=Kind.DERIVED,
+        arity=(1, 2),
+        levels=KERNEL_AND_BLOCK,
+        shape=shapes.normalize,
+        attributes={"dims": "int", "eps": "rational?"},
+        expand=_rms_norm,
+    ),
+    Op(
+        name="layer_norm",
+        kind=Kind.DERIVED,
+        arity=(1, 3),
+        levels=KERNEL_AND_BLOCK,
+        shape=shapes.normalize,
+        attributes={"dims": "int", "eps": "rational?"},
+        expand=_layer_norm,
+    ),
+    # Graphs of the next level.
+    Op(
+        name="block",
+        kind=Kind.GRAPH,
+        arity=(1, 256),
+        levels=KERNEL,
+        shape=shapes.no_rule,
+        attributes={"graph": "graph"},
+    ),
+    Op(
+        name="thread",
+        kind=Kind.GRAPH,
+        arity=(1, 256),
+        levels=BLOCK,
+        shape=shapes.no_rule,
+        attributes={"graph": "graph"},
+    ),
+)
+
+OPS: dict[str, Op] = {row.name: row for row in _ROWS}

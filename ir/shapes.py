@@ -1,0 +1,148 @@
+"""Shape rules: from operand shapes and attributes to the result's shape, or a GraphError saying which rule is broken.
+
+Dims are counted from 0; every message is put behind the place of the node by `ir.graph`.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from mirage_eg.ir.errors import GraphError
+
+Shape = tuple[int, ...]
+Attributes = Mapping[str, Any]
+
+
+def text(shape: Sequence[int]) -> str:
+    """The way shapes are shown to people."""
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _check_dim(dim: Any, shape: Shape, name: str = "dim") -> int:
+    if not isinstance(dim, int) or isinstance(dim, bool) or not 0 <= dim < len(shape):
+        raise GraphError(f"got {name} {dim!r} for shape {text(shape)}; wanted 0 ≤ {name} < {len(shape)}")
+    return dim
+
+
+def no_rule(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """For boundaries and graph ops, whose types `ir.graph` reads off the graph."""
+    raise AssertionError("the type of this op depends on its graph")
+
+
+def broadcast(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """NumPy's rule: aligned at the last dim, extents equal or 1."""
+    rank = max(len(shape) for shape in operands)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in operands]
+    result = []
+    for extents in zip(*padded, strict=True):
+        wide = {extent for extent in extents if extent != 1}
+        if len(wide) > 1:
+            raise GraphError(f"got {' and '.join(map(text, operands))}; aligned at the last dim, extents must be equal or 1")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def reduce_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The reduced dim stays with extent 1."""
+    dim = _check_dim(attributes["dim"], operands[0])
+    return operands[0][:dim] + (1,) + operands[0][dim + 1 :]
+
+
+def matmul(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """[…, m, k] @ […, k, n], leading dims broadcast."""
+    left, right = operands
+    if len(left) < 2 or len(right) < 2:
+        raise GraphError(f"got {text(left)} and {text(right)}; both need at least two dims (reshape a vector first)")
+    if left[-1] != right[-2]:
+        raise GraphError(
+            f"got {text(left)} @ {text(right)}; the last dim of the first ({left[-1]}) must equal "
+            f"the second to last of the second ({right[-2]})"
+        )
+    return (*broadcast((left[:-2], right[:-2]), {}), left[-2], right[-1])
+
+
+def reshape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The number of elements stays."""
+    shape = tuple(attributes["shape"])
+    if prod(shape) != prod(operands[0]) or any(extent < 1 for extent in shape):
+        raise GraphError(f"got {text(operands[0])} to {text(shape)}; the number of elements must stay")
+    return shape
+
+
+def transpose(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """Result dim i is operand dim permutation[i]."""
+    permutation = attributes["permutation"]
+    if sorted(permutation) != list(range(len(operands[0]))):
+        raise GraphError(f"got permutation {text(permutation)} for shape {text(operands[0])}; wanted each dim once")
+    return tuple(operands[0][dim] for dim in permutation)
+
+
+def concat(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """All dims but `dim` are equal."""
+    dim = _check_dim(attributes["dim"], operands[0])
+    first = operands[0]
+    for shape in operands:
+        if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
+            raise GraphError(f"got {' and '.join(map(text, operands))}; all dims but dim {dim} must be equal")
+    return first[:dim] + (sum(shape[dim] for shape in operands),) + first[dim + 1 :]
+
+
+def split(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """Part `index` of `parts` equal ones along `dim`."""
+    shape, parts, index = operands[0], attributes["parts"], attributes["index"]
+    dim = _check_dim(attributes["dim"], shape)
+    if parts < 1 or shape[dim] % parts or not 0 <= index < parts:
+        raise GraphError(
+            f"got part {index} of {parts} of dim {dim} of {text(shape)}; the extent {shape[dim]} must divide "
+            "and 0 ≤ index < parts"
+        )
+    return shape[:dim] + (shape[dim] // parts,) + shape[dim + 1 :]
+
+
+def broadcast_to(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The operand broadcasts to exactly `shape`."""
+    shape = tuple(attributes["shape"])
+    if broadcast((operands[0], shape), {}) != shape:
+        raise GraphError(f"got {text(operands[0])} to {text(shape)}; only extents of 1 can be repeated")
+    return shape
+
+
+def repeat(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """Each slice along `dim` stands `times` times in a row."""
+    shape, times = operands[0], attributes["times"]
+    dim = _check_dim(attributes["dim"], shape)
+    if times < 1:
+        raise GraphError(f"got times {times}; wanted at least 1")
+    return shape[:dim] + (shape[dim] * times,) + shape[dim + 1 :]
+
+
+def accumulate(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The tile's shape; with `dim`, that dim stays with extent 1."""
+    return operands[0] if attributes.get("dim") is None else reduce_dim(operands, attributes)
+
+
+def accumulate_strided(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """`dim` shrinks to `columns`, which must divide it."""
+    shape, columns = operands[0], attributes["columns"]
+    dim = _check_dim(attributes["dim"], shape)
+    if columns < 1 or shape[dim] % columns:
+        raise GraphError(f"got {columns} columns for dim {dim} of {text(shape)}; they must divide {shape[dim]}")
+    return shape[:dim] + (columns,) + shape[dim + 1 :]
+
+
+def softmax(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The operand's shape."""
+    _check_dim(attributes["dim"], operands[0])
+    return operands[0]
+
+
+def normalize(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The first operand's shape; weight and bias have its last `dims` dims."""
+    x, *affine = operands
+    dims = attributes["dims"]
+    if not 1 <= dims <= len(x):
+        raise GraphError(f"got normalized dims {dims} for shape {text(x)}; wanted 1 to {len(x)}")
+    for shape in affine:
+        if shape != x[len(x) - dims :]:
+            raise GraphError(f"got weight or bias {text(shape)} for {text(x)}; wanted {text(x[len(x) - dims :])}")
+    return x
