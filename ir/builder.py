@@ -78,7 +78,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.checker = Checker(level, grid, loop)
 
-    def op(self, name: str, *operands: Tensor, **attributes: Any) -> Tensor:
+    def op(self, name: str, /, *operands: Tensor, **attributes: Any) -> Tensor:
         """Append any op of the op table that makes one value; dims are counted from 0."""
         return self._append(node(name, *self._positions(name, operands), **attributes))[0]
 
@@ -316,7 +316,7 @@ class ThreadblockGraph(Builder):
             self.threads *= extent
 
     def new_input(self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = REPLICATED) -> Tensor:
-        """Load a tile: `input_map` sends each grid dim to a dim of the tensor or −1, `forloop_dim` is the dim the loop walks."""
+        """Load a tile: `input_map` sends each grid dim to a dim of the tensor or −1; the loop walks `forloop_dim`."""
         if not isinstance(dtensor, Tensor):
             raise GraphError(f"new_input: got {dtensor!r}, wanted a tensor of the kernel graph")
         imap = tuple(input_map)[: len(self.checker.grid)]
@@ -334,7 +334,7 @@ class ThreadblockGraph(Builder):
         return self.op("accum_strided_sum", x, dim=self._dim("accum_strided_sum", x, dim), columns=columns)
 
     def new_output(self, stensor: Tensor, output_map: Sequence[int]) -> None:
-        """Store a tile: each grid dim goes to a dim by concatenation, to a new leading dim (NEW_DIM), or to −1 if nothing varies."""
+        """Store a tile: each grid dim goes to a dim by concatenation, to a new one (NEW_DIM), or to −1 if nothing varies."""
         [position] = self._positions("new_output", [stensor])
         self._append(node("output", position, omap=tuple(output_map)[: len(self.checker.grid)]))
 

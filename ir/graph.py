@@ -61,7 +61,7 @@ class Node:
         return dict(self.attributes)
 
 
-def node(op: str, *operands: int, **attributes: Any) -> Node:
+def node(op: str, /, *operands: int, **attributes: Any) -> Node:
     """A node with its attributes in normal form: sorted, lists as tuples, None left out."""
     return Node(
         op,
@@ -89,8 +89,8 @@ class Graph:
     """A kernel graph, a block graph (`grid`, `loop`, `threads` say how it runs) or a thread graph.
 
     Raises:
-        GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, an indivisible map, a value
-            of the loop mixed with one from behind it. The message names the node.
+        GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, an indivisible map,
+            a value of the loop mixed with one from behind it. The message names the node.
     """
 
     nodes: tuple[Node, ...]

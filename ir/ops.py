@@ -1,4 +1,4 @@
-"""The op table: every op is one row, and nothing else in the system knows ops by name but the algebras' and the emitter's tables.
+"""The op table: every op is one row; elsewhere only the tables of the algebras and of the emitter know ops by name.
 
 A row says how many operands an op takes, which attributes, at which levels it may stand, the shape of its result, how it moves
 data (rearrangements) or what it expands to (derived ops), and the algebraic properties that the search uses. What an
@@ -52,7 +52,7 @@ class Op:
 
     `attributes` maps each attribute to its type: `int`, `ints`, `rational`, `text`, `graph`, with `?` where it may be absent.
     `rearrange(xp, arrays, lead, attributes)` moves arrays whose first `lead` dims are not the op's business.
-    `expand(apply, operands, shapes, attributes)` writes a derived op with other ops through `apply(name, *operands, **attributes)`.
+    `expand(apply, operands, shapes, attributes)` writes a derived op through `apply(name, *operands, **attributes)`.
     """
 
     name: str
