@@ -1,0 +1,50 @@
+"""mirage_eg: an equality-saturation superoptimizer for GPU tensor programs.
+
+Write a program with `new_kernel_graph`, or read one with `from_json`; every stage of the search is a function of its own.
+"""
+
+from mirage_eg.ir.builder import (
+    NEW_DIM,
+    REPLICATED,
+    KernelGraph,
+    Tensor,
+    ThreadblockGraph,
+    new_kernel_graph,
+    new_threadblock_graph,
+)
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.serialize import from_json, to_json
+
+__version__ = "0.1.0"
+
+float16 = DType.float16
+bfloat16 = DType.bfloat16
+float32 = DType.float32
+float64 = DType.float64
+
+__all__ = [
+    "NEW_DIM",
+    "REPLICATED",
+    "DType",
+    "Graph",
+    "GraphError",
+    "KernelGraph",
+    "MirageError",
+    "Node",
+    "OptionError",
+    "ProgramError",
+    "RuleError",
+    "Tensor",
+    "ThreadblockGraph",
+    "UnsupportedError",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "from_json",
+    "new_kernel_graph",
+    "new_threadblock_graph",
+    "to_json",
+]

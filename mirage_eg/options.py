@@ -1,0 +1,108 @@
+"""What `optimize` can be told: one frozen record, checked at the border."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirage_eg.ir.errors import OptionError
+
+DOMAINS = ("indexed", "abstract")
+DEVICES = ("auto", "cpu", "cuda")
+TARGETS = ("sm_90", "sm_80", "sm_100", "gfx942")
+CONFIGS = ("attention", "mlp", "lora")
+
+Map = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of a run; restrictions (`griddims` … `franges`) are None where anything may be chosen.
+
+    `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the loop may walk (-1: none); `franges`: loop
+    counts. `budget` is in seconds. Lists are taken for tuples.
+
+    Raises:
+        OptionError: a value that is not offered; the message names the option.
+    """
+
+    batch: int = 1
+    domain: str = "indexed"
+    max_block_ops: int = 16
+    max_outputs: int = 3
+    max_kernels: int | None = None
+    target: str = "sm_90"
+    device: str = "auto"
+    seed: int = 0
+    top: int = 16
+    draws: int = 2
+    jobs: int = 1
+    budget: float | None = None
+    rules: tuple[str, ...] = ()
+    griddims: tuple[Map, ...] | None = None
+    blockdims: tuple[Map, ...] | None = None
+    imaps: tuple[Map, ...] | None = None
+    omaps: tuple[Map, ...] | None = None
+    fmaps: tuple[int, ...] | None = None
+    franges: tuple[int, ...] | None = None
+    config: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "max_block_ops", "max_outputs", "top", "draws", "jobs"):
+            _check_int(name, getattr(self, name), 1)
+        if self.max_kernels is not None:
+            _check_int("max_kernels", self.max_kernels, 1)
+        _check_int("seed", self.seed, 0)
+        _check_choice("domain", self.domain, DOMAINS)
+        _check_choice("target", self.target, TARGETS)
+        _check_choice("device", self.device, DEVICES)
+        if self.config is not None:
+            _check_choice("config", self.config, CONFIGS)
+        if self.budget is not None and (not isinstance(self.budget, int | float) or not 0 < self.budget < float("inf")):
+            raise OptionError(f"budget: got {self.budget!r}, wanted a number of seconds above 0")
+        self._check_rules()
+        for name, least in (("griddims", 1), ("blockdims", 1), ("imaps", -1), ("omaps", -2)):
+            self._restrict(name, [_tuple_of_ints(name, entry, least, 3) for entry in _entries(name, getattr(self, name))])
+        for name, least in (("fmaps", -1), ("franges", 1)):
+            self._restrict(name, [_check_int(name, entry, least) for entry in _entries(name, getattr(self, name))])
+
+    def _check_rules(self) -> None:
+        if isinstance(self.rules, str | Path):
+            raise OptionError(f"rules: got the single path {str(self.rules)!r}, wanted a sequence of paths")
+        paths = tuple(str(path) for path in self.rules)
+        for path in paths:
+            if not Path(path).is_file():
+                raise OptionError(f"rules: no such file: {path}")
+        object.__setattr__(self, "rules", paths)
+
+    def _restrict(self, name: str, entries: list[Any]) -> None:
+        if getattr(self, name) is None:
+            return
+        if not entries:
+            raise OptionError(f"{name}: got nothing to choose from; leave it out to allow everything")
+        object.__setattr__(self, name, tuple(entries))
+
+
+def _check_int(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name}: got {value!r}, wanted an int of at least {least}")
+    return value
+
+
+def _check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise OptionError(f"{name}: got {value!r}, wanted one of {', '.join(choices)}")
+
+
+def _entries(name: str, value: Any) -> Sequence[Any]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise OptionError(f"{name}: got {value!r}, wanted a list")
+    return value
+
+
+def _tuple_of_ints(name: str, value: Any, least: int, longest: int) -> Map:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not 1 <= len(value) <= longest:
+        raise OptionError(f"{name}: got {value!r}, wanted one to {longest} ints")
+    return tuple(_check_int(name, entry, least) for entry in value)

@@ -1,0 +1,51 @@
+"""Settings of all tests: Hypothesis profiles, and what a `gpu` test does where there is no GPU.
+
+Profiles: dev (50 examples, default), ci (200, always the same ones; default where CI is set), nightly (5,000);
+HYPOTHESIS_PROFILE chooses.
+"""
+
+import ctypes.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def _no_gpu() -> str:
+    """Why kernels cannot run here; empty where they can."""
+    if ctypes.util.find_library("cuda") is None:
+        return "no GPU driver on this machine"
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return "" if torch.cuda.is_available() else "torch finds no GPU"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _no_gpu() if gpu_tests else ""
+    if reason and os.environ.get("MIRAGE_EG_REQUIRE_GPU") != "1":
+        for item in gpu_tests:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
+        pytest.fail(f"MIRAGE_EG_REQUIRE_GPU=1, but {reason}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> object:
+    report: pytest.TestReport = yield
+    if report.skipped and item.get_closest_marker("gpu") and os.environ.get("MIRAGE_EG_REQUIRE_GPU") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"MIRAGE_EG_REQUIRE_GPU=1, but {item.nodeid} was skipped: {report.longrepr}"
+    return report
