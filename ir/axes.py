@@ -1,0 +1,197 @@
+"""Axis inference: the dims of a program's tensors, unified through its ops into named axes (DESIGN §4).
+
+A dim is a row-major product of axes: none for an extent of 1, several where a reshape splits or merges it (heads). Contracted
+dims of a matmul are one axis, and so are elementwise dims, unless one is a broadcast 1. Equal extents of different axes never
+mix: a program is meant for all sizes of its axes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+
+Dim = tuple[int, ...]  # the axes of one dim, slowest first
+Dims = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What axis inference found: every axis' name and size, and for each value the axes of its dims."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dims: tuple[Dims, ...]
+    reduced: frozenset[int]  # axes that some op sums over or takes a mean or maximum of
+
+    def of(self, value: int) -> frozenset[int]:
+        """All axes of a value."""
+        return frozenset(axis for dim in self.dims[value] for axis in dim)
+
+    def show(self, value: int) -> str:
+        """The value's dims with axis names, as `[m, k]`."""
+        return "[" + ", ".join("·".join(self.names[axis] for axis in dim) or "1" for dim in self.dims[value]) + "]"
+
+
+def infer_axes(graph: Graph) -> Axes:
+    """The axes of a kernel graph of primitive ops.
+
+    Raises:
+        UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
+    """
+    inference = _Inference()
+    dims: list[Dims] = []
+    for position, (item, values) in enumerate(graph.numbered()):
+        if item.op == "output":
+            continue
+        shape = graph.types[values[0]].shape
+        try:
+            dims.append(inference.infer(item, [dims[i] for i in item.operands], shape))
+        except _CannotUnifyError as error:
+            raise UnsupportedError(f"node {position}: {item.op}: {error}") from None
+    return inference.finish(dims)
+
+
+class _CannotUnifyError(Exception):
+    """Two dims have no common refinement."""
+
+
+class _Inference:
+    """Union-find over atoms; an atom may be split into slower and faster ones."""
+
+    def __init__(self) -> None:
+        self.size: list[int] = []
+        self.parent: list[int] = []
+        self.parts: dict[int, tuple[int, ...]] = {}
+        self.reduced: set[int] = set()
+
+    def new(self, extent: int) -> Dim:
+        """A fresh axis, or none for an extent of 1."""
+        if extent == 1:
+            return ()
+        self.size.append(extent)
+        self.parent.append(len(self.parent))
+        return (len(self.size) - 1,)
+
+    def find(self, atom: int) -> int:
+        while self.parent[atom] != atom:
+            atom = self.parent[atom]
+        return atom
+
+    def leaves(self, dim: Sequence[int]) -> list[int]:
+        result: list[int] = []
+        for atom in map(self.find, dim):
+            result += self.leaves(self.parts[atom]) if atom in self.parts else [atom]
+        return result
+
+    def split(self, atom: int, slow: int) -> None:
+        self.parts[atom] = self.new(slow) + self.new(self.size[atom] // slow)
+
+    def unify(self, left: Sequence[int], right: Sequence[int]) -> None:
+        """Make two row-major products of axes equal, splitting axes where one side is finer."""
+        while True:
+            a, b = self.leaves(left), self.leaves(right)
+            pair = next(((x, y) for x, y in zip(a, b, strict=False) if x != y), None)
+            if pair is None:
+                if len(a) != len(b):
+                    raise _CannotUnifyError("extents differ")
+                return
+            x, y = sorted(pair, key=self.size.__getitem__)
+            if self.size[x] == self.size[y]:
+                self.parent[y] = x
+            elif self.size[y] % self.size[x] == 0:
+                self.split(y, self.size[x])
+            else:
+                raise _CannotUnifyError(f"extents {self.size[x]} and {self.size[y]} overlap without dividing")
+
+    def broadcast(self, operands: Sequence[Dims]) -> Dims:
+        """The dims of an elementwise result."""
+        rank = max(map(len, operands))
+        result: list[Dim] = []
+        for place in range(-rank, 0):
+            aligned = [dims[place] for dims in operands if len(dims) >= -place and dims[place]]
+            for other in aligned[1:]:
+                self.unify(aligned[0], other)
+            result.append(aligned[0] if aligned else ())
+        return tuple(result)
+
+    def infer(self, item: Node, operands: Sequence[Dims], shape: Shape) -> Dims:
+        match OPS[item.op].kind:
+            case Kind.BOUNDARY:
+                return tuple(self.new(extent) for extent in shape)
+            case Kind.ELEMENTWISE:
+                return self.broadcast(operands)
+            case Kind.REDUCTION:
+                dim = item["dim"]
+                self.reduced.update(operands[0][dim])
+                return operands[0][:dim] + ((),) + operands[0][dim + 1 :]
+            case Kind.MATMUL:
+                left, right = operands
+                self.unify(left[-1], right[-2])
+                self.reduced.update(left[-1])
+                batch = self.broadcast((left[:-2], right[:-2])) if len(left) > 2 or len(right) > 2 else ()
+                return (*batch, left[-2], right[-1])
+            case Kind.REARRANGEMENT:
+                return self.rearrange(item, operands[0], shape)
+            case _:
+                raise _CannotUnifyError("its axes cannot be inferred")
+
+    def rearrange(self, item: Node, dims: Dims, shape: Shape) -> Dims:
+        match item.op:
+            case "transpose":
+                return tuple(dims[dim] for dim in item["permutation"])
+            case "reshape":
+                result = tuple(self.new(extent) for extent in shape)
+                self.unify([atom for dim in dims for atom in dim], [atom for dim in result for atom in dim])
+                return result
+            case "broadcast":
+                padded = ((),) * (len(shape) - len(dims)) + dims
+                return tuple(dim or self.new(extent) for dim, extent in zip(padded, shape, strict=True))
+            case "repeat":
+                dim = item["dim"]
+                return dims[:dim] + (dims[dim] + self.new(item["times"]),) + dims[dim + 1 :]
+            case _:
+                raise _CannotUnifyError("its axes cannot be inferred (it cuts or joins extents)")
+
+    def finish(self, dims: Sequence[Dims]) -> Axes:
+        found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]
+        order = list(dict.fromkeys(atom for value in found for dim in value for atom in dim))
+        number = {atom: axis for axis, atom in enumerate(order)}
+        renamed = tuple(tuple(tuple(number[atom] for atom in dim) for dim in value) for value in found)
+        for value, value_dims in enumerate(renamed):
+            flat = [axis for dim in value_dims for axis in dim]
+            if len(flat) != len(set(flat)):
+                raise UnsupportedError(f"value %{value} has one axis in two dims; use a second input for the renamed view")
+        reduced = frozenset(number[atom] for reduced in self.reduced for atom in self.leaves([reduced]))
+        return Axes(tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order), renamed, reduced)
+
+
+_LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
+
+
+def _name(axis: int) -> str:
+    return _LETTERS[axis] if axis < len(_LETTERS) else f"a{axis}"
+
+
+def resize(graph: Graph, axes: Axes, sizes: Sequence[int]) -> Graph:
+    """The same program with other sizes of its axes.
+
+    Raises:
+        UnsupportedError: a shape attribute whose dims are not products of axes.
+    """
+    nodes = []
+    for item, values in graph.numbered():
+        attributes = item.mapping
+        if values:
+            shape = tuple(prod(sizes[axis] for axis in dim) for dim in axes.dims[values[0]])
+            if "shape" in attributes:
+                attributes["shape"] = shape
+            attributes.pop("strides", None)
+            if item.op == "repeat":
+                dim = item["dim"]
+                attributes["times"] = shape[dim] // prod(sizes[axis] for axis in axes.dims[item.operands[0]][dim])
+        nodes.append(Node(item.op, item.operands, tuple(sorted(attributes.items()))))
+    return Graph(tuple(nodes))
