@@ -20,7 +20,7 @@ class Options:
     """Options of a run; restrictions (`griddims` … `franges`) are None where anything may be chosen.
 
     `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the loop may walk (-1: none); `franges`: loop
-    counts. `budget` is in seconds. Lists are taken for tuples.
+    counts. `budget` is in seconds; `jobs` None is one a core. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -30,13 +30,12 @@ class Options:
     domain: str = "indexed"
     max_block_ops: int = 16
     max_outputs: int = 3
-    max_kernels: int | None = None
     target: str = "sm_90"
     device: str = "auto"
     seed: int = 0
     top: int = 16
     draws: int = 2
-    jobs: int = 1
+    jobs: int | None = None
     budget: float | None = None
     rules: tuple[str, ...] = ()
     griddims: tuple[Map, ...] | None = None
@@ -48,10 +47,10 @@ class Options:
     config: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_block_ops", "max_outputs", "top", "draws", "jobs"):
+        for name in ("batch", "max_block_ops", "max_outputs", "top", "draws"):
             _check_int(name, getattr(self, name), 1)
-        if self.max_kernels is not None:
-            _check_int("max_kernels", self.max_kernels, 1)
+        if self.jobs is not None:
+            _check_int("jobs", self.jobs, 1)
         _check_int("seed", self.seed, 0)
         _check_choice("domain", self.domain, DOMAINS)
         _check_choice("target", self.target, TARGETS)

@@ -1,6 +1,7 @@
 """Reading the PROGRAM argument of the command line: a workload's name, a graph in JSON, or a Python file with `program()`."""
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -38,12 +39,12 @@ def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
             return _name(path), graph
         case ".py":
             return _name(path), _from_python(path, batch)
-        case _ if path.exists():
+        case _ if os.path.exists(path):  # Path.exists raises where the name is too long
             raise ProgramError(f"{path}: wanted a workload ({', '.join(WORKLOADS)}), a .json graph or a .py file")
         case _:
             near = get_close_matches(argument, WORKLOADS, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else "a path ends in .py or .json"
-            raise ProgramError(f"no program {argument!r}: the workloads are {', '.join(WORKLOADS)}; {hint}")
+            raise ProgramError(f"no program {argument[:80]!r}: the workloads are {', '.join(WORKLOADS)}; {hint}")
 
 
 def _name(path: Path) -> str:
@@ -62,14 +63,15 @@ def _from_python(path: Path, batch: int) -> Graph:
     module = ModuleType("mirage_eg_user_program")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
+    search_path = list(sys.path)
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does, so that it can import its neighbours
     try:
         _run(path, lambda: exec(compile(source, str(path), "exec"), module.__dict__), "the file does not import")
         result = _run(path, _call(path, vars(module).get("program"), batch), "program() fails")
         return _as_graph(path, result)
     finally:
-        sys.path.remove(str(path.resolve().parent))
-        del sys.modules[module.__name__]
+        sys.path[:] = search_path
+        sys.modules.pop(module.__name__, None)
 
 
 def _run(path: Path, work: Callable[[], Any], what: str) -> Any:
@@ -94,7 +96,10 @@ def _call(path: Path, function: Any, batch: int) -> Callable[[], Any]:
     if not callable(function):
         got = "defines no program()" if function is None else f"program is {_kind(function)}"
         raise ProgramError(f"{path}: {got}; wanted a function program() that returns a kernel graph")
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise ProgramError(f"{path}: program is a built-in; wanted a function program() that returns a kernel graph") from None
     required = [parameter.name for parameter in parameters if parameter.default is parameter.empty and _is_named(parameter)]
     if any(parameter.name == "batch" for parameter in parameters):
         required = [name for name in required if name != "batch"]

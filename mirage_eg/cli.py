@@ -1,0 +1,323 @@
+"""The command line: `mirage-eg optimize | verify | show`; the one place that prints.
+
+Results go to stdout, progress to stderr and only if that is a terminal. Bad input is one line on stderr and exit code 2.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mirage_eg import __version__
+from mirage_eg.files import check_writable, write_atomically
+from mirage_eg.ir import serialize
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, TARGETS, Options
+from mirage_eg.phrase import phrase
+from mirage_eg.program import load_program
+from mirage_eg.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from mirage_eg.pipeline import Candidate, Result
+
+Job = Callable[[], int]  # what a command wants done; gives the exit code
+Observer = Callable[[str, int, int | None, str], None]
+
+# typer 0.25 began to carry its own copy of click; both agree on the base class of BadParameter.
+UsageError = cast(type[Exception], typer.BadParameter.__base__)
+
+app = typer.Typer(
+    help="Superoptimize GPU tensor programs by equality saturation.", add_completion=False, pretty_exceptions_enable=False
+)
+
+_PROGRAM_HELP = f"A workload ({', '.join(WORKLOADS)}), a graph in JSON, or a Python file that defines program()."
+ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
+GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]
+BatchOption = Annotated[int, typer.Option(help="Batch size of a workload, or of program(batch).")]
+SeedOption = Annotated[int, typer.Option(help="Seed of every random choice.")]
+DrawsOption = Annotated[int, typer.Option(help="Independent random draws of a field check.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+
+
+def main() -> NoReturn:
+    """Run the command line; every way out is an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        job = app(standalone_mode=False)
+        sys.exit(job() if callable(job) else job)
+    except UsageError as error:
+        _fail(f"{error.format_message()} (see mirage-eg --help)")  # type: ignore[attr-defined]
+    except MirageError as error:
+        _fail(str(error))
+    except MemoryError:
+        _fail("out of memory: the graph is too large for this machine")
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of stdout has left; keep Python from complaining when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    line = " ".join(message.split())
+    print(f"mirage-eg: {line}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mirage-eg {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def optimize(
+    program: ProgramArgument,
+    batch: BatchOption = 1,
+    domain: Annotated[str, typer.Option(help=f"Expressions that prune: {' or '.join(DOMAINS)}.")] = "indexed",
+    max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph, without loads and stores.")] = 16,
+    max_outputs: Annotated[int, typer.Option(help="Most outputs of a block graph.")] = 3,
+    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = "sm_90",
+    device: Annotated[str, typer.Option(help=f"Where to time: {', '.join(DEVICES)}.")] = "auto",
+    jobs: Annotated[int | None, typer.Option(help="Processes to use; one a core where not given.", show_default=False)] = None,
+    rules: Annotated[list[str] | None, typer.Option(metavar="PATH", help="One more rule file; may be repeated.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the search after this time.")] = None,
+    top: Annotated[int, typer.Option(help="µGraphs to keep.")] = 16,
+    draws: DrawsOption = 2,
+    config: Annotated[str | None, typer.Option(help=f"Preset of restrictions: {', '.join(CONFIGS)}.")] = None,
+    seed: SeedOption = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
+    as_json: JsonOption = False,
+) -> Job:
+    """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best."""
+
+    def job() -> int:
+        options = Options(
+            batch=batch,
+            domain=domain,
+            max_block_ops=max_block_ops,
+            max_outputs=max_outputs,
+            target=target,
+            device=device,
+            jobs=jobs,
+            rules=tuple(rules or ()),
+            budget=budget,
+            top=top,
+            draws=draws,
+            config=config,
+            seed=seed,
+        )
+        name, graph = _load(program, batch)
+        folder = out / name
+        check_writable(folder)
+        from mirage_eg.pipeline import optimize as run
+
+        with _progress() as observer:
+            result = run(name, graph, options, observer)
+        report = _write(result, folder)
+        if as_json:
+            print(_json(report))
+        else:
+            _print_result(result, report, folder)
+        return 0
+
+    return job
+
+
+@app.command()
+def verify(
+    program: ProgramArgument,
+    graph: GraphArgument,
+    batch: BatchOption = 1,
+    draws: DrawsOption = 2,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> Job:
+    """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input."""
+
+    def job() -> int:
+        Options(batch=batch, draws=draws, seed=seed)  # the same checks as everywhere
+        _, reference = _load(program, batch)
+        candidate = serialize.load(graph)
+        from mirage_eg.verify import verify as run
+
+        verdict = run(reference, candidate, draws=draws, seed=seed)
+        if as_json:
+            print(_json({"index": 0} | _record(verdict)))
+        else:
+            _print_verdict(str(graph), _record(verdict))
+        return 0 if str(verdict.verdict) == "equal" else 1
+
+    return job
+
+
+@app.command()
+def show(
+    graph: GraphArgument,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.svg|.html", help="Draw the graph into this file.")] = None,
+) -> Job:
+    """Print a graph as a listing, or draw it."""
+
+    def job() -> int:
+        if out is not None and out.suffix not in (".svg", ".html"):
+            raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in .svg or .html")
+        loaded = serialize.load(graph)
+        if out is None:
+            print(loaded)
+            return 0
+        from mirage_eg.draw import to_html, to_svg
+
+        check_writable(out.parent)
+        write_atomically(out, to_svg(loaded) if out.suffix == ".svg" else to_html(loaded, graph.stem))
+        print(out)
+        return 0
+
+    return job
+
+
+def _load(argument: str, batch: int) -> tuple[str, Graph]:
+    """The program; what a Python file prints goes to stderr, so that stdout holds our result alone."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return load_program(argument, batch)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Observer]:
+    """A bar for each stage on a terminal, else nothing."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.fields[stage]:<12}"),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def observe(stage: str, done: int, total: int | None, text: str) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task("", total=total, stage=stage, note="")
+            progress.update(tasks[stage], completed=done, total=total, note=text)
+
+        yield observe
+
+
+def _write(result: "Result", folder: Path) -> dict[str, Any]:
+    """Write the folder of a run, report last, and give the report as written."""
+    best = result.candidates[0]
+    kept: set[Path] = set()
+    for rank, candidate in enumerate(result.candidates, 1):
+        for suffix, text in (("json", serialize.to_json(candidate.graph)), ("py", candidate.source)):
+            path = folder / "candidates" / f"{rank:02}.{suffix}"
+            write_atomically(path, text)
+            kept.add(path)
+    for path in (folder / "candidates").glob("[0-9][0-9].*"):  # of an earlier run that kept more
+        if path not in kept:
+            path.unlink()
+    write_atomically(folder / "best.json", serialize.to_json(best.graph))
+    write_atomically(folder / "best.py", best.source)
+    report = dict(result.report) | {"best": dict(result.report["best"]) | {"source": str(folder / "best.py")}}
+    write_atomically(folder / "report.json", json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> None:
+    table = Table(title=f"{report['program']}: the best {len(result.candidates)} µGraphs", title_justify="left")
+    for column in ("rank", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
+        table.add_column(column, justify="left" if column in ("what it does", "verified", "compiled") else "right")
+    for rank, candidate in enumerate(result.candidates, 1):
+        table.add_row(str(rank), *_cells(candidate))
+    console = Console()
+    console.print(table)
+    console.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _cells(candidate: "Candidate") -> tuple[str, ...]:
+    graph = candidate.graph
+    blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
+    kernels = sum(item.op not in ("input", "output") for item in graph.nodes)
+    measured = "–" if candidate.measured_us is None else f"{candidate.measured_us:.1f}"
+    return (
+        str(kernels),
+        phrase(graph),
+        ", ".join("×".join(map(str, block.grid)) for block in blocks) or "–",
+        ", ".join(str(block.loop) for block in blocks) or "–",
+        f"{candidate.predicted_us:.1f}",
+        measured,
+        _verified(_record(candidate.verdict)),
+        _compiled(candidate.compile),
+    )
+
+
+def _verified(verdict: Mapping[str, Any]) -> str:
+    return f"{verdict['verdict']}, {verdict['draws']} draws"
+
+
+def _compiled(record: Any) -> str:
+    fields = _record(record)
+    if not fields.get("ok"):
+        return f"no: {fields.get('error') or 'not compiled'}"
+    registers = fields.get("registers")
+    return f"{fields.get('shared_memory') or 0} B shared" + (f", {registers} registers" if registers is not None else "")
+
+
+def _print_verdict(source: str, verdict: Mapping[str, Any]) -> None:
+    reason = verdict.get("error_bound")
+    bound = f"error bound {reason:.3g}" if reason is not None else f"no error bound: {verdict.get('bound_reason')}"
+    print(f"{source}: {verdict['verdict']} ({verdict['draws']} draws, seed {verdict['seed']}; {bound})")
+    if verdict.get("difference"):
+        print(f"  first difference: {verdict['difference']}")
+
+
+def _record(value: Any) -> dict[str, Any]:
+    """The fields of a frozen record."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's types; NaN and infinities, which JSON lacks, become null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case None | bool() | int():
+            return value
+        case str() | Path() | Fraction():
+            return str(value)
+        case Mapping():
+            return {str(key): _plain(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_plain(entry) for entry in value]
+        case _ if dataclasses.is_dataclass(value):
+            return {name: _plain(entry) for name, entry in _record(value).items()}
+        case _:
+            raise TypeError(f"got {value!r}, which JSON cannot hold")
