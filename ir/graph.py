@@ -245,7 +245,7 @@ def _is_of(value: Any, kind: str) -> bool:
         case "rational":
             return isinstance(value, Fraction)
         case "text":
-            return isinstance(value, str)
+            return isinstance(value, str) and value.isprintable()  # it stands in listings and messages of one line
         case "graph":
             return isinstance(value, Graph)
         case _:

@@ -277,7 +277,8 @@ def _value(value: Any, kind: str, name: str, level: Level | None = None) -> Any:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """An int of 64 bits; no extent or id is larger."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _shown(value: Any) -> str:

@@ -74,7 +74,7 @@ def main() -> NoReturn:
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     line = " ".join(message.split())
-    print(f"mirage-eg: {line}", file=sys.stderr)
+    print(f"mirage-eg: {line if len(line) <= 1000 else line[:999] + '…'}", file=sys.stderr)
     sys.exit(code)
 
 
