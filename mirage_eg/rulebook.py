@@ -139,7 +139,7 @@ def _check(domain: str, files: Sequence[tuple[str, str]]) -> Rulebook:
 
 
 def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:
-    """The commands of a file with their places; an unnamed law gets its place as name, one without ruleset joins OWN_RULESET."""
+    """The commands of a file with their places; an unnamed law gets its place as name, and OWN_RULESET if it names none."""
     try:
         commands = egraph.parse_program(text, path)
     except bindings.EggSmolError as error:

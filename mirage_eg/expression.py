@@ -1,0 +1,150 @@
+"""What a program computes, as terms of a rule domain, for one split of its reduced axes into parts (DESIGN §4 and §5).
+
+A split says which reduced axis the loop of a block graph walks. That axis has two parts, `loop` and `tile`; every other reduced
+axis is whole in the tile. The indexed domain names parts (`"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+
+Constant = int | str | Fraction
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which reduced axis the loop walks, if any."""
+
+    looped: int | None = None
+
+    def show(self, axes: Axes) -> str:
+        """The split in words."""
+        return "no loop" if self.looped is None else f"loop over {axes.names[self.looped]}"
+
+
+def splits(axes: Axes) -> tuple[Split, ...]:
+    """Every split of a program for kernels with one loop: none, or one of the reduced axes."""
+    return (Split(), *(Split(axis) for axis in sorted(axes.reduced)))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The constants that a reduction over the parts of an axis carries, innermost first."""
+
+    tile: tuple[Constant, ...]
+    loop: tuple[Constant, ...]
+    whole: tuple[Constant, ...]
+
+
+def parts_of(axes: Axes, split: Split, domain: str) -> dict[int, Parts]:
+    """For every reduced axis the constants of its reductions under `split`."""
+    primes = iter(PRIMES)
+    result = {}
+    for axis in sorted(axes.reduced):
+        name = axes.names[axis]
+        tile: Constant
+        loop: Constant
+        tile, loop = (f"{name}.t", f"{name}.l") if domain == "indexed" else (next(primes), next(primes))
+        if axis != split.looped:
+            result[axis] = Parts((tile,), (), (tile,))
+        elif domain == "indexed":
+            result[axis] = Parts((tile,), (loop,), (tile, loop))
+        else:
+            result[axis] = Parts((tile,), (loop,), (prod((tile, loop)),))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One e-node: constructor, constants, and children as positions in its Expression."""
+
+    constructor: str
+    constants: tuple[Constant, ...] = ()
+    children: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A DAG of terms; `inputs` and `outputs` are the program's, `free` the parts that each input varies with."""
+
+    terms: tuple[Term, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    free: tuple[frozenset[str], ...]
+
+
+def constructor(op: str) -> str:
+    """The constructor of an op: rms_norm is RmsNorm."""
+    return "".join(word.capitalize() for word in op.split("_"))
+
+
+def op_of(name: str) -> str | None:
+    """The op of a constructor, or None where it stands for none."""
+    return _OPS_BY_CONSTRUCTOR.get(name)
+
+
+_OPS_BY_CONSTRUCTOR = {
+    constructor(row.name): row.name for row in OPS.values() if row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION)
+}
+
+
+def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression:
+    """The program's outputs as terms. `program` holds primitive ops whose axes are known."""
+    parts = parts_of(axes, split, domain)
+    terms: list[Term] = []
+    known: dict[Term, int] = {}
+    place: list[int] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    free: list[frozenset[str]] = []
+
+    def term(name: str, constants: tuple[Constant, ...], children: tuple[int, ...]) -> int:
+        new = Term(name, constants, children)
+        if new not in known:
+            known[new] = len(terms)
+            terms.append(new)
+        return known[new]
+
+    def reduce(name: str, x: int, reduced: Iterator[int]) -> int:
+        for axis in reduced:
+            for constant in parts[axis].whole:
+                x = term(name, (constant,), (x,))
+        return x
+
+    for item, values in program.numbered():
+        row = OPS[item.op]
+        operands = tuple(place[i] for i in item.operands)
+        match row.kind:
+            case Kind.BOUNDARY if item.op == "output":
+                outputs.append(operands[0])
+                continue
+            case Kind.BOUNDARY:
+                inputs.append(term("Var", (f"x{len(inputs)}",), ()))
+                free.append(_free(axes, axes.of(values[0]), parts))
+                result = inputs[-1]
+            case Kind.ELEMENTWISE:
+                result = term(constructor(item.op), tuple(item[name] for name in row.attributes), operands)
+            case Kind.REDUCTION:
+                result = reduce(constructor(item.op), operands[0], iter(axes.dims[item.operands[0]][item["dim"]]))
+            case Kind.MATMUL:
+                product = term("Mul", (), operands)
+                result = reduce("Sum", product, iter(axes.dims[item.operands[0]][-1]))
+            case Kind.REARRANGEMENT:
+                result = operands[0]
+            case _:
+                raise AssertionError(f"{item.op} is not primitive")
+        place.append(result)
+    return Expression(tuple(terms), tuple(inputs), tuple(outputs), tuple(free))
+
+
+def _free(axes: Axes, of: frozenset[int], parts: dict[int, Parts]) -> frozenset[str]:
+    names: set[str] = set()
+    for axis in of:
+        names.update(map(str, parts[axis].whole) if axis in parts else [axes.names[axis]])
+    return frozenset(names)

@@ -1,0 +1,201 @@
+"""The pruning query: is this expression part of something equal to the target?
+
+An e-graph holds the target, is saturated once under limits, closed downwards by the subexpression laws, and frozen into a
+table from e-nodes to classes. The class of a candidate is looked up from the classes of its operands; absent means pruned.
+In the indexed domain the class of the target holds proofs of equality; in the abstract one it holds candidates.
+"""
+
+from __future__ import annotations  # egglog.bindings names its unions for type checkers only
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from time import perf_counter
+
+from egglog import bindings
+
+from mirage_eg.expression import Constant, Expression, Term
+from mirage_eg.rulebook import OWN_RULESET, Rulebook
+
+Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When saturation stops although laws still apply; a cut e-graph prunes too much, so the record says so."""
+
+    iterations: int = 64
+    nodes: int = 100_000
+    seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """How one e-graph grew."""
+
+    nodes: int
+    classes: int
+    saturated: bool
+    stopped: str | None  # which limit, where not saturated
+    iterations: int
+    seconds: float
+    growth: tuple[int, ...]  # e-nodes after each iteration
+    matches: tuple[tuple[str, int], ...]  # per law, most first
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """A frozen e-graph: picklable, shared freely between threads and processes."""
+
+    table: dict[Key, int] = field(repr=False)
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    saturation: Saturation
+
+    def query(self, constructor: str, *arguments: Constant) -> int | None:
+        """The class of an e-node, or None if no expression equal to the target has it as a part."""
+        return self.table.get((constructor, *arguments))
+
+    def class_of(self, expression: Expression, term: int) -> int | None:
+        """The class of a term, or None if it is pruned."""
+        classes: list[int | None] = []
+        for item in expression.terms[: term + 1]:
+            children = [classes[child] for child in item.children]
+            pruned = any(child is None for child in children)
+            classes.append(None if pruned else self.table.get((item.constructor, *item.constants, *children)))  # type: ignore[arg-type]
+        return classes[term]
+
+
+_SPAN = bindings.EgglogSpan(bindings.SrcFile("target", ""), 0, 0)
+
+
+def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None = None) -> Oracle:
+    """Saturate the target's e-graph and freeze it."""
+    limits = limits or Limits()
+    start = perf_counter()
+    egraph = rulebook.new_egraph()
+    egraph.set_report_level(bindings.TimeOnly())
+    _insert(egraph, rulebook.domain, target)
+    iterations, stopped, growth, matches = _saturate(egraph, limits, start)
+    for output in target.outputs:
+        egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, _call("below", bindings.Var(_SPAN, f"$t{output}")))))
+    closure = bindings.RunSchedule(bindings.Saturate(_SPAN, bindings.Run(_SPAN, bindings.RunConfig("subexpression", None))))
+    egraph.run_program(closure)
+    table, numbers = _freeze(egraph)
+
+    def classes(terms: Iterable[int]) -> tuple[int, ...]:
+        return tuple(numbers[egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1]] for term in terms)
+
+    saturation = Saturation(
+        nodes=growth[-1],
+        classes=len(set(table.values())),
+        saturated=stopped is None,
+        stopped=stopped,
+        iterations=iterations,
+        seconds=perf_counter() - start,
+        growth=tuple(growth),
+        matches=tuple(matches.most_common()),
+    )
+    return Oracle(table, classes(target.inputs), classes(target.outputs), saturation)
+
+
+def _call(name: str, *arguments: bindings._Expr) -> bindings.Call:
+    return bindings.Call(_SPAN, name, list(arguments))
+
+
+def _constant(value: Constant) -> bindings._Expr:
+    match value:
+        case str():
+            return bindings.Lit(_SPAN, bindings.String(value))
+        case Fraction():
+            parts = (_call("bigint", bindings.Lit(_SPAN, bindings.Int(part))) for part in value.as_integer_ratio())
+            return _call("bigrat", *parts)
+        case int():
+            return bindings.Lit(_SPAN, bindings.Int(value))
+
+
+def _insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
+    commands: list[bindings._Command] = []
+
+    def act(action: bindings._Action) -> None:
+        commands.append(bindings.ActionCommand(action))
+
+    def expression(item: Term) -> bindings.Call:
+        children = (bindings.Var(_SPAN, f"$t{child}") for child in item.children)
+        return _call(item.constructor, *map(_constant, item.constants), *children)
+
+    for position, item in enumerate(target.terms):
+        act(bindings.Let(_SPAN, f"$t{position}", expression(item)))
+    if domain == "indexed":
+        for position, free in zip(target.inputs, target.free, strict=True):
+            parts = _call("set-of", *map(_constant, sorted(free))) if free else _call("set-empty")
+            act(bindings.Set(_SPAN, "axes", [bindings.Var(_SPAN, f"$t{position}")], parts))
+    else:
+        sizes = {part for item in target.terms if item.constructor in _REDUCTIONS for part in _prime_factors(item.constants[0])}
+        for size in sorted(sizes):
+            act(bindings.Expr_(_SPAN, _call("part", _constant(size))))
+    egraph.run_program(*commands)
+
+
+_REDUCTIONS = frozenset({"Sum", "Mean", "Max"})
+
+
+def _prime_factors(size: Constant) -> Iterable[int]:
+    assert isinstance(size, int)
+    divisor = 2
+    while size > 1:
+        if size % divisor == 0:
+            yield divisor
+            size //= divisor
+        else:
+            divisor += 1
+
+
+def _saturate(egraph: bindings.EGraph, limits: Limits, start: float) -> tuple[int, str | None, list[int], Counter[str]]:
+    """Iteration by iteration, because a running saturation cannot be interrupted."""
+    step = bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(OWN_RULESET, None)))
+    growth: list[int] = []
+    matches: Counter[str] = Counter()
+    for iteration in range(1, limits.iterations + 1):
+        [output] = egraph.run_program(step)
+        assert isinstance(output, bindings.RunScheduleOutput)
+        matches.update({law: count for law, count in output.report.num_matches_per_rule.items() if count})
+        growth.append(_count(egraph))
+        if not output.report.updated:
+            return iteration, None, growth, matches
+        if growth[-1] > limits.nodes:
+            return iteration, f"stopped at {limits.nodes:,} nodes", growth, matches
+        if perf_counter() - start > limits.seconds:
+            return iteration, f"stopped after {limits.seconds:g} s", growth, matches
+    return limits.iterations, f"stopped after {limits.iterations} iterations", growth, matches
+
+
+def _count(egraph: bindings.EGraph) -> int:
+    [sizes] = egraph.run_program(bindings.PrintSize(_SPAN, None))
+    assert isinstance(sizes, bindings.PrintAllFunctionsSize)
+    return sum(size for name, size in sizes.sizes if name[0].isupper())
+
+
+def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Value, int]]:
+    frozen = egraph.freeze().functions
+    numbers: dict[bindings.Value, int] = {}
+    for row in frozen["below"].rows:
+        numbers.setdefault(row.inputs[0], len(numbers))
+    readers = {
+        "String": egraph.value_to_string,
+        "i64": egraph.value_to_i64,
+        "BigRat": egraph.value_to_bigrat,
+        "E": numbers.get,
+    }
+    table: dict[Key, int] = {}
+    for name, function in frozen.items():
+        if not name[0].isupper():
+            continue
+        read = [readers[sort] for sort in function.input_sorts]
+        for row in function.rows:
+            if row.output in numbers:
+                arguments = [reader(value) for reader, value in zip(read, row.inputs, strict=True)]  # type: ignore[operator]
+                if None not in arguments:
+                    table[(name, *arguments)] = numbers[row.output]
+    return table, numbers
