@@ -12,6 +12,7 @@ interface; tile shapes follow from grid, loop and maps.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +25,7 @@ from mirage_eg.ir.shapes import text as shape_text
 
 FORMAT = "mirage_eg.graph"
 VERSION = 1
-LARGEST_FILE = 32 * 2**20  # bytes; a graph of a thousand nodes has a quarter of a megabyte
+LARGEST_FILE = 16 * 2**20  # bytes; a graph of a thousand nodes has a quarter of a megabyte
 
 _MAPS = {"imap", "fmap", "omap"}  # attributes of block graphs alone
 _RATIONAL = re.compile(r"-?[0-9]{1,1000}(/[0-9]{1,1000})?")
@@ -126,8 +127,7 @@ def _parse(text: str | bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise GraphError(f"field {_shown(twice)} stands twice in one object")
     return fields
 

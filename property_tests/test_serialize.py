@@ -227,7 +227,7 @@ MISTAKES = {
     "a number of 5,000 digits": ("1" * 5000, "not JSON that can be read"),
     "an extent of 3,000 digits": (with_node(0, shape=[10**3000, 1]), "node 0: input: got shape = a list of 2"),
     "bytes that are no text": (b"\xff\xfe{}", "byte 0 is not UTF-8"),
-    "too large a file": (" " * (LARGEST_FILE + 1), "got more than 32 MiB"),
+    "too large a file": (" " * (LARGEST_FILE + 1), "got more than 16 MiB"),
 }
 
 
