@@ -1,0 +1,235 @@
+"""The meaning of a graph in any algebra, written once for kernel, block and thread level. Part of the trusted core.
+
+A block graph is evaluated without a Python loop over blocks or iterations: a tile value is an array with leading dims
+(grid dims …, F), of extent 1 where it does not vary, and ops broadcast over them. A loader is a reshape and a transpose, an
+accumulator a reduction over F, a saver the inverse of a loader. Block graphs whose tiles would not fit are evaluated in slices
+of the grid.
+
+    F   extent of the loop        lead   number of leading dims: grid dims and F in a block graph, else 0
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import ceil, prod
+from typing import Any, Generic, TypeVar, assert_never
+
+import numpy as np
+
+from mirage_eg.backends.algebra import Algebra
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.shapes import Shape, text
+
+V = TypeVar("V")
+Window = tuple[tuple[int, int], ...]  # for each grid dim the first block and the one behind the last
+
+SLICE_ELEMENTS = 1 << 24
+"""A block graph with a larger value (all its tiles together, in elements) is evaluated in slices of its grid."""
+
+
+def evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int = SLICE_ELEMENTS) -> list[V]:
+    """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
+
+    Raises:
+        GraphError: the number or the shapes of the inputs are not those of the graph.
+    """
+    wanted = graph.input_types
+    if len(inputs) != len(wanted):
+        raise GraphError(f"got {len(inputs)} inputs, wanted {len(wanted)}: {', '.join(graph.input_names)}")
+    for name, value, want in zip(graph.input_names, inputs, wanted, strict=True):
+        if algebra.shape(value) != want.shape:
+            raise GraphError(f"got {text(algebra.shape(value))} as input {name}, wanted {text(want.shape)}")
+    stored = [algebra.cast(value, want.dtype) for value, want in zip(inputs, wanted, strict=True)]
+    return _evaluate(graph, stored, algebra, slice_elements, 0)
+
+
+def _evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int) -> list[V]:
+    match graph.level:
+        case Level.KERNEL | Level.THREAD:
+            return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
+        case Level.BLOCK:
+            return _block(graph, inputs, algebra, slice_elements)
+        case _:
+            assert_never(graph.level)
+
+
+def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int) -> list[V]:
+    """Tiles of all blocks, in slices of the grid where needed, then stored."""
+    pairs = zip(graph.types, graph.phases, strict=True)
+    largest = max(prod(kind.shape) * (graph.loop if phase is Phase.LOOP else 1) for kind, phase in pairs)
+    window = tuple((0, extent) for extent in graph.grid)
+    tiles = _tiles(graph, inputs, algebra, slice_elements, window, largest)
+    stored = []
+    for item, want, tile in zip(graph.outputs, graph.output_types, tiles, strict=True):
+        stored.append(algebra.cast(_store(algebra, tile, item["omap"], graph.grid, want.shape), want.dtype))
+    return stored
+
+
+def _tiles(
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, window: Window, largest: int
+) -> list[V]:
+    """The stored tiles of the blocks in `window`; `largest` is the number of elements of a block's largest value."""
+    extents = [stop - start for start, stop in window]
+    axis = extents.index(max(extents))
+    parts = min(extents[axis], ceil(prod(extents) * largest / slice_elements))
+    if parts <= 1:
+        return _Run(graph, algebra, slice_elements, len(graph.grid) + 1, window).outputs(inputs)
+    start, stop = window[axis]
+    bounds = [start + (stop - start) * i // parts for i in range(parts + 1)]
+    slices = [
+        _tiles(graph, inputs, algebra, slice_elements, (*window[:axis], (low, high), *window[axis + 1 :]), largest)
+        for low, high in pairwise(bounds)
+    ]
+    joined = []
+    for item, *pieces in zip(graph.outputs, *slices, strict=True):
+        varies = axis in graph.grid_dims[item.operands[0]]
+        joined.append(algebra.join(pieces, axis) if varies else pieces[0])
+    return joined
+
+
+class _Run(Generic[V]):
+    """One pass over the nodes of one graph; values are dropped behind their last use."""
+
+    def __init__(self, graph: Graph, algebra: Algebra[V], slice_elements: int, lead: int, window: Window = ()) -> None:
+        self.graph, self.algebra, self.slice_elements, self.lead, self.window = graph, algebra, slice_elements, lead, window
+
+    def outputs(self, inputs: Sequence[V]) -> list[V]:
+        graph = self.graph
+        uses = [0] * len(graph.types)
+        for item in graph.nodes:
+            for operand in item.operands:
+                uses[operand] += 1
+        values: list[Any] = []
+        results: list[V] = []
+        given = iter(inputs)
+        for item in graph.nodes:
+            operands = [values[i] for i in item.operands]
+            if item.op == "output":
+                # A tile is cast when it is stored; at the kernel level the output may have a type of its own.
+                dtype = item.get("dtype") if graph.level is Level.KERNEL else None
+                results.append(self.algebra.cast(operands[0], DType(dtype)) if dtype else operands[0])
+            elif item.op == "input":
+                values.append(self._load(item, next(given)))
+            else:
+                values += self._node(item, operands, len(values))
+            for operand in item.operands:
+                uses[operand] -= 1
+                if not uses[operand]:
+                    values[operand] = None
+        return results
+
+    def _load(self, item: Node, x: V) -> V:
+        if self.graph.level is not Level.BLOCK:
+            return x
+        return _load(self.algebra, x, item["imap"], item.get("fmap", REPLICATED), self.graph.grid, self.graph.loop, self.window)
+
+    def _node(self, item: Node, operands: list[V], place: int) -> list[V]:
+        if OPS[item.op].kind is Kind.GRAPH:
+            return _evaluate(item["graph"], operands, self.algebra, self.slice_elements, self.lead)
+        if item.op == "matmul":  # a matrix unit takes its operands in their own type
+            operands = [
+                self.algebra.cast(value, self.graph.types[i].dtype) for value, i in zip(operands, item.operands, strict=True)
+            ]
+        result = self._apply(item.op, *operands, **item.mapping)
+        # Kernel-level values live in memory, tiles and registers in the precision that the algebra computes in.
+        return [self.algebra.cast(result, self.graph.types[place].dtype) if self.graph.level is Level.KERNEL else result]
+
+    def _apply(self, name: str, /, *operands: V, **attributes: Any) -> V:
+        row, algebra, lead = OPS[name], self.algebra, self.lead
+        match row.kind:
+            case Kind.ELEMENTWISE:
+                return algebra.elementwise(name, self._aligned(operands), attributes)
+            case Kind.MATMUL:
+                x, y = self._aligned(operands)
+                return algebra.matmul(x, y)
+            case Kind.REDUCTION:
+                return algebra.reduce(name, operands[0], (self._axis(operands[0], attributes["dim"]),))
+            case Kind.REARRANGEMENT:
+                assert row.rearrange is not None
+                return algebra.rearrange(row, operands, lead, attributes)
+            case Kind.ACCUMULATOR | Kind.DERIVED if row.expand is not None:
+                shapes = [algebra.shape(operand)[lead:] for operand in operands]
+                result: V = row.expand(self._apply, operands, shapes, attributes)
+                return result
+            case Kind.ACCUMULATOR:
+                return self._accumulate(row.reduction, operands[0], attributes)
+            case Kind.DERIVED | Kind.BOUNDARY | Kind.GRAPH:
+                raise AssertionError(f"{name} is evaluated elsewhere or lacks its expansion")
+            case _:
+                assert_never(row.kind)
+
+    def _axis(self, x: V, dim: int) -> int:
+        return dim - (len(self.algebra.shape(x)) - self.lead)
+
+    def _aligned(self, operands: Sequence[V]) -> list[V]:
+        """The operands with extents of 1 put between the leading dims and the tile, up to one rank."""
+        shapes = [self.algebra.shape(operand) for operand in operands]
+        rank = max(map(len, shapes))
+        aligned = []
+        for operand, shape in zip(operands, shapes, strict=True):
+            if len(shape) < rank:
+                shape = (*shape[: self.lead], *[1] * (rank - len(shape)), *shape[self.lead :])
+                operand = _reshaped(self.algebra, operand, shape)
+            aligned.append(operand)
+        return aligned
+
+    def _accumulate(self, kind: str, x: V, attributes: Mapping[str, Any]) -> V:
+        """Reduce over F; a value that does not vary over the loop counts F times."""
+        algebra, lead, loop = self.algebra, self.lead, self.graph.loop
+        shape = algebra.shape(x)
+        if shape[lead - 1] != loop:
+            repeated = (*shape[: lead - 1], loop, *shape[lead:])
+            x = algebra.view(x, repeated, lambda array: np.broadcast_to(array, repeated))
+            shape = repeated
+        dim = attributes.get("dim")
+        if (columns := attributes.get("columns")) is None:
+            axes = (lead - 1 - len(shape),) + (() if dim is None else (self._axis(x, dim),))
+            return algebra.reduce(kind, x, axes)
+        # Strided group sum: dim n becomes (n / columns, columns), and the first is summed.
+        place = lead + attributes["dim"]
+        result = (*shape[: lead - 1], 1, *shape[lead:place], columns, *shape[place + 1 :])
+        x = _reshaped(algebra, x, (*shape[:place], shape[place] // columns, *result[place:]))
+        rank = len(shape) + 1
+        return _reshaped(algebra, algebra.reduce(kind, x, (lead - 1 - rank, place - rank)), result)
+
+
+def _reshaped(algebra: Algebra[V], x: V, shape: Shape) -> V:
+    return algebra.view(x, shape, lambda array: array.reshape(shape))
+
+
+def _load(algebra: Algebra[V], x: V, imap: Sequence[int], fmap: int, grid: Sequence[int], loop: int, window: Window) -> V:
+    """The tiles of x: each dim is split by every grid dim mapped to it (first listed is slowest), then by the loop."""
+    splits = [*zip(grid, imap, strict=True), (loop, fmap)]
+    factors: list[int] = []
+    leading: dict[int, int] = {}  # leading dim -> its place among the factors
+    tile: list[int] = []  # dim of the tile -> its place among the factors
+    for dim, extent in enumerate(algebra.shape(x)):
+        for place, (parts, target) in enumerate(splits):
+            if target == dim:
+                leading[place] = len(factors)
+                factors.append(parts)
+                extent //= parts
+        tile.append(len(factors))
+        factors.append(extent)
+    permutation = [leading[place] for place in sorted(leading)] + tile
+    spread = [factors[leading[place]] if place in leading else 1 for place in range(len(splits))] + [factors[i] for i in tile]
+    index = tuple(slice(*bounds) if place in leading else slice(None) for place, bounds in enumerate(window))
+    shape = tuple(
+        window[place][1] - window[place][0] if place < len(grid) and place in leading else extent
+        for place, extent in enumerate(spread)
+    )
+    return algebra.view(x, shape, lambda array: array.reshape(factors).transpose(permutation).reshape(spread)[index])
+
+
+def _store(algebra: Algebra[V], tile: V, omap: Sequence[int], grid: Sequence[int], shape: Shape) -> V:
+    """The whole tensor of `shape` from its tiles: new dims first, then each dim with its grid dims before the tile's."""
+    lead = len(grid) + 1
+    extents = algebra.shape(tile)[lead:]
+    full = (*(1 if target == REPLICATED else parts for parts, target in zip(grid, omap, strict=True)), 1, *extents)
+    dropped = [place for place, target in enumerate(omap) if target == REPLICATED] + [len(grid)]
+    order = [place for place, target in enumerate(omap) if target == NEW_DIM]
+    for dim in range(len(extents)):
+        order += [place for place, target in enumerate(omap) if target == dim] + [lead + dim]
+    return algebra.view(tile, shape, lambda array: np.broadcast_to(array, full).transpose(*dropped, *order).reshape(shape))

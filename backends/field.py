@@ -1,0 +1,227 @@
+"""The algebra of the finite field: random testing that tells different programs apart. Part of the trusted core.
+
+A value is a triple of residues modulo the prime chain of `backends.modular`; exp reads one component down: x ↦ ω^(x_q) mod p,
+where ω has order q, so ω^(a+b) = ω^a ω^b exactly, and two exponentials on a path are exact. Values are lazy: `read` finds out
+which components the outputs need, computes those and no others, and drops each behind its last reader. A component that does
+not exist (r of an exp) is a keyed random function of the one above it, and `FieldValue.random` says so.
+(Random testing of tensor programs over finite fields is Mirage's, OSDI'25; the third prime and the laziness are ours.)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.meanings import ELEMENTWISE, Component, Draw, affine, either
+from mirage_eg.backends.modular import PRIMES
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape, broadcast
+
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldValue:
+    """A lazy triple: `plan(k)` gives the components that component k reads, and the function from them to it."""
+
+    shape: Shape
+    levels: int  # components that exist; always at least one
+    random: frozenset[str]  # ops behind this value whose meaning here is a keyed random function
+    plan: "Callable[[int], Plan]"
+
+
+Wanted = tuple[FieldValue, int]
+Plan = tuple[Sequence[Wanted], Callable[..., Component]]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldAlgebra:
+    """The field of one draw: same seed, draw and names give the same residues."""
+
+    draw: Draw
+
+    @classmethod
+    def of(cls, seed: int = 0, draw: int = 0, xp: Any = np) -> "FieldAlgebra":
+        """The algebra of a seed and the number of a draw, on arrays of `xp`."""
+        return cls(Draw(seed, draw, xp))
+
+    def input(self, place: int, shape: Shape, keep: bool = True) -> FieldValue:
+        """Independent uniform residues for input `place`; with `keep` drawn once, else anew for each `read`."""
+        kept: dict[int, Component] = {}
+
+        def drawn(k: int) -> Component:
+            component = kept.get(k) or Component(self._uniform(place, k, shape))
+            if keep:
+                kept[k] = component
+            return component
+
+        return FieldValue(shape, len(PRIMES), NOTHING, lambda k: ((), lambda: drawn(k)))
+
+    def given(self, components: Sequence[Component]) -> FieldValue:
+        """A value of known components, for tests and tools."""
+        shape = tuple(components[0].residues.shape)
+        return FieldValue(shape, len(components), NOTHING, lambda k: ((), lambda: components[k]))
+
+    def _uniform(self, place: int, k: int, shape: Shape) -> Array:
+        generator = np.random.Generator(np.random.SFC64(self.draw.key("input", place, k)))
+        numbers = generator.random(shape)
+        numbers *= PRIMES[k]
+        return self.draw.xp.asarray(np.floor(numbers, out=numbers))
+
+    def shape(self, x: FieldValue) -> Shape:
+        """Extents of x."""
+        return x.shape
+
+    def elementwise(self, op: str, operands: Sequence[FieldValue], attributes: Attributes) -> FieldValue:
+        """By the table of `backends.meanings`."""
+        meaning, draw = ELEMENTWISE[op], self.draw
+        # A result has the components for which everything that it reads exists.
+        levels = min(operands[i].levels - below for i, below in meaning.reads)
+        random = NOTHING.union(*(operand.random for operand in operands))
+        if meaning.random(attributes):
+            random |= {op}
+        if levels < 1:
+            random |= {f"{op} beyond the prime chain"}
+
+        def plan(k: int) -> Plan:
+            reads = [(operands[i], k + below) for i, below in meaning.reads]
+            return reads, lambda *components: meaning.compute(draw, k, attributes, components)
+
+        return FieldValue(_broadcast(operands), max(1, levels), random, plan)
+
+    def reduce(self, kind: str, x: FieldValue, axes: tuple[int, ...]) -> FieldValue:
+        """Sums and means are exact; the maximum is the largest under a keyed random total order of each component."""
+        rank = len(x.shape)
+        kept = tuple(1 if place - rank in axes else extent for place, extent in enumerate(x.shape))
+        count = 1
+        for axis in axes:
+            count *= x.shape[axis]
+
+        def plan(k: int) -> Plan:
+            return [(x, k)], lambda component: self._reduced(kind, component, axes, count, k)
+
+        return FieldValue(kept, x.levels, x.random | {kind} if kind == "max" else x.random, plan)
+
+    def _reduced(self, kind: str, x: Component, axes: tuple[int, ...], count: int, k: int) -> Component:
+        modulus = self.draw.modulus(k)
+        undefined = None if x.undefined is None else x.undefined.any(axis=axes, keepdims=True)
+        match kind:
+            case "sum":
+                return Component(modulus.total(x.residues, axes), undefined)
+            case "mean":
+                return affine(modulus, Component(modulus.total(x.residues, axes), undefined), Fraction(1, count), Fraction(0))
+            case "max":
+                factor, offset = self.draw.order_key(k)
+                ranks = modulus.shuffled(x.residues, factor, offset)
+                return Component(modulus.unshuffled(ranks.max(axis=axes, keepdims=True), factor, offset), undefined)
+            case _:
+                raise AssertionError(f"no meaning for the reduction {kind}")
+
+    def matmul(self, x: FieldValue, y: FieldValue) -> FieldValue:
+        """Exact; an element is undefined where anything in its row or column is."""
+        shape = (*broadcast((x.shape[:-2], y.shape[:-2]), {}), x.shape[-2], y.shape[-1])
+
+        def compute(left: Component, right: Component, k: int) -> Component:
+            residues = self.draw.modulus(k).matmul(left.residues, right.residues)
+            rows = None if left.undefined is None else left.undefined.any(axis=-1, keepdims=True)
+            columns = None if right.undefined is None else right.undefined.any(axis=-2, keepdims=True)
+            undefined = either(rows, columns)
+            return Component(residues, None if undefined is None else np.broadcast_to(undefined, shape))
+
+        return FieldValue(
+            shape,
+            min(x.levels, y.levels),
+            x.random | y.random,
+            lambda k: ([(x, k), (y, k)], lambda left, right: compute(left, right, k)),
+        )
+
+    def rearrange(self, row: Op, operands: Sequence[FieldValue], lead: int, attributes: Attributes) -> FieldValue:
+        """The op's own rule on the residues, and on the masks."""
+        tile = row.shape([operand.shape[lead:] for operand in operands], attributes)
+        shape = (*broadcast([operand.shape[:lead] for operand in operands], {}), *tile)
+        rule = row.rearrange
+        assert rule is not None
+        return self._moved(operands, shape, lambda arrays: rule(self.draw.xp, arrays, lead, attributes))
+
+    def view(self, x: FieldValue, shape: Shape, move: Callable[[Array], Array]) -> FieldValue:
+        """`move` on the residues, and on the mask."""
+        return self._moved([x], shape, lambda arrays: move(arrays[0]))
+
+    def join(self, pieces: Sequence[FieldValue], axis: int) -> FieldValue:
+        """Concatenation."""
+        extent = sum(piece.shape[axis] for piece in pieces)
+        shape = (*pieces[0].shape[:axis], extent, *pieces[0].shape[axis + 1 :])
+        return self._moved(pieces, shape, lambda arrays: self.draw.xp.concatenate(arrays, axis=axis))
+
+    def cast(self, x: FieldValue, dtype: DType) -> FieldValue:
+        """The field does not round."""
+        return x
+
+    def _moved(self, operands: Sequence[FieldValue], shape: Shape, move: Callable[[list[Array]], Array]) -> FieldValue:
+        def compute(*components: Component) -> Component:
+            residues = move([component.residues for component in components])
+            if all(component.undefined is None for component in components):
+                return Component(residues)
+            masks = [_mask(component) for component in components]
+            return Component(residues, move(masks))
+
+        return FieldValue(
+            shape,
+            min(operand.levels for operand in operands),
+            NOTHING.union(*(operand.random for operand in operands)),
+            lambda k: ([(operand, k) for operand in operands], compute),
+        )
+
+    def read(self, values: Sequence[FieldValue], k: int = 0) -> list[Component]:
+        """Component k (p, unless said otherwise) of each value; computes what they need, each once, in topological order."""
+        order, plans, readers = _demand(self._plan, [(value, k) for value in values])
+        results: dict[Wanted, Component] = {}
+        for wanted in order:
+            reads, compute = plans[wanted]
+            results[wanted] = compute(*(results[read] for read in reads))
+            for read in reads:
+                readers[read] -= 1
+                if not readers[read]:
+                    del results[read]
+        return [results[value, k] for value in values]
+
+    def _plan(self, wanted: Wanted) -> Plan:
+        value, k = wanted
+        if k < value.levels:
+            return value.plan(k)
+        # The component does not exist: a keyed random function of the one above it.
+        return [(value, k - 1)], lambda x: Component(self.draw.keyed(x.residues, k, "missing"), x.undefined)
+
+
+def _demand(
+    plan: Callable[[Wanted], Plan], roots: Sequence[Wanted]
+) -> tuple[list[Wanted], dict[Wanted, Plan], dict[Wanted, int]]:
+    """All that the roots need, operands first, with its plans and the number of its readers. No recursion: graphs are deep."""
+    order: list[Wanted] = []
+    plans: dict[Wanted, Plan] = {}
+    readers: dict[Wanted, int] = dict.fromkeys(roots, 1)  # a root is never dropped
+    stack: list[tuple[Wanted, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        wanted, visited = stack.pop()
+        if visited:
+            order.append(wanted)
+        elif wanted not in plans:
+            plans[wanted] = plan(wanted)
+            stack.append((wanted, True))
+            for read in plans[wanted][0]:
+                readers[read] = readers.get(read, 0) + 1
+                stack.append((read, False))
+    return order, plans, readers
+
+
+def _broadcast(operands: Sequence[FieldValue]) -> Shape:
+    first = operands[0].shape
+    return first if all(operand.shape == first for operand in operands) else broadcast([x.shape for x in operands], {})
+
+
+def _mask(component: Component) -> Array:
+    return np.zeros_like(component.residues, dtype=bool) if component.undefined is None else component.undefined

@@ -1,0 +1,151 @@
+"""The algebra of floating-point numbers, on NumPy or CuPy arrays: exact (float64), or rounding as the kernels do.
+
+Not-a-number and infinity are values like others here and no warnings: who compares results must refuse them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.algebra import Array
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class FloatAlgebra:
+    """Arrays of the module `xp`, computed in `working` precision (float32 or float64).
+
+    With `rounds`, a value that the kernels keep in memory or feed to a matrix unit is rounded to its own type, as they do;
+    bfloat16 is emulated.
+    """
+
+    xp: Any = np
+    working: DType = DType.float64
+    rounds: bool = False
+
+    def shape(self, x: Array) -> Shape:
+        """Extents of x."""
+        return tuple(x.shape)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
+        """By the table ELEMENTWISE."""
+        with np.errstate(all="ignore"):
+            return ELEMENTWISE[op](self.xp, *operands, **attributes)
+
+    def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
+        """In working precision."""
+        with np.errstate(all="ignore"):
+            return REDUCTIONS[kind](x, axis=axes, keepdims=True)
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """Operands rounded by `cast` beforehand, accumulated in working precision."""
+        with np.errstate(all="ignore"):
+            return self.xp.matmul(for_blas(self.xp, x), for_blas(self.xp, y))
+
+    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+        """The op's own rule."""
+        assert row.rearrange is not None
+        return row.rearrange(self.xp, operands, lead, attributes)
+
+    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
+        """`move` itself."""
+        return move(x)
+
+    def join(self, pieces: Sequence[Array], axis: int) -> Array:
+        """Concatenation."""
+        return self.xp.concatenate(pieces, axis=axis)
+
+    def cast(self, x: Array, dtype: DType) -> Array:
+        """In working precision, the value rounded to `dtype` where this algebra rounds."""
+        working = self.xp.dtype(str(self.working))
+        if not self.rounds or dtype is DType.float64 or dtype is self.working:
+            return x.astype(working, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if dtype is DType.bfloat16:
+                return _round_to_bfloat16(self.xp, x.astype(self.xp.float32, copy=False)).astype(working, copy=False)
+            return x.astype(self.xp.dtype(str(dtype))).astype(working)
+
+
+REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
+
+
+def for_blas(xp: Any, x: Array) -> Array:
+    """x, copied where neither of its last dims is dense: NumPy multiplies such arrays without BLAS."""
+    last = [(extent, stride) for extent, stride in zip(x.shape[-2:], x.strides[-2:], strict=True) if extent > 1]
+    dense = len(last) < 2 or any(stride == x.itemsize for _, stride in last)
+    return x if dense and all(stride for _, stride in last) else xp.ascontiguousarray(x)
+
+
+def _round_to_bfloat16(xp: Any, x: Array) -> Array:
+    """The nearest float32 whose lower 16 bits are zero, ties to even; infinities and not-a-numbers stay."""
+    bits = xp.ascontiguousarray(x).view(xp.uint32)
+    rounded = (bits + (xp.uint32(0x7FFF) + ((bits >> 16) & 1))) & xp.uint32(0xFFFF0000)
+    return xp.where(xp.isfinite(x), rounded.view(xp.float32).reshape(x.shape), x)
+
+
+_STEP = 1 / 128
+_LAST = 6.0  # erf(6) rounds to 1
+
+
+@cache
+def _erf_table(xp: Any) -> Array:
+    count = int(_LAST / _STEP)
+    return xp.asarray([math.erf(i * _STEP) for i in range(-count, count + 1)])
+
+
+def erf(xp: Any, x: Array) -> Array:
+    """The error function to about 1e-16: a table and six terms of Taylor's series around its entries.
+
+    The n-th derivative of erf is 2/√π · exp(−c²) · (−1)^(n−1) · H_{n−1}(c), H the physicists' Hermite polynomials.
+    """
+    wide = xp.clip(x.astype(xp.float64, copy=False), -_LAST, _LAST)
+    place = xp.rint(wide / _STEP)
+    centre = place * _STEP
+    d = wide - centre
+    previous, hermite = xp.zeros_like(d), xp.ones_like(d)
+    power, series = d, d
+    for n in range(1, 7):
+        previous, hermite = hermite, 2 * centre * hermite - 2 * (n - 1) * previous
+        power = -power * d / (n + 1)
+        series = series + power * hermite
+    table = _erf_table(xp)
+    filled = xp.nan_to_num(place, nan=0.0).astype(xp.int64) + len(table) // 2
+    value = table[filled] + (2 / math.sqrt(math.pi)) * xp.exp(-centre * centre) * series
+    return value.astype(x.dtype, copy=False)
+
+
+def _sigmoid(xp: Any, x: Array) -> Array:
+    return 1 / (1 + xp.exp(-x))
+
+
+def _gelu(xp: Any, x: Array) -> Array:
+    return x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5)))
+
+
+# One row for each elementwise op; a test holds the keys equal to the op table's.
+ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
+    "add": lambda xp, x, y: x + y,
+    "sub": lambda xp, x, y: x - y,
+    "mul": lambda xp, x, y: x * y,
+    "div": lambda xp, x, y: x / y,
+    "exp": lambda xp, x: xp.exp(x),
+    "log": lambda xp, x: xp.log(x),
+    "square": lambda xp, x: x * x,
+    "sqrt": lambda xp, x: xp.sqrt(x),
+    "rsqrt": lambda xp, x: 1 / xp.sqrt(x),
+    "silu": lambda xp, x: x * _sigmoid(xp, x),
+    "sigmoid": _sigmoid,
+    "gelu": _gelu,
+    "relu": lambda xp, x: xp.maximum(x, 0),
+    "tanh": lambda xp, x: xp.tanh(x),
+    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)),
+    "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
+    "scale": lambda xp, x, factor: x * float(factor),
+    "shift": lambda xp, x, offset: x + float(offset),
+}
