@@ -7,6 +7,8 @@ from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
+# Whether a value depends on a product, and whether a product depends on it.
+_WHERE = {"before the product": (False, True), "between the products": (True, True), "after the product": (True, False)}
 
 
 def phrase(graph: Graph) -> str:
@@ -34,8 +36,9 @@ def _block_phrase(block: Graph) -> str:
     words: list[str] = []
     for verb, ops in (("divides", {"div", "rsqrt"}), ("exponentiates", {"exp"})):
         places = [values[0] for item, values in block.numbered() if item.op in ops]
-        words += [f"{verb} after the product"] * any(value in behind for value in places)
-        words += [f"{verb} before the product"] * any(value in before and value not in behind for value in places)
+        for where, (is_behind, is_before) in _WHERE.items():
+            if any((value in behind, value in before) == (is_behind, is_before) for value in places):
+                words.append(f"{verb} {where}")
     if len(products) > 1:
         words.insert(0, f"{_COUNTS.get(len(products), len(products))} products")
     if any(NEW_DIM in item["omap"] for item in block.outputs):
