@@ -6,6 +6,7 @@ HYPOTHESIS_PROFILE chooses.
 
 import ctypes.util
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,8 +44,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> object:
-    report: pytest.TestReport = yield
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     if report.skipped and item.get_closest_marker("gpu") and os.environ.get("MIRAGE_EG_REQUIRE_GPU") == "1":
         report.outcome = "failed"
         report.longrepr = f"MIRAGE_EG_REQUIRE_GPU=1, but {item.nodeid} was skipped: {report.longrepr}"

@@ -221,7 +221,7 @@ def test_workloads_refuse_what_is_no_batch(batch: object) -> None:
 
 
 def test_options_take_lists_and_refuse_empty_restrictions() -> None:
-    options = Options(griddims=[(2, 16, 1), [2, 16, 4]], imaps=[(0, -1)], fmaps=[-1, 0], franges=[4])  # type: ignore[arg-type, list-item]
+    options = Options(griddims=[(2, 16, 1), [2, 16, 4]], imaps=[(0, -1)], fmaps=[-1, 0], franges=[4])  # type: ignore[arg-type]
     assert options.griddims == ((2, 16, 1), (2, 16, 4))
     assert hash(options) == hash(Options(griddims=((2, 16, 1), (2, 16, 4)), imaps=((0, -1),), fmaps=(-1, 0), franges=(4,)))
     for wrong in ([], [()], [(0,)], [(1, 2, 3, 4)], "12", [1], 3):
