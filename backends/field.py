@@ -3,7 +3,7 @@
 A value is a triple of residues modulo the prime chain of `backends.modular`; exp reads one component down: x ↦ ω^(x_q) mod p,
 where ω has order q, so ω^(a+b) = ω^a ω^b exactly, and two exponentials on a path are exact. Values are lazy: `read` finds out
 which components the outputs need, computes those and no others, and drops each behind its last reader. A component that does
-not exist (r of an exp) is a keyed random function of the one above it, and `FieldValue.random` says so.
+not exist (r of an exp) is a keyed random function of the one above it, and `FieldValue.unfaithful` says so.
 (Random testing of tensor programs over finite fields is Mirage's, OSDI'25; the third prime and the laziness are ours.)
 """
 
@@ -30,7 +30,7 @@ class FieldValue:
 
     shape: Shape
     levels: int  # components that exist; always at least one
-    random: frozenset[str]  # ops behind this value whose meaning here is a keyed random function
+    unfaithful: frozenset[str]  # ops behind this value that obey other laws here than for numbers
     plan: "Callable[[int], Plan]"
 
 
@@ -51,13 +51,13 @@ class FieldAlgebra:
 
     def input(self, place: int, shape: Shape, keep: bool = True) -> FieldValue:
         """Independent uniform residues for input `place`; with `keep` drawn once, else anew for each `read`."""
-        kept: dict[int, Component] = {}
+        kept: dict[int, Array] = {}
 
         def drawn(k: int) -> Component:
-            component = kept.get(k) or Component(self._uniform(place, k, shape))
+            residues = kept[k] if k in kept else self._uniform(place, k, shape)
             if keep:
-                kept[k] = component
-            return component
+                kept[k] = residues.astype(np.float32, copy=False)  # half the memory, and exact below 2^24
+            return Component(residues.astype(np.float64, copy=False))
 
         return FieldValue(shape, len(PRIMES), NOTHING, lambda k: ((), lambda: drawn(k)))
 
@@ -81,17 +81,17 @@ class FieldAlgebra:
         meaning, draw = ELEMENTWISE[op], self.draw
         # A result has the components for which everything that it reads exists.
         levels = min(operands[i].levels - below for i, below in meaning.reads)
-        random = NOTHING.union(*(operand.random for operand in operands))
-        if meaning.random(attributes):
-            random |= {op}
+        unfaithful = NOTHING.union(*(operand.unfaithful for operand in operands))
+        if meaning.unfaithful(attributes):
+            unfaithful |= {op}
         if levels < 1:
-            random |= {f"{op} beyond the prime chain"}
+            unfaithful |= {f"{op} beyond the prime chain"}
 
         def plan(k: int) -> Plan:
             reads = [(operands[i], k + below) for i, below in meaning.reads]
             return reads, lambda *components: meaning.compute(draw, k, attributes, components)
 
-        return FieldValue(_broadcast(operands), max(1, levels), random, plan)
+        return FieldValue(_broadcast(operands), max(1, levels), unfaithful, plan)
 
     def reduce(self, kind: str, x: FieldValue, axes: tuple[int, ...]) -> FieldValue:
         """Sums and means are exact; the maximum is the largest under a keyed random total order of each component."""
@@ -104,7 +104,7 @@ class FieldAlgebra:
         def plan(k: int) -> Plan:
             return [(x, k)], lambda component: self._reduced(kind, component, axes, count, k)
 
-        return FieldValue(kept, x.levels, x.random | {kind} if kind == "max" else x.random, plan)
+        return FieldValue(kept, x.levels, x.unfaithful | {kind} if kind == "max" else x.unfaithful, plan)
 
     def _reduced(self, kind: str, x: Component, axes: tuple[int, ...], count: int, k: int) -> Component:
         modulus = self.draw.modulus(k)
@@ -135,7 +135,7 @@ class FieldAlgebra:
         return FieldValue(
             shape,
             min(x.levels, y.levels),
-            x.random | y.random,
+            x.unfaithful | y.unfaithful,
             lambda k: ([(x, k), (y, k)], lambda left, right: compute(left, right, k)),
         )
 
@@ -172,7 +172,7 @@ class FieldAlgebra:
         return FieldValue(
             shape,
             min(operand.levels for operand in operands),
-            NOTHING.union(*(operand.random for operand in operands)),
+            NOTHING.union(*(operand.unfaithful for operand in operands)),
             lambda k: ([(operand, k) for operand in operands], compute),
         )
 

@@ -82,11 +82,14 @@ Compute = Callable[[Draw, int, Attributes, Sequence[Component]], Component]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`reads` lists (operand, 0 for the same component or 1 for the one below); `random` marks keyed random functions."""
+    """`reads` lists (operand, 0 for the same component or 1 for the one below).
+
+    `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions, and roots (that of x² is x or −x).
+    """
 
     reads: tuple[tuple[int, int], ...]
     compute: Compute
-    random: Callable[[Attributes], bool] = lambda attributes: False
+    unfaithful: Callable[[Attributes], bool] = lambda attributes: False
 
 
 def _binary(function: Callable[[Modulus, Array, Array], Array]) -> Meaning:
@@ -106,18 +109,20 @@ def _meet(x: Component, y: Component) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined, shape)
 
 
-def _unary(function: Callable[[Modulus, Array], Array], level: int = 0) -> Meaning:
-    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        return Component(function(draw.modulus(k), operands[0].residues), operands[0].undefined)
+def _square(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    [x] = operands
+    return Component(draw.modulus(k).multiply(x.residues, x.residues), x.undefined)
 
-    return Meaning(((0, level),), compute)
+
+def _always(attributes: Attributes) -> bool:
+    return True
 
 
 def _random(name: str) -> Meaning:
     def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         return Component(draw.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
 
-    return Meaning(((0, 0),), compute, lambda attributes: True)
+    return Meaning(((0, 0),), compute, _always)
 
 
 def _no_inverse(x: Component) -> Array | None:
@@ -133,6 +138,10 @@ def _inverse(modulus: Modulus, x: Component) -> Component:
 def _divide(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     x, inverse = operands[0], _inverse(draw.modulus(k), operands[1])
     return Component(draw.modulus(k).multiply(x.residues, inverse.residues), _meet(x, inverse))
+
+
+def _sqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    return Component(draw.modulus(k).root(operands[0].residues), operands[0].undefined)
 
 
 def _rsqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
@@ -185,16 +194,16 @@ def _shift(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Compon
     return affine(draw.modulus(k), operands[0], Fraction(1), attributes["offset"])
 
 
-def _is_random_power(attributes: Attributes) -> bool:
+def _is_no_whole_power(attributes: Attributes) -> bool:
     exponent: Fraction = attributes["exponent"]
-    return exponent.denominator != 1 and abs(exponent) != Fraction(1, 2)
+    return exponent.denominator != 1
 
 
 def _pow(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     """Whole exponents and ±½ mean what they say, any other is a keyed random function."""
     [x] = operands
     modulus, exponent = draw.modulus(k), attributes["exponent"]
-    if _is_random_power(attributes):
+    if _is_no_whole_power(attributes) and abs(exponent) != Fraction(1, 2):
         return Component(draw.keyed(x.residues, k, "pow", exponent), x.undefined)
     base = _inverse(modulus, x) if exponent < 0 else x
     residues = modulus.root(base.residues) if exponent.denominator == 2 else modulus.power(base.residues, abs(int(exponent)))
@@ -209,15 +218,15 @@ ELEMENTWISE: Mapping[str, Meaning] = {
     "div": Meaning(((0, 0), (1, 0)), _divide),
     "exp": Meaning(((0, 1),), _exp),
     "log": _random("log"),
-    "square": _unary(lambda modulus, x: modulus.multiply(x, x)),
-    "sqrt": _unary(Modulus.root),
-    "rsqrt": Meaning(((0, 0),), _rsqrt),
+    "square": Meaning(((0, 0),), _square),
+    "sqrt": Meaning(((0, 0),), _sqrt, _always),
+    "rsqrt": Meaning(((0, 0),), _rsqrt, _always),
     "silu": Meaning(((0, 0), (0, 1)), _silu),
     "sigmoid": Meaning(((0, 1),), _sigmoid),
     "gelu": _random("gelu"),
     "relu": _random("relu"),
     "tanh": _random("tanh"),
-    "pow": Meaning(((0, 0),), _pow, _is_random_power),
+    "pow": Meaning(((0, 0),), _pow, _is_no_whole_power),
     "clamp": _random("clamp"),
     "scale": Meaning(((0, 0),), _scale),
     "shift": Meaning(((0, 0),), _shift),
