@@ -97,7 +97,8 @@ def instances(
     looped = structure.split.looped
     loops = [1] if looped is None else _loop_counts(axes.sizes[looped], filters)
     roles = _matmul_roles(structure, program, axes)
-    tiles = [_tile_sizes(axes.sizes[axis], limits.max_tile, roles.get(axis)) for axis in gridded]
+    many = len(gridded) > MAX_GRID_DIMS
+    tiles = [_tile_sizes(axes.sizes[axis], limits.max_tile, roles.get(axis), many) for axis in gridded]
     for loop in loops:
         for chosen in product(*tiles):
             grid = tuple(
@@ -135,13 +136,14 @@ def _matmul_roles(structure: Structure, program: Graph, axes: Axes) -> dict[int,
     return roles
 
 
-def _tile_sizes(size: int, most: int, role: str | None) -> list[int]:
+def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]:
     """Tiles of a parallel axis: divisors that are powers of two, or the whole axis, up to `most`.
 
-    A batch axis of matmuls is cut into single slices; another axis of a matmul is not cut below the 16 that it pads to.
+    A batch axis of matmuls is cut into single slices (or not at all, where there are more axes than grid dims); another axis
+    of a matmul is not cut below the 16 that it pads to.
     """
     if role == "batch":
-        return [1]
+        return [1, size] if many and size > 1 else [1]
     divisors = [tile for tile in range(1, min(size, most) + 1) if size % tile == 0]
     least = min(16, size) if role == "own" else 1
     usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]

@@ -1,0 +1,110 @@
+"""Devices as data: what the cost model needs to know of a GPU.
+
+Bandwidth and matrix rate of the H100 were measured (3.02 TB/s, 708 TFLOP/s in float16, an empty launch replayed in a CUDA graph
+1.0 µs); the other records are datasheet values times the same efficiencies, and say so.
+"""
+
+from dataclasses import dataclass
+
+from mirage_eg.ir.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU; rates per second for the whole chip, sizes in bytes."""
+
+    name: str
+    target: str
+    source: str  # measured or datasheet
+    multiprocessors: int
+    memory_bandwidth: float
+    cache_bandwidth: float
+    matrix_rate: float  # float16 operations, a multiply and an add are two
+    arithmetic_rate: float  # float32 operations outside the matrix units
+    function_rate: float  # exp, sqrt, division …
+    shared_memory: int  # that one block can have
+    launch_us: float
+    iteration_us: float  # latency of one dependent loop iteration
+
+
+_H100 = Device(
+    name="H100",
+    target="sm_90",
+    source="measured",
+    multiprocessors=132,
+    memory_bandwidth=3.02e12,
+    cache_bandwidth=7.0e12,
+    matrix_rate=708e12,
+    arithmetic_rate=30e12,
+    function_rate=3.6e12,
+    shared_memory=232_448,
+    launch_us=1.0,
+    iteration_us=0.15,
+)
+_H200 = Device(
+    name="H200",
+    target="sm_90",
+    source="datasheet",
+    multiprocessors=132,
+    memory_bandwidth=4.3e12,
+    cache_bandwidth=7.0e12,
+    matrix_rate=708e12,
+    arithmetic_rate=30e12,
+    function_rate=3.6e12,
+    shared_memory=232_448,
+    launch_us=1.0,
+    iteration_us=0.15,
+)
+_A100 = Device(
+    name="A100",
+    target="sm_80",
+    source="datasheet",
+    multiprocessors=108,
+    memory_bandwidth=1.8e12,
+    cache_bandwidth=4.5e12,
+    matrix_rate=260e12,
+    arithmetic_rate=10e12,
+    function_rate=2.4e12,
+    shared_memory=166_912,
+    launch_us=1.5,
+    iteration_us=0.2,
+)
+_B200 = Device(
+    name="B200",
+    target="sm_100",
+    source="datasheet",
+    multiprocessors=148,
+    memory_bandwidth=7.2e12,
+    cache_bandwidth=12e12,
+    matrix_rate=1600e12,
+    arithmetic_rate=35e12,
+    function_rate=4.2e12,
+    shared_memory=232_448,
+    launch_us=1.0,
+    iteration_us=0.15,
+)
+_MI300X = Device(
+    name="MI300X",
+    target="gfx942",
+    source="datasheet",
+    multiprocessors=304,
+    memory_bandwidth=4.3e12,
+    cache_bandwidth=10e12,
+    matrix_rate=700e12,
+    arithmetic_rate=60e12,
+    function_rate=4.0e12,
+    shared_memory=65_536,
+    launch_us=2.0,
+    iteration_us=0.25,
+)
+
+DEVICES = {device.name: device for device in (_H100, _H200, _A100, _B200, _MI300X)}
+
+
+def device_for(target: str) -> Device:
+    """The device that stands for a compilation target."""
+    for device in DEVICES.values():
+        if device.target == target:
+            return device
+    targets = ", ".join(sorted({device.target for device in DEVICES.values()}))
+    raise OptionError(f"got target {target!r}, wanted one of {targets}")
