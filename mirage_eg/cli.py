@@ -22,7 +22,7 @@ from rich.table import Table
 from mirage_eg import __version__
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir import serialize
-from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.errors import GraphError, MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, TARGETS, Options
 from mirage_eg.phrase import phrase
@@ -31,6 +31,7 @@ from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from mirage_eg.pipeline import Candidate, Result
+    from mirage_eg.verify import Verdict
 
 Job = Callable[[], int]  # what a command wants done; gives the exit code
 Observer = Callable[[str, int, int | None, str], None]
@@ -164,12 +165,15 @@ def verify(
         candidate = serialize.load(graph)
         from mirage_eg.verify import verify as run
 
-        verdict = run(reference, candidate, draws=draws, seed=seed)
+        try:
+            verdict = run(reference, candidate, draws=draws, seed=seed)
+        except GraphError as error:  # other inputs or outputs than the program's
+            raise GraphError(f"{graph}: {error}") from None
         if as_json:
             print(_json({"index": 0} | _record(verdict)))
         else:
-            _print_verdict(str(graph), _record(verdict))
-        return 0 if str(verdict.verdict) == "equal" else 1
+            _print_verdict(str(graph), verdict)
+        return 0 if verdict.equal else 1
 
     return job
 
@@ -285,12 +289,15 @@ def _compiled(record: Any) -> str:
     return f"{fields.get('shared_memory') or 0} B shared" + (f", {registers} registers" if registers is not None else "")
 
 
-def _print_verdict(source: str, verdict: Mapping[str, Any]) -> None:
-    reason = verdict.get("error_bound")
-    bound = f"error bound {reason:.3g}" if reason is not None else f"no error bound: {verdict.get('bound_reason')}"
-    print(f"{source}: {verdict['verdict']} ({verdict['draws']} draws, seed {verdict['seed']}; {bound})")
-    if verdict.get("difference"):
-        print(f"  first difference: {verdict['difference']}")
+def _print_verdict(source: str, verdict: "Verdict") -> None:
+    bound = (
+        verdict.bound_reason
+        if verdict.error_bound is None
+        else f"error bound {verdict.error_bound:.3g}, {verdict.bound_reason}"
+    )
+    print(f"{source}: {verdict.verdict} ({verdict.draws} draws, seed {verdict.seed}; {bound})")
+    if verdict.difference is not None:
+        print(f"  first difference at {verdict.difference}")
 
 
 def _record(value: Any) -> dict[str, Any]:

@@ -146,6 +146,8 @@ REFUSED = [
     ("verify rmsnorm none.json", "none.json: cannot be read"),
     ("verify rmsnorm taken", "taken: line 1, column 1: not JSON"),
     ("verify rmsnorm good.json --draws 0", "draws: got 0"),
+    ("verify rmsnorm good.json", "good.json: got a candidate that takes [16, 256] float16"),
+    ("verify lora good.json --batch 2", "good.json: got a candidate that takes [16, 256] float16"),
     ("show", "Missing argument 'GRAPH.json'"),
     ("show none.json", "none.json: cannot be read"),
     ("show notes.txt", "notes.txt: line 1, column 1: not JSON"),
