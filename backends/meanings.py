@@ -84,7 +84,7 @@ Compute = Callable[[Draw, int, Attributes, Sequence[Component]], Component]
 class Meaning:
     """`reads` lists (operand, 0 for the same component or 1 for the one below).
 
-    `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions, and roots (that of x² is x or −x).
+    `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions; roots (that of x² is x or −x).
     """
 
     reads: tuple[tuple[int, int], ...]
