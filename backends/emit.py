@@ -1,0 +1,327 @@
+"""From a µGraph to a standalone Triton program: one kernel a block graph, PyTorch calls for the library kernels, and a self-
+check.
+
+The file imports nothing but triton, and torch where it runs. Nothing here is trusted: what is emitted is checked against
+float64.
+"""
+
+import keyword
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from mirage_eg.backends.emit_address import Pointer, launch_grid, row_major
+from mirage_eg.backends.emit_block import BlockKernel, emit_block
+from mirage_eg.backends.emit_ops import HELPERS, torch_call
+from mirage_eg.backends.emit_tiles import names_used
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.shapes import Shape, text
+
+_TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
+_TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
+_DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
+_LARGEST_GRID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How the kernels are compiled: warps a block, stages of the software pipeline; `safe` shifts exponentials by their
+    maximum.
+
+    Each of the two numbers may be one for all kernels or a tuple with one for each block graph.
+    """
+
+    num_warps: int | tuple[int, ...] = 4
+    num_stages: int | tuple[int, ...] = 3
+    safe: bool = True
+
+
+@dataclass(slots=True)
+class _Program:
+    """The file while it is being written."""
+
+    graph: Graph
+    schedule: Schedule
+    strides: list[Shape]
+    names: dict[int, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    kernels: list[BlockKernel] = field(default_factory=list)
+    signatures: list[tuple[str, ...]] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+
+    def new_name(self, wanted: str) -> str:
+        name = names_used(self.taken, wanted)
+        self.taken.add(name)
+        return name
+
+
+def identifier(name: str) -> str:
+    """The name as an ASCII Python identifier: α becomes alpha."""
+    spelled = "".join(
+        char if char.isascii() else (unicodedata.name(char, "x").split()[-1].lower() if char.isalnum() else "_")
+        for char in name
+    )
+    spelled = re.sub(r"\W", "_", spelled)
+    if not spelled or spelled[0].isdigit():
+        spelled = f"_{spelled}"
+    # Names that the kernels give to indices must stay theirs.
+    return (
+        f"{spelled}_"
+        if keyword.iskeyword(spelled) or re.fullmatch(r"i|step|g[xyz]|r\d+|tl|triton|float|range|tanh", spelled)
+        else spelled
+    )
+
+
+def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> str:
+    """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
+
+    With `program`, the graph as it was written, the file also has a `reference` in PyTorch and checks and times itself when it
+    is run.
+
+    Raises:
+        UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
+        GraphError: `program` takes or returns something else than `graph`; layouts that contradict each other.
+    """
+    schedule = schedule or Schedule()
+    if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
+        raise GraphError(
+            f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
+            f"{_types(graph.input_types)} to {_types(graph.output_types)}"
+        )
+    named = program or graph
+    file = _Program(graph, schedule, _layouts(graph))
+    file.taken |= {"torch", "triton", "tl", "run", "reference", "main", "INPUTS", "SIGNATURES", "OPTIONS", "X_ptr", *HELPERS}
+    inputs = [file.new_name(identifier(name)) for name in named.input_names]
+    outputs = [file.new_name(identifier(name)) for name in named.output_names]
+    returned = _write_run(file, inputs, outputs)
+    helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
+    kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
+    sections = [
+        _header(graph, inputs, outputs),
+        *(kernels if file.kernels else []),
+        _tables(file, inputs),
+        "\n".join(
+            [f"def run({', '.join(inputs)}):", f'    """{_doc(graph, outputs)}"""', *file.body, f"    return {returned}\n"]
+        ),
+    ]
+    if program is not None:
+        sections += [_reference(program, inputs), _main(program, inputs, outputs)]
+    return "\n\n".join(sections)
+
+
+def _types(types: Sequence[object]) -> str:
+    return ", ".join(map(str, types))
+
+
+def _doc(graph: Graph, outputs: Sequence[str]) -> str:
+    made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, graph.output_types, strict=True))
+    return f"Launch the kernels; returns {made}."
+
+
+def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    listing = "\n".join(f"# {line}".rstrip() for line in str(graph).splitlines())
+    return f'"""{", ".join(outputs)} from {", ".join(inputs)}; generated by mirage_eg."""\n\n# The µGraph:\n#\n{listing}\n'
+
+
+def _tables(file: _Program, inputs: Sequence[str]) -> str:
+    lines = ["# name: (shape, element type, strides in elements)", "INPUTS = {"]
+    for name, type_, strides in zip(inputs, file.graph.input_types, file.strides, strict=False):
+        lines.append(f'    "{name}": ({type_.shape}, "{type_.dtype}", {strides}),')
+    lines.append("}")
+    if file.kernels:
+        lines += ["", "# what the kernels take, and how they are compiled", "SIGNATURES = {"]
+        for kernel, signature in zip(file.kernels, file.signatures, strict=True):
+            listed = ", ".join(f'"{type_}"' for type_ in signature)
+            lines.append(f'    "{kernel.name}": ({listed}{"," if len(signature) == 1 else ""}),')
+        lines += ["}", "OPTIONS = {"]
+        for number, kernel in enumerate(file.kernels):
+            options = {
+                "num_warps": _choice(file.schedule.num_warps, number, "num_warps"),
+                "num_stages": _choice(file.schedule.num_stages, number, "num_stages"),
+                "enable_fp_fusion": True,
+            }
+            lines.append(f'    "{kernel.name}": {_dict_text(options)},')
+        lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _dict_text(options: Mapping[str, int]) -> str:
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in options.items()) + "}"
+
+
+def _choice(value: int | tuple[int, ...], number: int, what: str) -> int:
+    if isinstance(value, int):
+        return value
+    if number >= len(value):
+        raise GraphError(
+            f"got {len(value)} values of {what}, wanted one for each block graph, of which this is number {number + 1}"
+        )
+    return value[number]
+
+
+def _layouts(graph: Graph) -> list[Shape]:
+    """The strides of every value of the kernel graph: as declared, or as the kernel that reads it wants it, or row-major."""
+    declared: dict[int, tuple[Shape, str]] = {}
+
+    def declare(value: int, strides: Shape, where: str) -> None:
+        before, place = declared.setdefault(value, (strides, where))
+        if before != strides:
+            raise GraphError(f"{where}: got strides {text(strides)} for %{value}, but {place} has {text(before)}")
+
+    for number, (item, values) in enumerate(graph.numbered()):
+        if item.op == "input" and item.get("strides") is not None:
+            declare(values[0], item["strides"], f"node {number}: input")
+        if item.op == "block":
+            for place, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
+                if inner.get("strides") is not None:
+                    declare(operand, inner["strides"], f"node {number}: block, input {place}")
+    inputs = {values[0] for item, values in graph.numbered() if item.op == "input"}
+    for value, (strides, where) in declared.items():
+        if value in inputs and any(stride < 0 for stride in strides):
+            raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
+    return [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
+
+
+def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """Write the body of `run`; gives the text of what it returns."""
+    graph = file.graph
+    given, results = iter(inputs), iter(outputs)
+    wanted: dict[int, str] = {}
+    for item, name in zip(graph.outputs, results, strict=True):
+        wanted.setdefault(item.operands[0], name)
+    used: set[str] = set()
+    returned: list[str] = []
+    for number, (item, values) in enumerate(graph.numbered()):
+        match item.op:
+            case "input":
+                file.names[values[0]] = next(given)
+            case "output":
+                name = file.names[item.operands[0]]
+                have, want = graph.types[item.operands[0]].dtype, item.get("dtype")
+                returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
+            case "block":
+                for value in values:
+                    file.names[value] = wanted.get(value) or file.new_name(f"t{value}")
+                _write_launch(file, item, values, number)
+            case _:
+                [value] = values
+                file.names[value] = wanted.get(value) or file.new_name(f"t{value}")
+                _write_library_call(file, item, value)
+        used.update(file.names[value] for value in values)
+    if any("torch." in line for line in (*file.body, *returned)):
+        file.body.insert(0, "    import torch  # here, so that the kernels can be compiled without it\n")
+    return ", ".join(returned)
+
+
+def _empty(file: _Program, value: int) -> str:
+    type_, strides = file.graph.types[value], file.strides[value]
+    made = (
+        f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
+    )
+    first = file.names[0]
+    return f"{made}, dtype=torch.{type_.dtype}, device={first}.device)"
+
+
+def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int) -> None:
+    inner: Graph = item["graph"]
+    if prod(inner.grid) > _LARGEST_GRID:
+        raise UnsupportedError(
+            f"node {number}: block: got a grid of {prod(inner.grid)} blocks; CUDA launches at most {_LARGEST_GRID}"
+        )
+    types = file.graph.types
+
+    def pointer(value: int) -> Pointer:
+        name = file.names[value]
+        return Pointer(f"{name}_ptr", name, types[value].shape, types[value].dtype, file.strides[value])
+
+    reads, writes = [pointer(value) for value in item.operands], [pointer(value) for value in values]
+    name = file.new_name(f"{'_'.join(file.names[value] for value in values)}_kernel")
+    kernel = emit_block(inner, name, reads, writes, safe=file.schedule.safe)
+    arguments = dict.fromkeys([*(item.operands[place] for place in kernel.used), *values])
+    file.kernels.append(kernel)
+    file.signatures.append(tuple(f"*{_TRITON_TYPES[types[value].dtype]}" for value in arguments))
+    file.body += [f"    {file.names[value]} = {_empty(file, value)}" for value in values]
+    listed = ", ".join(file.names[value] for value in arguments)
+    file.body.append(f'    {name}[{launch_grid(inner.grid)}]({listed}, **OPTIONS["{name}"])')
+
+
+def _write_library_call(file: _Program, item: Node, value: int) -> None:
+    types = file.graph.types
+    call = _torch_text(item, [file.names[i] for i in item.operands], file.graph, value)
+    if file.strides[value] != row_major(types[value].shape):
+        call = f"{_empty(file, value)}.copy_({call})"
+    elif any(consumer.op == "block" and value in consumer.operands for consumer in file.graph.nodes):
+        call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
+    file.body.append(f"    {file.names[value]} = {call}")
+
+
+def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:
+    types = graph.types
+    operands = [
+        name if types[i].dtype is types[value].dtype else f"{name}.to(torch.{types[value].dtype})"
+        for name, i in zip(names, item.operands, strict=True)
+    ]
+    return torch_call(item.op, operands, item.mapping, [types[i].shape for i in item.operands])
+
+
+def _reference(program: Graph, inputs: Sequence[str]) -> str:
+    """The program in PyTorch, in double precision where it fits."""
+    precision = "float64" if sum(prod(type_.shape) for type_ in program.types) * 8 <= _DOUBLE_BYTES else "float32"
+    taken = {*inputs, "torch"}
+    names: dict[int, str] = {}
+    given = iter(inputs)
+    lines = [f"def reference({', '.join(inputs)}):", f'    """The program, op by op in {precision}."""', "    import torch", ""]
+    returned = []
+    for number, (item, values) in enumerate(program.numbered()):
+        match item.op:
+            case "input":
+                names[values[0]] = name = next(given)
+                lines.append(f"    {name} = {name}.to(torch.{precision})")
+            case "output":
+                returned.append(names[item.operands[0]])
+            case "block":
+                raise UnsupportedError(
+                    f"node {number}: block: a program of library ops is wanted for the reference, not a µGraph"
+                )
+            case _:
+                [value] = values
+                names[value] = names_used(taken, f"t{value}")
+                taken.add(names[value])
+                shapes = [program.types[i].shape for i in item.operands]
+                call = torch_call(item.op, [names[i] for i in item.operands], item.mapping, shapes)
+                lines.append(f"    {names[value]} = {call}")
+    return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
+
+
+def _main(program: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    tolerances = tuple(_TOLERANCE[type_.dtype] for type_ in program.output_types)
+    return f'''def main():
+    """Check `run` against `reference` on random inputs and print the error and the time."""
+    import torch
+    from triton.testing import do_bench
+
+    torch.manual_seed(0)
+    tensors = []
+    for shape, dtype, strides in INPUTS.values():
+        tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
+        tensors.append(tensor.copy_(torch.randn(shape, device="cuda")))
+    results = run(*tensors)
+    results = results if isinstance(results, tuple) else (results,)
+    for name, got, wanted, tolerance in zip({tuple(outputs)}, results, reference(*tensors), {tolerances}):
+        error = ((got - wanted).abs().max() / wanted.abs().max()).item()
+        print(f"{{name}}: largest error {{error:.2e}} of the largest element")
+        if not error <= tolerance:
+            raise SystemExit(f"{{name}}: the error is above {{tolerance:.0e}}")
+    print(f"{{1000 * do_bench(lambda: run(*tensors), return_mode='median'):.1f}} µs")
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+__all__ = ["Schedule", "emit", "identifier"]

@@ -1,0 +1,101 @@
+"""Where the elements of a tile lie in memory, as Triton source.
+
+A dim of a tensor is split first by the grid dims mapped to it, the first listed being the slowest, then by the loop; what
+remains is the tile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_eg.backends.emit_tiles import Tile
+from mirage_eg.backends.emit_writer import Writer, picked
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import REPLICATED
+from mirage_eg.ir.shapes import Shape
+
+GRID_NAMES = ("gx", "gy", "gz")
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument of a kernel: a tensor in memory, strides in elements."""
+
+    name: str
+    tensor: str  # what the tile read from it is called
+    shape: Shape
+    dtype: DType
+    strides: Shape
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides of a dense tensor."""
+    strides = [1] * len(shape)
+    for dim in reversed(range(len(shape) - 1)):
+        strides[dim] = strides[dim + 1] * shape[dim + 1]
+    return tuple(strides)
+
+
+def highest_offset(pointer: Pointer) -> int:
+    """The offset of the last element."""
+    return sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
+
+
+def launch_grid(grid: Shape) -> Shape:
+    """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim."""
+    fits = all(extent <= limit for extent, limit in zip(grid, _GRID_LIMITS, strict=False))
+    if fits:
+        return (*grid, *(1,) * (3 - len(grid)))
+    total = 1
+    for extent in grid:
+        total *= extent
+    return (total, 1, 1)
+
+
+def coordinates(grid: Shape, used: set[int], wide: bool) -> list[str]:
+    """Lines that give the block its coordinates, for the grid dims in `used`."""
+    suffix = ".to(tl.int64)" if wide else ""
+    flat = launch_grid(grid)[: len(grid)] != grid
+    lines = []
+    stride = 1
+    for dim, extent in enumerate(grid):
+        if dim in used:
+            index = f"tl.program_id({dim})" if not flat else _digit(stride, extent, last=dim == len(grid) - 1)
+            lines.append(f"{GRID_NAMES[dim]} = {index}{suffix}")
+        stride *= extent
+    return lines
+
+
+def _digit(stride: int, extent: int, last: bool) -> str:
+    text = "tl.program_id(0)" + (f" // {stride}" if stride > 1 else "")
+    return f"({text})" if last else f"({text} % {extent})"
+
+
+def parts(splits: Sequence[tuple[int, int]], extent: int) -> list[tuple[int, int]]:
+    """(grid dim or REPLICATED for the loop, elements by which one step moves) for a dim split so, tiles of `extent`."""
+    steps = []
+    for index, count in reversed(splits):
+        if count > 1:
+            steps.append((index, extent))
+        extent *= count
+    return steps[::-1]
+
+
+def address(writer: Writer, pointer: Pointer, steps: Sequence[list[tuple[int, int]]], tile: Tile, lead: int = 0) -> str:
+    """The pointers of all elements of a tile; the first `lead` dims of the tensor are no dims of the tile."""
+    terms = []
+    for dim, (moves, stride) in enumerate(zip(steps, pointer.strides, strict=True)):
+        writer.grid_used.update(grid_dim for grid_dim, _ in moves if grid_dim != REPLICATED)
+        names = [("i" if grid_dim == REPLICATED else GRID_NAMES[grid_dim], step) for grid_dim, step in moves]
+        if dim - lead not in tile.dims:  # one element: only scalars move it
+            terms += [_times(name, step * stride) for name, step in names if stride]
+            continue
+        own = writer.range(tile.padded[dim - lead])
+        inner = " + ".join([*(_times(name, step) for name, step in names), own])
+        index = picked("", [other == dim - lead for other in tile.dims])
+        terms.append(_times(f"({inner}){index}" if names and (index or stride != 1) else f"{inner}{index}", stride))
+    return " + ".join([pointer.name, *terms])
+
+
+def _times(text: str, factor: int) -> str:
+    return text if factor == 1 else f"{text} * {factor}"

@@ -1,0 +1,177 @@
+"""What each elementwise op is in Triton and in PyTorch: the emitter's op table.
+
+Its keys are exactly the elementwise rows of `ir.ops.OPS`; a property test holds them equal. Expressions are written for
+operands that are names, calls or subscripts, so that no operand needs parentheses. Nothing here is trusted: emitted kernels are
+checked against float64.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+Attributes = Mapping[str, Any]
+Write = Callable[[Sequence[str], Attributes], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseRow:
+    """One op as source text, and what it does to the padding of a tile.
+
+    `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands). `bounded`: finite in gives finite out, overflow
+    aside. `helper` names the `HELPERS` function that the Triton expression calls; `noun` is what a reader calls the result.
+    """
+
+    noun: str
+    triton: Write
+    torch: Write
+    keeps_zero: Callable[[Attributes], bool]
+    bounded: bool
+    helper: str = ""
+
+
+def number(value: Fraction) -> str:
+    """An exact constant as a Python literal that Triton takes for a float."""
+    return repr(float(value))
+
+
+def _always(attributes: Attributes) -> bool:
+    return True
+
+
+def _never(attributes: Attributes) -> bool:
+    return False
+
+
+def _infix(sign: str) -> Write:
+    return lambda x, attributes: f"{x[0]} {sign} {x[1]}"
+
+
+def _call(pattern: str) -> Write:
+    return lambda x, attributes: pattern.format(x=x[0], **{name: number(value) for name, value in attributes.items()})
+
+
+_LARGEST_CHAIN = 8  # powers up to this one are written as products
+
+
+def _triton_pow(x: Sequence[str], attributes: Attributes) -> str:
+    exponent: Fraction = attributes["exponent"]
+    size = abs(exponent)
+    if exponent == 0:
+        return f"{x[0]} * 0.0 + 1.0"
+    if size == Fraction(1, 2):
+        return f"tl.sqrt({x[0]})" if exponent > 0 else f"tl.rsqrt({x[0]})"
+    if size.denominator == 1 and size <= _LARGEST_CHAIN:
+        chain = " * ".join([x[0]] * int(size))
+        return chain if exponent > 0 else f"1.0 / ({chain})"
+    magnitude = f"tl.exp2({number(exponent)} * tl.log2({{}}))"
+    if size.denominator > 1:
+        return magnitude.format(x[0])  # a negative base gives NaN, as it must
+    magnitude = magnitude.format(f"tl.abs({x[0]})")
+    return f"tl.where({x[0]} < 0, -1.0, 1.0) * {magnitude}" if size % 2 else magnitude
+
+
+ELEMENTWISE: dict[str, ElementwiseRow] = {
+    "add": ElementwiseRow("total", _infix("+"), _infix("+"), _always, True),
+    "sub": ElementwiseRow("difference", _infix("-"), _infix("-"), _always, True),
+    "mul": ElementwiseRow("scaled", _infix("*"), _infix("*"), _always, True),
+    "div": ElementwiseRow("quotient", _infix("/"), _infix("/"), _never, False),
+    "exp": ElementwiseRow("exponential", _call("tl.exp({x})"), _call("torch.exp({x})"), _never, False),
+    "log": ElementwiseRow("logarithm", _call("tl.log({x})"), _call("torch.log({x})"), _never, False),
+    "square": ElementwiseRow("square", _call("{x} * {x}"), _call("torch.square({x})"), _always, True),
+    "sqrt": ElementwiseRow("root", _call("tl.sqrt({x})"), _call("torch.sqrt({x})"), _always, False),
+    "rsqrt": ElementwiseRow("inverse_root", _call("tl.rsqrt({x})"), _call("torch.rsqrt({x})"), _never, False),
+    "silu": ElementwiseRow("silu", _call("{x} * tl.sigmoid({x})"), _call("torch.nn.functional.silu({x})"), _always, True),
+    "sigmoid": ElementwiseRow("sigmoid", _call("tl.sigmoid({x})"), _call("torch.sigmoid({x})"), _never, True),
+    "gelu": ElementwiseRow(
+        "gelu",
+        _call("0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))"),
+        _call("torch.nn.functional.gelu({x})"),
+        _always,
+        True,
+    ),
+    "relu": ElementwiseRow("relu", _call("tl.maximum({x}, 0.0)"), _call("torch.relu({x})"), _always, True),
+    "tanh": ElementwiseRow("tanh", _call("tanh({x})"), _call("torch.tanh({x})"), _always, True, helper="tanh"),
+    "pow": ElementwiseRow(
+        "power", _triton_pow, _call("torch.pow({x}, {exponent})"), lambda attributes: bool(attributes["exponent"] > 0), False
+    ),
+    "clamp": ElementwiseRow(
+        "clamped",
+        _call("tl.minimum(tl.maximum({x}, {low}), {high})"),
+        _call("torch.clamp({x}, {low}, {high})"),
+        lambda attributes: bool(attributes["low"] <= 0 <= attributes["high"]),
+        True,
+    ),
+    "scale": ElementwiseRow("scaled", _call("{x} * {factor}"), _call("{x} * {factor}"), _always, True),
+    "shift": ElementwiseRow(
+        "shifted", _call("{x} + {offset}"), _call("{x} + {offset}"), lambda attributes: bool(attributes["offset"] == 0), True
+    ),
+}
+
+HELPERS = {
+    # Triton has no tanh on every target; near zero the quotient cancels, so a series takes over.
+    "tanh": '''@triton.jit
+def tanh(x):
+    """Hyperbolic tangent, to float32 precision over the whole line."""
+    decay = tl.exp(-2.0 * tl.abs(x))
+    far = tl.where(x < 0, -1.0, 1.0) * (1.0 - decay) / (1.0 + decay)
+    y = x * x
+    near = x * (1.0 + y * (-1.0 / 3.0 + y * (2.0 / 15.0 + y * (-17.0 / 315.0 + y * (62.0 / 2835.0)))))
+    return tl.where(tl.abs(x) < 0.25, near, far)
+''',
+}
+
+NOUNS = {name: row.noun for name, row in ELEMENTWISE.items()} | {
+    "matmul": "product",
+    "sum": "sum",
+    "mean": "mean",
+    "max": "peak",
+    "reshape": "view",
+    "transpose": "transposed",
+    "concat": "joined",
+    "split": "part",
+    "broadcast": "wide",
+    "repeat": "repeated",
+    "accum_sum": "acc",
+    "accum_mean": "acc_mean",
+    "accum_max": "acc_max",
+    "accum_strided_sum": "acc_columns",
+    "softmax": "softmax",
+    "rms_norm": "normalized",
+    "layer_norm": "normalized",
+}
+
+
+def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequence[tuple[int, ...]]) -> str:
+    """The PyTorch expression of any op of the kernel level but `block`; `shapes` are the operands'."""
+    match name:
+        case "matmul":
+            return f"torch.matmul({x[0]}, {x[1]})"
+        case "sum":
+            return f"torch.sum({x[0]}, dim={attributes['dim']}, keepdim=True)"
+        case "mean":
+            return f"torch.mean({x[0]}, dim={attributes['dim']}, keepdim=True)"
+        case "max":
+            return f"torch.amax({x[0]}, dim={attributes['dim']}, keepdim=True)"
+        case "reshape":
+            return f"{x[0]}.reshape({tuple(attributes['shape'])})"
+        case "transpose":
+            return f"{x[0]}.permute({tuple(attributes['permutation'])})"
+        case "concat":
+            return f"torch.cat([{', '.join(x)}], dim={attributes['dim']})"
+        case "split":
+            size = shapes[0][attributes["dim"]] // attributes["parts"]
+            return f"{x[0]}.narrow({attributes['dim']}, {size * attributes['index']}, {size})"
+        case "broadcast":
+            return f"{x[0]}.expand({tuple(attributes['shape'])})"
+        case "repeat":
+            return f"torch.repeat_interleave({x[0]}, {attributes['times']}, dim={attributes['dim']})"
+        case "softmax":
+            return f"torch.softmax({x[0]}, dim={attributes['dim']})"
+        case "rms_norm" | "layer_norm":
+            normalized = tuple(shapes[0][len(shapes[0]) - attributes["dims"] :])
+            affine = "".join(f", {role}={operand}" for role, operand in zip(("weight", "bias"), x[1:], strict=False))
+            eps = number(attributes.get("eps") or Fraction(0))
+            return f"torch.nn.functional.{name}({x[0]}, {normalized}{affine}, eps={eps})"
+        case _:
+            return ELEMENTWISE[name].torch(x, attributes)

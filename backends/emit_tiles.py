@@ -1,0 +1,256 @@
+"""How tiles stand in a Triton kernel: which dims, padded to what, what is known of the padding.
+
+Triton's extents are powers of two, and at least 16 in a `tl.dot`. So a *logical* tile of the µGraph becomes a *physical* one:
+unit dims are squeezed, the others padded. Dims that an op ties together are padded alike: a union over (value, dim), decided
+before any text is written. Nothing here is trusted: emitted kernels are checked against float64.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Checker, Graph, Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+
+DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
+_SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multiply-and-sum, without padding to DOT_EXTENT
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value of the block graph as the kernel holds it.
+
+    `padded` has an extent for every logical dim (1 where the dim is squeezed). At every place whose index in a dim of `zero`
+    lies in the padding, the value is exactly 0. `finite`: no NaN or infinity stands in the padding unless the values themselves
+    overflow.
+    """
+
+    name: str
+    dtype: DType  # in which the variable is held
+    shape: Shape
+    padded: Shape
+    zero: frozenset[int] = frozenset()
+    finite: bool = False
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The logical dims that physically exist."""
+        return tuple(dim for dim, extent in enumerate(self.shape) if extent > 1)
+
+    @property
+    def physical(self) -> Shape:
+        """Shape of the variable."""
+        return tuple(self.padded[dim] for dim in self.dims)
+
+    @property
+    def ragged(self) -> frozenset[int]:
+        """The dims that have padding."""
+        return frozenset(dim for dim in self.dims if self.padded[dim] != self.shape[dim])
+
+    @property
+    def axis(self) -> dict[int, int]:
+        """From logical dim to axis of the variable."""
+        return {dim: axis for axis, dim in enumerate(self.dims)}
+
+
+class MatmulForm(Enum):
+    """How a matmul on tiles is written."""
+
+    OUTER = "outer product"  # k = 1: a broadcast multiplication
+    SUM = "multiply and sum"  # a vector, or very small
+    DOT = "tl.dot"
+
+
+def power_of_two(extent: int) -> int:
+    """The smallest power of two that is not below `extent`."""
+    return 1 << (extent - 1).bit_length()
+
+
+def matmul_form(left: Shape, right: Shape) -> MatmulForm:
+    """The form that fits the operands' shapes."""
+    m, k, n = left[-2], left[-1], right[-1]
+    if k == 1:
+        return MatmulForm.OUTER
+    batch = OPS["matmul"].shape([left, right], {})[:-2]
+    work = prod(map(power_of_two, (*batch, m, k, n)))
+    return MatmulForm.SUM if m == 1 or n == 1 or work <= _SMALL_PRODUCT else MatmulForm.DOT
+
+
+def reshape_groups(before: Shape, after: Shape) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Split a reshape into the smallest groups (dims before, dims after) of equal element count; unit dims are left out."""
+    left = [dim for dim, extent in enumerate(before) if extent > 1]
+    right = [dim for dim, extent in enumerate(after) if extent > 1]
+    while left:
+        taken, given = [left.pop(0)], [right.pop(0)]
+        while (x := prod(before[dim] for dim in taken)) != (y := prod(after[dim] for dim in given)):
+            if x < y:
+                taken.append(left.pop(0))
+            else:
+                given.append(right.pop(0))
+        yield tuple(taken), tuple(given)
+
+
+def flatten(graph: Graph) -> Graph:
+    """The block graph with thread graphs written out, dead values left out, and no op twice."""
+    checker = Checker(graph.level, graph.grid, graph.loop)
+    alive = _alive(graph)
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+
+    seen: dict[Node, list[int]] = {}
+
+    def append(item: Node) -> list[int]:
+        if item in seen:
+            return seen[item]
+        nodes.append(item)
+        made = list(checker.append(item))
+        if OPS[item.op].kind is not Kind.BOUNDARY:  # equal inputs may read different tensors
+            seen[item] = made
+        return made
+
+    for number, (item, values) in enumerate(graph.numbered()):
+        if number not in alive:
+            continue
+        operands = [place[i] for i in item.operands]
+        if item.op == "thread":
+            inner: Graph = item["graph"]
+            results: dict[int, int] = {}
+            arguments = iter(operands)
+            for step, made in inner.numbered():
+                if step.op == "output":
+                    place[values[0]] = results[step.operands[0]]
+                elif step.op == "input":
+                    results[made[0]] = next(arguments)
+                else:
+                    [results[made[0]]] = append(Node(step.op, tuple(results[i] for i in step.operands), step.attributes))
+        else:
+            place.update(zip(values, append(Node(item.op, tuple(operands), item.attributes)), strict=True))
+    return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+
+
+def _alive(graph: Graph) -> set[int]:
+    """Numbers of the nodes that an output needs; inputs stay, for they are the operands of the kernel."""
+    items = list(graph.numbered())
+    maker = {value: number for number, (_, values) in enumerate(items) for value in values}
+    alive = {number for number, (item, _) in enumerate(items) if item.op in ("input", "output")}
+    waiting = [number for number in alive if items[number][0].op == "output"]
+    while waiting:
+        for operand in items[waiting.pop()][0].operands:
+            if maker[operand] not in alive:
+                alive.add(maker[operand])
+                waiting.append(maker[operand])
+    return alive
+
+
+Dim = tuple[int, int]  # value, logical dim
+
+
+def padding(graph: Graph) -> list[Shape]:
+    """The padded extents of every value of a flattened, expanded block graph."""
+    shapes = [type_.shape for type_ in graph.types]
+    parent: dict[Dim, Dim] = {(value, dim): (value, dim) for value, shape in enumerate(shapes) for dim in range(len(shape))}
+
+    def find(x: Dim) -> Dim:
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    dots: list[Dim] = []
+    for item, values in graph.numbered():
+        if item.op in ("input", "output"):
+            continue
+        for x, y in _tied_dims(item, values[0], shapes):
+            parent[find(x)] = find(y)
+        if item.op == "matmul":
+            left, right = (shapes[i] for i in item.operands)
+            if matmul_form(left, right) is MatmulForm.DOT:
+                result = values[0]
+                last = len(shapes[result]) - 1
+                dots += [(result, last - 1), (result, last), (item.operands[0], len(left) - 1)]
+    smallest = {find(dim): DOT_EXTENT for dim in dots}
+    return [
+        tuple(
+            1 if extent == 1 else max(power_of_two(extent), smallest.get(find((value, dim)), 1))
+            for dim, extent in enumerate(shape)
+        )
+        for value, shape in enumerate(shapes)
+    ]
+
+
+def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tuple[Dim, Dim]]:
+    """Pairs of dims that an op ties together, so that both have the same padding."""
+    made = shapes[result]
+
+    def aligned(operand: int, last: int = 0) -> Iterator[tuple[Dim, Dim]]:
+        """Dims of an operand against those of the result, counted from the end, leaving out the last `last`."""
+        rank = len(shapes[operand])
+        for back in range(1 + last, min(rank, len(made)) + 1):
+            if shapes[operand][-back] == made[-back] != 1:
+                yield (operand, rank - back), (result, len(made) - back)
+
+    match OPS[item.op].kind, item.op:
+        case Kind.ELEMENTWISE, _:
+            for operand in item.operands:
+                yield from aligned(operand)
+        case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
+            for dim in range(len(made)):
+                if dim != item.get("dim"):
+                    yield (item.operands[0], dim), (result, dim)
+        case Kind.MATMUL, _:
+            left, right = item.operands
+            yield from aligned(left, last=2)
+            yield from aligned(right, last=2)
+            ranks = len(shapes[left]), len(shapes[right]), len(made)
+            yield (left, ranks[0] - 2), (result, ranks[2] - 2)
+            yield (right, ranks[1] - 1), (result, ranks[2] - 1)
+            yield (left, ranks[0] - 1), (right, ranks[1] - 2)
+        case Kind.REARRANGEMENT, "transpose":
+            for dim, source in enumerate(item["permutation"]):
+                yield (item.operands[0], source), (result, dim)
+        case Kind.REARRANGEMENT, "broadcast":
+            yield from aligned(item.operands[0])
+        case Kind.REARRANGEMENT, "reshape":
+            for before, after in reshape_groups(shapes[item.operands[0]], made):
+                if len(before) == len(after) == 1:
+                    yield (item.operands[0], before[0]), (result, after[0])
+        case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
+            for operand in item.operands:
+                for dim in range(len(made)):
+                    if dim != item["dim"]:
+                        yield (operand, dim), (result, dim)
+        case kind, name:
+            raise AssertionError(f"{name} ({kind}) is not an op of a flattened block graph")
+
+
+def zero_dims(tiles: Sequence[Tile], rank: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Dims of a broadcast result in which every operand's padding is zero, and those in which some operand's is."""
+    claims = [frozenset(dim + rank - len(tile.shape) for dim in tile.zero) for tile in tiles]
+    return frozenset.intersection(*claims), frozenset.union(*claims)
+
+
+def names_used(taken: Mapping[str, object] | set[str], wanted: str) -> str:
+    """`wanted`, or with the first number behind it that makes it unused."""
+    if wanted not in taken:
+        return wanted
+    number = 2
+    while f"{wanted}_{number}" in taken:
+        number += 1
+    return f"{wanted}_{number}"
+
+
+__all__ = [
+    "DOT_EXTENT",
+    "MatmulForm",
+    "Tile",
+    "flatten",
+    "matmul_form",
+    "names_used",
+    "padding",
+    "power_of_two",
+    "reshape_groups",
+    "zero_dims",
+]

@@ -1,0 +1,101 @@
+"""The kernel while it is being written: its lines by phase, its names, its tiles; and how tiles become expressions.
+
+Shared by the parts of the emitter; the only thing in it that changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from mirage_eg.backends.emit_safe import SafeExponential
+from mirage_eg.backends.emit_tiles import Tile, names_used
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.shapes import Shape, text
+
+MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
+
+
+@dataclass(slots=True)
+class Writer:
+    """The kernel while it is being written."""
+
+    graph: Graph
+    padded: list[Shape]
+    safe: dict[int, SafeExponential]
+    wide: bool  # offsets need 64 bits
+    names: set[str]
+    lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
+    stores: list[str] = field(default_factory=list)
+    tiles: dict[int, Tile] = field(default_factory=dict)
+    ranges: set[int] = field(default_factory=set)
+    grid_used: set[int] = field(default_factory=set)
+    helpers: set[str] = field(default_factory=set)
+
+    def say(self, phase: Phase, line: str) -> None:
+        """Append a line to what runs before, in, or behind the loop."""
+        self.lines[phase].append(line)
+
+    def new_name(self, wanted: str) -> str:
+        """A name nobody has."""
+        name = names_used(self.names, wanted)
+        self.names.add(name)
+        return name
+
+    def range(self, extent: int) -> str:
+        """The name of tl.arange(0, extent)."""
+        self.ranges.add(extent)
+        return f"r{extent}"
+
+    def new_tile(self, value: int, name: str, dtype: DType, zero: frozenset[int] = frozenset(), finite: bool = False) -> Tile:
+        """Enter what `value` is now called; without padding there is nothing to be careful about."""
+        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value])
+        tile = Tile(name, dtype, tile.shape, tile.padded, zero & tile.ragged, finite or not tile.ragged)
+        if prod(tile.padded) > MAX_TILE:
+            raise UnsupportedError(
+                f"tile `{name}` {text(tile.shape)} has {prod(tile.padded)} elements as {text(tile.padded)}; Triton takes at "
+                f"most {MAX_TILE}: split it over the grid or the loop"
+            )
+        self.tiles[value] = tile
+        return tile
+
+    def compute_dtype(self, value: int) -> DType:
+        """In which arithmetic on a value is done."""
+        return DType.float64 if self.graph.types[value].dtype is DType.float64 else DType.float32
+
+
+def cast(expression: str, have: DType, want: DType) -> str:
+    """The expression in another element type."""
+    return expression if have is want else f"{expression}.to(tl.{want})"
+
+
+def aligned(expression: str, tile: Tile, shape: Shape) -> str:
+    """The expression of a tile with axes inserted so that it broadcasts in a tile of `shape`."""
+    shift = len(shape) - len(tile.shape)
+    have = {dim + shift for dim in tile.dims}
+    return picked(expression, [dim in have for dim, extent in enumerate(shape) if extent > 1])
+
+
+def masked(writer: Writer, expression: str, tile: Tile, dims: Sequence[int], fill: str) -> str:
+    """The expression with `fill` in the padding of `dims`."""
+    ragged = [dim for dim in dims if dim in tile.ragged]
+    return f"tl.where({condition(writer, tile, ragged)}, {expression}, {fill})" if ragged else expression
+
+
+def condition(writer: Writer, tile: Tile, dims: Sequence[int]) -> str:
+    """Where in the tile the indices of all `dims` are real, not padding."""
+    terms = []
+    for dim in dims:
+        name = writer.range(tile.padded[dim])
+        inside = f"{name} < {tile.shape[dim]}"
+        index = picked("", [other == dim for other in tile.dims])
+        terms.append(f"({inside}){index}" if index or len(dims) > 1 else inside)
+    return " & ".join(terms)
+
+
+def picked(expression: str, have: Sequence[bool]) -> str:
+    """The expression indexed so that its axes come to stand where `have` is true; a scalar needs no index."""
+    if all(have) or not any(have):
+        return expression
+    return f"{expression}[{', '.join(':' if real else 'None' for real in have)}]"
