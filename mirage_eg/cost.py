@@ -14,6 +14,9 @@ from mirage_eg.ir.ops import OPS, Kind
 _FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
 
 
+_SECTOR = 64  # bytes in a row below which a load fetches more than it uses
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Predicted time of one kernel in microseconds and what bounds it; `dram_bytes` and `flops` are the work."""
@@ -84,8 +87,8 @@ def _block_cost(graph: Graph, item: Node, values: range, device: Device) -> Cost
     drawn = min(1.0, 2 * busy)
     waves = ceil(blocks / device.multiprocessors)
     times = {
-        "memory": dram / (device.memory_bandwidth * drawn),
-        "cache": blocks * work.loaded / (device.cache_bandwidth * drawn),
+        "memory": (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
+        "cache": blocks * (work.loaded + work.wasted) / (device.cache_bandwidth * drawn),
         "matrix units": blocks * work.flops / (device.matrix_rate * balance),
         "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
         "functions": blocks * work.functions / (device.function_rate * balance),
@@ -96,16 +99,18 @@ def _block_cost(graph: Graph, item: Node, values: range, device: Device) -> Cost
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one block does over all iterations: bytes loaded, matrix operations, elementwise operations, functions."""
+    """What one block does over all iterations: bytes loaded (and fetched in vain, where rows of a tile are shorter than a
+    memory sector), matrix operations, elementwise operations, functions."""
 
     loaded: int
+    wasted: int
     flops: int
     arithmetic: int
     functions: int
 
 
 def _work(block: Graph) -> _Work:
-    loaded = flops = arithmetic = functions = 0
+    loaded = wasted = flops = arithmetic = functions = 0
     for item, values in block.numbered():
         if item.op == "output":
             continue
@@ -117,6 +122,10 @@ def _work(block: Graph) -> _Work:
         match kind:
             case Kind.BOUNDARY:
                 loaded += block.types[value].nbytes * times
+                row = block.types[value].shape[-1] * block.types[value].dtype.itemsize if block.types[value].shape else _SECTOR
+                tensor_row = item["shape"][-1] * block.types[value].dtype.itemsize if item["shape"] else _SECTOR
+                if row < min(_SECTOR, tensor_row):
+                    wasted += int(block.types[value].nbytes * times * (min(_SECTOR, tensor_row) / row - 1))
             case Kind.MATMUL:
                 *batch, m, k = block.types[item.operands[0]].shape
                 n = block.types[item.operands[1]].shape[-1]
@@ -130,7 +139,7 @@ def _work(block: Graph) -> _Work:
             case _:
                 operand = prod(map(_padded, block.types[item.operands[0]].shape))
                 arithmetic += max(elements, operand) * times
-    return _Work(loaded, flops, arithmetic, functions)
+    return _Work(loaded, wasted, flops, arithmetic, functions)
 
 
 def _padded(extent: int) -> int:

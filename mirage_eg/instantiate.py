@@ -96,7 +96,8 @@ def instances(
     gridded = parallel_axes(structure, program, axes)
     looped = structure.split.looped
     loops = [1] if looped is None else _loop_counts(axes.sizes[looped], filters)
-    roles = _matmul_roles(structure, program, axes)
+    shapes = _shapes(structure, program, axes)
+    roles = _matmul_roles(structure, shapes)
     many = len(gridded) > MAX_GRID_DIMS
     tiles = [_tile_sizes(axes.sizes[axis], limits.max_tile, roles.get(axis), many) for axis in gridded]
     for loop in loops:
@@ -107,6 +108,8 @@ def instances(
             if len(grid) > MAX_GRID_DIMS:
                 continue
             grid = tuple(sorted(grid))
+            if not _plausible(structure, shapes, axes, dict(zip(gridded, chosen, strict=True)), loop, limits):
+                continue
             graph = realize(structure, program, axes, Extents(axes.sizes, grid, loop))
             block = block_of(graph)
             if filters.admit(block) and fits(block, limits):
@@ -120,20 +123,48 @@ def block_of(graph: Graph) -> Graph:
     return block
 
 
-def _matmul_roles(structure: Structure, program: Graph, axes: Axes) -> dict[int, str]:
-    """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The axes of a load or step; `piece` where the looped axis is cut by the loop."""
+
+    axes: frozenset[int]
+    piece: bool
+
+
+def _shapes(structure: Structure, program: Graph, axes: Axes) -> list[_Shape]:
     inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
-    of = [axes.of(inputs[load.input]) for load in structure.loads]
-    roles: dict[int, str] = {}
+    shapes = [_Shape(axes.of(inputs[load.input]), load.looped) for load in structure.loads]
     for step in structure.steps:
-        operands = [of[i] for i in step.operands]
-        together = frozenset[int]().union(*operands) - frozenset(step.reduced)
+        operands = [shapes[i] for i in step.operands]
+        together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
+        shapes.append(_Shape(together, any(operand.piece for operand in operands)))
+    return shapes
+
+
+def _matmul_roles(structure: Structure, shapes: Sequence[_Shape]) -> dict[int, str]:
+    """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
+    roles: dict[int, str] = {}
+    for step, shape in zip(structure.steps, shapes[len(structure.loads) :], strict=True):
         if step.op == "matmul":
-            for axis in together:
-                own = not all(axis in operand for operand in operands) or roles.get(axis) == "own"
+            for axis in shape.axes:
+                own = not all(axis in shapes[i].axes for i in step.operands) or roles.get(axis) == "own"
                 roles[axis] = "own" if own else "batch"
-        of.append(together)
     return roles
+
+
+def _plausible(
+    structure: Structure, shapes: Sequence[_Shape], axes: Axes, tiles: dict[int, int], loop: int, limits: TileLimits
+) -> bool:
+    """A bound before anything is built: no computed tile alone is larger than the registers."""
+    looped = structure.split.looped
+    for shape in shapes[len(structure.loads) :]:
+        elements = prod(
+            axes.sizes[axis] // loop if axis == looped and shape.piece else tiles.get(axis, axes.sizes[axis])
+            for axis in shape.axes
+        )
+        if elements * 4 > limits.registers:
+            return False
+    return True
 
 
 def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]:

@@ -1,0 +1,355 @@
+"""The whole way: a program in, ranked verified compiled µGraphs out. Each stage is a function that can be called alone."""
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from itertools import zip_longest
+from multiprocessing import get_context
+from time import perf_counter
+from typing import Any
+
+from mirage_eg.backends.compile import KernelCompile, compile_source
+from mirage_eg.backends.emit import emit
+from mirage_eg.cost import predict, predict_us
+from mirage_eg.devices import Device, device_for
+from mirage_eg.instantiate import Filters, TileLimits, instances, small_instance
+from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.errors import MirageError, UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.options import Options
+from mirage_eg.rulebook import Rulebook, load_rules
+from mirage_eg.search import SearchLimits, SearchResult, Structure, search
+from mirage_eg.verify import Equality, FloatCheck, Reference, Verdict, verify
+
+Observer = Callable[[str, int, int | None, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """What the compiler said of a whole µGraph: the largest shared memory and registers, all spills, the first error."""
+
+    target: str
+    ok: bool
+    shared_memory: int | None
+    registers: int | None
+    spills: int | None
+    error: str | None
+    kernels: tuple[KernelCompile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One µGraph that passed verification; `proved` says that the indexed laws show it equal to the program."""
+
+    graph: Graph
+    source: str
+    predicted_us: float
+    measured_us: float | None
+    verdict: Verdict
+    float_check: FloatCheck
+    compile: CompileRecord
+    proved: bool
+    fused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The best µGraphs, best first, and the report of the run."""
+
+    candidates: tuple[Candidate, ...]
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    graph: Graph
+    predicted_us: float
+    proved: bool
+    fused: bool
+
+
+def optimize(name: str, program: Graph, options: Options, observer: Observer | None = None) -> Result:
+    """Superoptimize `program`.
+
+    Always gives at least one candidate: the program itself with one library kernel per op.
+    """
+    watch = _Watch(observer or (lambda stage, done, total, text: None))
+    device = device_for(options.target)
+    rulebook = load_rules(options.domain, options.rules)
+    notes: list[str] = []
+    with watch.stage("search"):
+        primitive = expand(program)
+        axes, found = _search(primitive, rulebook, options, watch, notes)
+    with watch.stage("structures"):
+        structures, small_rejected = _verify_structures(found.structures, primitive, axes, options, watch)
+    with watch.stage("instantiate"):
+        ranked = _instantiate(structures, primitive, axes, device, options, watch)
+        finalists = _diverse(ranked, options.top)
+    if not ranked:
+        notes.append(_why_nothing(found, structures, axes))
+    library = _Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
+    with watch.stage("verify"):
+        verified, rejected = _verify_finalists(program, [*finalists, library], options, watch)
+    with watch.stage("compile"):
+        candidates = _compile(program, verified, options, watch)
+    with watch.stage("time"):
+        candidates, device_name = _time(candidates, options, watch)
+    candidates.sort(key=_rank)
+    report = _report(name, options, rulebook, device_name, found, candidates, watch, notes)
+    report["search"]["candidates"] = len(finalists) + 1
+    report["search"]["instances"] = sum(map(len, ranked))
+    report["verify"]["accepted"] = len(verified)
+    report["verify"]["rejected"] = rejected
+    report["verify"]["structures_accepted"] = len(structures)
+    report["verify"]["structures_rejected"] = small_rejected
+    return Result(tuple(candidates), report)
+
+
+class _Watch:
+    """Seconds per stage, and the way to the observer."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer, self.seconds, self.start = observer, dict[str, float](), perf_counter()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = perf_counter()
+        self.observer(name, 0, None, "")
+        yield
+        self.seconds[name] = perf_counter() - begin
+
+    def total(self) -> float:
+        return perf_counter() - self.start
+
+
+def _search(
+    primitive: Graph, rulebook: Rulebook, options: Options, watch: _Watch, notes: list[str]
+) -> tuple[Axes | None, SearchResult]:
+    try:
+        axes = infer_axes(primitive)
+        if len(primitive.outputs) > options.max_outputs:
+            raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
+    except UnsupportedError as error:
+        notes.append(f"no fused kernel was searched for: {error}; the result uses library kernels")
+        return None, SearchResult((), (), 0.0)
+
+    def progress(done: int, total: int, structures: int) -> None:
+        watch.observer("search", done, total, f"{structures} structures")
+
+    limits = SearchLimits(options.max_block_ops, seconds=options.budget)
+    found = search(primitive, axes, rulebook, limits, on_progress=progress)
+    for record in found.records:
+        if not record.complete:
+            notes.append(f"{record.split}: the search stopped after {record.visited:,} states, before its end")
+        if record.saturation.stopped:
+            notes.append(f"{record.split}: saturation {record.saturation.stopped}; the e-graph may prune too much")
+    return axes, found
+
+
+def _verify_structures(
+    structures: Sequence[Structure], primitive: Graph, axes: Axes | None, options: Options, watch: _Watch
+) -> tuple[list[Structure], int]:
+    """The structures whose small instance equals the program's in random fields."""
+    kept: list[Structure] = []
+    for done, structure in enumerate(structures, 1):
+        assert axes is not None
+        program, candidate = small_instance(structure, primitive, axes)
+        if verify(program, candidate, draws=options.draws, seed=options.seed).verdict is Equality.EQUAL:
+            kept.append(structure)
+        watch.observer("structures", done, len(structures), f"{len(kept)} equal")
+    return kept, len(structures) - len(kept)
+
+
+def _instantiate(
+    structures: Sequence[Structure], primitive: Graph, axes: Axes | None, device: Device, options: Options, watch: _Watch
+) -> list[list[_Ranked]]:
+    """For each structure that has any, its µGraphs with the cheapest first."""
+    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+    limits = TileLimits(shared_memory=device.shared_memory)
+    ranked = []
+    for done, structure in enumerate(structures, 1):
+        assert axes is not None
+        graphs = instances(structure, primitive, axes, limits, filters)
+        costed = [_Ranked(graph, predict_us(graph, device), structure.proved, fused=True) for graph in graphs]
+        if costed:
+            ranked.append(sorted(costed, key=lambda entry: entry.predicted_us))
+        watch.observer("instantiate", done, len(structures), f"{sum(map(len, ranked))} µGraphs")
+    return ranked
+
+
+def _diverse(ranked: Sequence[Sequence[_Ranked]], top: int) -> list[_Ranked]:
+    """Different structures first: the best µGraph of each by cost, then the second best of each, and so on."""
+    rounds = (sorted(filter(None, entries), key=lambda entry: entry.predicted_us) for entries in zip_longest(*ranked))
+    return [entry for entries in rounds for entry in entries][:top]
+
+
+def _verify_finalists(
+    program: Graph, finalists: Sequence[_Ranked], options: Options, watch: _Watch
+) -> tuple[list[tuple[_Ranked, Verdict, FloatCheck]], int]:
+    reference = Reference(program, draws=options.draws, seed=options.seed)
+    kept = []
+    for done, entry in enumerate(finalists, 1):
+        verdict = reference.check(entry.graph)
+        if verdict.verdict is Equality.EQUAL:
+            kept.append((entry, verdict, reference.float_check(entry.graph)))
+        watch.observer("verify", done, len(finalists), f"{len(kept)} equal")
+    return kept, len(finalists) - len(kept)
+
+
+def _compile(
+    program: Graph, verified: Sequence[tuple[_Ranked, Verdict, FloatCheck]], options: Options, watch: _Watch
+) -> list[Candidate]:
+    """Emit and compile, in parallel processes where there is more than one core."""
+    sources = [emit(entry.graph, program=program) for entry, _, _ in verified]
+    candidates = []
+    results = _map(_compile_one, [(source, options.target) for source in sources], options.jobs or os.cpu_count() or 1)
+    for done, (record, source, (entry, verdict, check)) in enumerate(zip(results, sources, verified, strict=True), 1):
+        candidates.append(
+            Candidate(entry.graph, source, entry.predicted_us, None, verdict, check, record, entry.proved, entry.fused)
+        )
+        watch.observer("compile", done, len(sources), f"{sum(candidate.compile.ok for candidate in candidates)} compiled")
+    return candidates
+
+
+def _map(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> Iterator[Any]:
+    """Map in spawned processes; a forked one would share the state of CUDA and of e-graphs."""
+    if jobs == 1 or len(items) <= 2:
+        yield from map(function, items)
+        return
+    with ProcessPoolExecutor(min(jobs, len(items)), mp_context=get_context("spawn")) as executor:
+        yield from executor.map(function, items)
+
+
+def _compile_one(job: tuple[str, str]) -> CompileRecord:
+    source, target = job
+    kernels = tuple(compile_source(source, target))
+    errors = [kernel.error for kernel in kernels if not kernel.ok]
+    return CompileRecord(
+        target,
+        not errors,
+        _largest(kernel.shared_memory for kernel in kernels),
+        _largest(kernel.registers for kernel in kernels),
+        _largest(kernel.spills for kernel in kernels),
+        errors[0] if errors else None,
+        kernels,
+    )
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _time(candidates: list[Candidate], options: Options, watch: _Watch) -> tuple[list[Candidate], str]:
+    """Measured times where there is a GPU; else the ranking stays the cost model's."""
+    from mirage_eg.backends.timing import gpu_available, gpu_name, time_source
+
+    if options.device == "cpu":
+        return candidates, "cpu"
+    if not gpu_available():
+        if options.device == "cuda":
+            raise MirageError("device: got cuda, but no CUDA GPU is usable here; use --device cpu to rank by the cost model")
+        return candidates, "cpu"
+    timed = []
+    for done, candidate in enumerate(candidates, 1):
+        measured = time_source(candidate.source).warm_us if candidate.compile.ok else None
+        timed.append(Candidate(**{field: getattr(candidate, field) for field in Candidate.__slots__} | {"measured_us": measured}))
+        best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=float("inf"))
+        watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
+    return timed, gpu_name()
+
+
+def _rank(candidate: Candidate) -> tuple[bool, float]:
+    us = candidate.predicted_us if candidate.measured_us is None else candidate.measured_us
+    return not candidate.compile.ok, us
+
+
+def _why_nothing(found: SearchResult, structures: Sequence[Structure], axes: Axes | None) -> str:
+    """One sentence on why no fused kernel came out."""
+    if axes is None:
+        return "no axes, no search"
+    if not found.structures:
+        return (
+            "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
+            "raise --max-block-ops or add a law"
+        )
+    if not structures:
+        return "no fused kernel was found: every structure failed the field check"
+    return (
+        f"no fused kernel was found: the {len(structures)} structures need tiles larger than a block can hold "
+        "or none of their µGraphs passes the filters"
+    )
+
+
+def _report(
+    name: str,
+    options: Options,
+    rulebook: Rulebook,
+    device_name: str,
+    found: SearchResult,
+    candidates: Sequence[Candidate],
+    watch: _Watch,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    best = candidates[0]
+    saturations = [record.saturation for record in found.records]
+    pruned: dict[str, int] = {}
+    for record in found.records:
+        for reason, count in record.pruned.items():
+            pruned[reason] = pruned.get(reason, 0) + count
+    blocks = [item["graph"] for item in best.graph.nodes if item.op == "block"]
+    return {
+        "program": name,
+        "domain": options.domain,
+        "theories": {theory.path: theory.sha256 for theory in rulebook.theories},
+        "device": device_name,
+        "target": options.target,
+        "egraph": {
+            "count": len(saturations),
+            "nodes": sum(saturation.nodes for saturation in saturations),
+            "classes": sum(saturation.classes for saturation in saturations),
+            "saturated": all(saturation.saturated for saturation in saturations),
+            "seconds": sum(saturation.seconds for saturation in saturations),
+        },
+        "egraphs": [{"split": record.split} | asdict(record.saturation) for record in found.records],
+        "search": {
+            "visited": sum(record.visited for record in found.records),
+            "pruned": pruned,
+            "structures": len(found.structures),
+            "complete": all(record.complete for record in found.records),
+            "seconds": found.seconds,
+        },
+        "verify": {
+            "draws": best.verdict.draws,
+            "p": best.verdict.p,
+            "q": best.verdict.q,
+            "error_bound": best.verdict.error_bound,
+            "bound_reason": best.verdict.bound_reason,
+            "known_by": ["proved", "tested"] if best.proved else ["tested"],
+        },
+        "compile": asdict(best.compile),
+        "best": {
+            "kernels": len(predict(best.graph, device_for(options.target))),
+            "grid": [list(block.grid) for block in blocks],
+            "loop": [block.loop for block in blocks],
+            "predicted_us": best.predicted_us,
+            "measured_us": best.measured_us,
+            "fused": best.fused,
+            "float_error": best.float_check.error,
+        },
+        "ranked_by": "cost model" if best.measured_us is None else "measured time",
+        "notes": list(notes),
+        "seconds": watch.seconds | {"total": watch.total()},
+        "versions": _versions(),
+        "seed": options.seed,
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {
+        package: metadata.version(package) for package in ("mirage-eg", "egglog", "numpy", "triton")
+    }
