@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from mirage_eg import __version__
 from mirage_eg.files import check_writable, write_atomically
@@ -30,13 +31,14 @@ from mirage_eg.program import load_program
 from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from mirage_eg.pipeline import Candidate, Result
+    from mirage_eg.pipeline import Candidate, CompileRecord, Observer, Result
     from mirage_eg.verify import Verdict
 
 Job = Callable[[], int]  # what a command wants done; gives the exit code
-Observer = Callable[[str, int, int | None, str], None]
+_WIDTH = 160  # columns of the table where stdout is no terminal
 
-# typer 0.25 began to carry its own copy of click; both agree on the base class of BadParameter.
+
+# Newer releases of typer carry a copy of click of their own; in all of them this is the base class of BadParameter.
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 app = typer.Typer(
@@ -209,17 +211,20 @@ def _load(argument: str, batch: int) -> tuple[str, Graph]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Observer]:
+def _progress() -> Iterator["Observer"]:
     """A bar for each stage on a terminal, else nothing."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage, done, total, text: None
+        return
     columns = (
         TextColumn("{task.fields[stage]:<12}"),
         BarColumn(24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console) as progress:
         tasks: dict[str, TaskID] = {}
 
         def observe(stage: str, done: int, total: int | None, text: str) -> None:
@@ -250,12 +255,15 @@ def _write(result: "Result", folder: Path) -> dict[str, Any]:
 
 
 def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> None:
-    table = Table(title=f"{report['program']}: the best {len(result.candidates)} µGraphs", title_justify="left")
-    for column in ("rank", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
-        table.add_column(column, justify="left" if column in ("what it does", "verified", "compiled") else "right")
+    table = Table(title=f"{report['program']}: {len(result.candidates)} µGraphs, best first", title_justify="left")
+    for column in ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
+        justify: Literal["left", "right"] = "left" if column in ("what it does", "verified", "compiled") else "right"
+        table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
     for rank, candidate in enumerate(result.candidates, 1):
-        table.add_row(str(rank), *_cells(candidate))
+        table.add_row(str(rank), *(Text(cell) for cell in _cells(candidate)))
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
     console.print(table)
     console.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
 
@@ -272,21 +280,21 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
         ", ".join(str(block.loop) for block in blocks) or "–",
         f"{candidate.predicted_us:.1f}",
         measured,
-        _verified(_record(candidate.verdict)),
+        _verified(candidate),
         _compiled(candidate.compile),
     )
 
 
-def _verified(verdict: Mapping[str, Any]) -> str:
-    return f"{verdict['verdict']}, {verdict['draws']} draws"
+def _verified(candidate: "Candidate") -> str:
+    tested = f"{candidate.verdict.verdict}, {candidate.verdict.draws} draws"
+    return f"proved; {tested}" if candidate.proved else tested
 
 
-def _compiled(record: Any) -> str:
-    fields = _record(record)
-    if not fields.get("ok"):
-        return f"no: {fields.get('error') or 'not compiled'}"
-    registers = fields.get("registers")
-    return f"{fields.get('shared_memory') or 0} B shared" + (f", {registers} registers" if registers is not None else "")
+def _compiled(record: "CompileRecord") -> str:
+    if not record.ok:
+        return f"no: {record.error}"
+    used = ((record.shared_memory, "B shared"), (record.registers, "registers"))
+    return ", ".join(f"{count} {what}" for count, what in used if count is not None) or "nothing to compile"
 
 
 def _print_verdict(source: str, verdict: "Verdict") -> None:

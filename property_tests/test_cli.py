@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,12 +19,16 @@ from hypothesis import strategies as st
 from mirage_eg import __version__
 from mirage_eg.cli import main
 from mirage_eg.files import write_atomically
-from mirage_eg.ir.errors import MirageError, OptionError, ProgramError
+from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.options import Options
 from mirage_eg.program import load_program
+from mirage_eg.verify import Equality, Verdict
 from mirage_eg.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from mirage_eg.pipeline import Observer
 
 PROGRAM = """
 import mirage_eg as mi
@@ -295,3 +302,117 @@ def test_verify_says_not_equal_with_exit_code_1(folder: Path, capsys: pytest.Cap
     code, out, err = run(["verify", "lora", "wrong.json"], capsys)
     assert (code, err) == (1, "")
     assert "not equal" in out
+
+
+EQUAL = Verdict(Equality.EQUAL, 2, 1037087, 518543, 0, None, "exponentials", 1.0)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the command line reads of a compiled µGraph."""
+
+    ok: bool = True
+    shared_memory: int | None = 4096
+    registers: int | None = 64
+    error: str | None = None
+
+
+COMPILED = Compiled()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the command line reads of a ranked µGraph."""
+
+    graph: Graph
+    source: str
+    predicted_us: float = 12.34
+    measured_us: float | None = None
+    verdict: Verdict = EQUAL
+    compile: Compiled = COMPILED
+    proved: bool = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the command line reads of a run."""
+
+    report: dict[str, object]
+    candidates: list[Candidate]
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """A pipeline in the place of the real one, which gives the program back `top` times; collects the options of its runs."""
+    runs: list[Options] = []
+
+    def optimize(name: str, program: Graph, options: Options, observer: "Observer") -> Result:
+        runs.append(options)
+        observer("search", 1, None, "working")
+        observer("search", 2, 2, "done")
+        report = {"program": name, "seed": options.seed, "best": {"kernels": 1, "measured_us": None}, "seconds": float("nan")}
+        return Result(report, [Candidate(program, f"# source {rank}\n") for rank in range(options.top)])
+
+    module = ModuleType("mirage_eg.pipeline")
+    module.optimize = optimize  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mirage_eg.pipeline", module)
+    return runs
+
+
+def test_optimize_writes_report_graphs_and_sources(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(
+        ["optimize", "good.py", "--top", "3", "--out", "results", "--seed", "7", "--rules", "notes.txt"], capsys
+    )
+    assert (code, err) == (0, "")
+    assert "library silu, matmul" in out and "Triton source: results/good/best.py" in out
+    assert pipeline == [Options(top=3, seed=7, rules=("notes.txt",))]
+    written = {
+        str(path.relative_to(folder / "results/good")) for path in (folder / "results/good").rglob("*") if path.is_file()
+    }
+    candidates = {f"candidates/{rank:02}.{suffix}" for rank in (1, 2, 3) for suffix in ("json", "py")}
+    assert written == {"report.json", "best.json", "best.py"} | candidates
+    assert from_json((folder / "results/good/best.json").read_bytes()) == load_program("good.py")[1]
+    report = json.loads((folder / "results/good/report.json").read_text())
+    assert report["best"]["source"] == "results/good/best.py"
+    assert report["seconds"] is None
+
+
+def test_optimize_prints_one_json_line_and_nothing_else(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(["optimize", "good.json", "--json"], capsys)
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    assert json.loads(out) == json.loads((folder / "mirage_out/good/report.json").read_text())
+
+
+def test_candidates_of_an_earlier_run_do_not_stay(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mirage_out/good/candidates").mkdir(parents=True)
+    (folder / "mirage_out/good/candidates/mine.txt").write_text("not ours")
+    for top in (5, 2):
+        assert run(["optimize", "good.py", "--top", str(top)], capsys)[0] == 0
+    names = sorted(path.name for path in (folder / "mirage_out/good/candidates").iterdir())
+    assert names == ["01.json", "01.py", "02.json", "02.py", "mine.txt"]
+
+
+def test_a_program_that_prints_does_not_spoil_the_json(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "loud.py").write_text(PROGRAM.replace("def program():", "print('loaded')\ndef program():\n    print('called')"))
+    code, out, err = run(["optimize", "loud.py", "--json"], capsys)
+    assert (code, err) == (0, "loaded\ncalled\n")
+    assert json.loads(out)["program"] == "loud"
+
+
+def test_a_failure_of_the_pipeline_writes_nothing(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str, program: Graph, options: Options, observer: "Observer") -> Result:
+        raise RuleError("my.egg:3: Unbound symbol z")
+
+    monkeypatch.setattr(sys.modules["mirage_eg.pipeline"], "optimize", fail)
+    assert refused(["optimize", "good.py"], capsys, folder) == "mirage-eg: my.egg:3: Unbound symbol z\n"

@@ -73,7 +73,8 @@ def test_an_install_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> N
     code = """
 from importlib import resources
 import mirage_eg, mirage_eg.ir.graph
-theories = [file.name for folder in resources.files("mirage_eg.rules").iterdir() if folder.is_dir() for file in folder.iterdir()]
+folders = [folder for folder in resources.files("mirage_eg.rules").iterdir() if folder.is_dir()]
+theories = [file.name for folder in folders for file in folder.iterdir()]
 print(mirage_eg.__file__, sum(name.endswith(".egg") for name in theories), mirage_eg.Graph is mirage_eg.ir.graph.Graph)
 """
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
