@@ -21,11 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_eg import __version__
+from mirage_eg.backends.compile import TARGETS
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import GraphError, MirageError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, TARGETS, Options
+from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, Options
 from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program
 from mirage_eg.workloads import WORKLOADS

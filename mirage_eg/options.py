@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_eg.backends.compile import TARGETS
 from mirage_eg.ir.errors import OptionError
 
 DOMAINS = ("indexed", "abstract")
 DEVICES = ("auto", "cpu", "cuda")
-TARGETS = ("sm_90", "sm_80", "sm_100", "gfx942")
 CONFIGS = ("attention", "mlp", "lora")
 
 Map = tuple[int, ...]
