@@ -266,6 +266,8 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     console.print(table)
+    for note in report.get("notes", ()):
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
     console.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -7,8 +7,6 @@ from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
-# Whether a value depends on a product, and whether a product depends on it.
-_WHERE = {"before the product": (False, True), "between the products": (True, True), "after the product": (True, False)}
 
 
 def phrase(graph: Graph) -> str:
@@ -35,10 +33,12 @@ def _block_phrase(block: Graph) -> str:
     before = _upstream(block, products)
     words: list[str] = []
     for verb, ops in (("divides", {"div", "rsqrt"}), ("exponentiates", {"exp"})):
-        places = [values[0] for item, values in block.numbered() if item.op in ops]
-        for where, (is_behind, is_before) in _WHERE.items():
-            if any((value in behind, value in before) == (is_behind, is_before) for value in places):
+        for item, values in block.numbered():
+            if item.op in ops and (where := _where(values[0] in behind, values[0] in before, block.phases[values[0]])):
                 words.append(f"{verb} {where}")
+    words = list(dict.fromkeys(words))
+    if block.loop > 1 and any(_is_statistic(block, item, values) for item, values in block.numbered()):
+        words.append("statistics before the loop")
     if len(products) > 1:
         words.insert(0, f"{_COUNTS.get(len(products), len(products))} products")
     if any(NEW_DIM in item["omap"] for item in block.outputs):
@@ -46,6 +46,23 @@ def _block_phrase(block: Graph) -> str:
     if not words:
         words = ["one product"] if products else ["no product"]
     return ", ".join([*words, _pace(block)])
+
+
+def _where(is_behind: bool, is_before: bool, phase: Phase) -> str:
+    """On which side of a product a value is, if on any."""
+    match is_behind, is_before:
+        case True, True:
+            return "between the products"
+        case True, False:
+            return "after each product" if phase is Phase.LOOP else "after the product"
+        case False, True:
+            return "before the product"
+        case _:
+            return ""
+
+
+def _is_statistic(block: Graph, item: Node, values: range) -> bool:
+    return OPS[item.op].kind is Kind.REDUCTION and block.phases[values[0]] is Phase.PROLOGUE
 
 
 def _pace(block: Graph) -> str:
