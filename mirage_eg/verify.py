@@ -28,7 +28,8 @@ from mirage_eg.ir.shapes import Shape
 
 KEPT_ELEMENTS = 1 << 25  # inputs of a program up to this many elements are kept between candidates, larger ones drawn again
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
-MAX_COMPARISONS = 64  # a wrong maximum is right by chance at one element in two: compare at least so many
+COARSE = frozenset({"max", "sqrt", "rsqrt", "pow"})  # a wrong maximum or sign is right by chance at one element in two
+COARSE_COMPARISONS = 64  # so at least so many elements are compared where there are such ops
 
 
 class Equality(StrEnum):
@@ -113,19 +114,17 @@ class Reference:
         self._fields: dict[int, _FieldDraw] = {}
         self._floats: dict[str, _FloatDraw] = {}
         self.draws = draws
-        if "max" in self._field(0).unfaithful:
-            smallest = min(prod(kind.shape) for kind in program.output_types)
-            self.draws = max(draws, ceil(MAX_COMPARISONS / smallest))
 
     def check(self, candidate: Graph) -> Verdict:
         """Equal if the field finds no difference, and float64 none where the field obeys other laws than numbers do."""
         self._check_types(candidate)
-        compared = total = 0
+        compared = total = done = 0
+        draws = self.draws
         difference: Difference | None = None
         undefined = False
         unfaithful: frozenset[str] = frozenset()
-        for number in range(self.draws):
-            draw = self._field(number)
+        while done < draws and difference is None and not undefined:
+            draw = self._field(done)
             values = evaluate(candidate, draw.inputs, draw.algebra)
             unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
             for name, got, want in zip(self.program.output_names, draw.algebra.read(values), draw.outputs, strict=True):
@@ -133,8 +132,9 @@ class Reference:
                 compared, total = compared + count, total + got.residues.size
                 undefined |= count < LEAST_COVERAGE * got.residues.size
                 difference = difference or _field_difference(name, got, want)
-            if difference is not None or undefined:
-                break
+            done += 1
+            if unfaithful & COARSE:
+                draws = max(self.draws, ceil(COARSE_COMPARISONS / min(output.residues.size for output in draw.outputs)))
         verdict = Equality.UNDECIDED if difference is not None or undefined else Equality.EQUAL
         error = None
         if verdict is not Equality.EQUAL or unfaithful:
@@ -143,10 +143,12 @@ class Reference:
                 verdict, difference = Equality.NOT_EQUAL, shown
             elif error is None:
                 verdict = Equality.UNDECIDED
-        bound, reason = self._bound(candidate)
+        bound, reason = self._bound(candidate, done)
+        if unfaithful:
+            reason += f"; the field does not know every law of {', '.join(sorted(unfaithful))}, so float64 was compared too"
         return Verdict(
             verdict=verdict,
-            draws=number + 1,
+            draws=done,
             p=PRIMES[0],
             q=PRIMES[1],
             seed=self.seed,
@@ -265,7 +267,7 @@ class Reference:
     def _degrees(self) -> list[DegreeValue]:
         return _degrees(self.program)
 
-    def _bound(self, candidate: Graph) -> tuple[float | None, str]:
+    def _bound(self, candidate: Graph, draws: int) -> tuple[float | None, str]:
         """Schwartz–Zippel: a polynomial of degree d that is not zero vanishes at d/p of all points, or less."""
         pairs = list(zip(self._degrees, _degrees(candidate), strict=True))
         beyond = sorted(frozenset[str]().union(*(x.beyond | y.beyond for x, y in pairs)))
@@ -274,10 +276,8 @@ class Reference:
         degree = max(of_difference(x.degree, y.degree) for x, y in pairs)
         if degree >= PRIMES[0]:
             return None, f"the degree may be {degree}, more than p: the Schwartz–Zippel bound says nothing"
-        theorem = (
-            f"Schwartz–Zippel: degree at most {degree}, {self.draws} independent draws, for functions that differ modulo p"
-        )
-        return (degree / PRIMES[0]) ** self.draws, theorem
+        theorem = f"Schwartz–Zippel: degree at most {degree}, {draws} independent draws, for functions that differ modulo p"
+        return (degree / PRIMES[0]) ** draws, theorem
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,355 @@
+"""Verdicts: right µGraphs are equal, wrong ones are not, and what cannot be known is said to be undecided."""
+
+import dataclasses
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.field import FieldAlgebra
+from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.backends.meanings import Component
+from mirage_eg.backends.modular import PRIMES
+from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.verify import Equality, Reference, float_check, longest_reduction, verify
+from property_tests.graphs import TAME, as_program, block_graphs, kernel_programs, mutants
+
+SEEDS = st.integers(0, 2**32 - 1)
+M, K, N = 3, 10, 14
+
+
+def norm_inputs(program: KernelGraph) -> tuple[Tensor, Tensor, Tensor]:
+    return program.new_input((M, K), name="X"), program.new_input((K,), name="g"), program.new_input((K, N), name="W")
+
+
+def normed_linear() -> Graph:
+    """(X · g / rms(X)) W."""
+    program = KernelGraph()
+    x, g, w = norm_inputs(program)
+    program.mark_output(program.matmul(program.rms_norm(x, K, g), w), name="O")
+    return program.graph()
+
+
+def fused_norm_block() -> ThreadblockGraph:
+    """The one-kernel form that divides after the product."""
+    program = KernelGraph()
+    x, g, w = norm_inputs(program)
+    block = ThreadblockGraph((7,), forloop_range=5)
+    tile, weight, columns = block.new_input(x, (-1,), 1), block.new_input(g, (-1,), 0), block.new_input(w, (1,), 0)
+    product = block.forloop_accum(block.matmul(block.mul(tile, weight), columns))
+    block.new_output(block.div(product, block.forloop_accum(tile, "rms", 1)), (1,))
+    return block
+
+
+def split_attention(partial_sums: bool) -> Graph:
+    """FlashDecoding's shape: keys split over the grid, partial results summed by a second kernel."""
+    program = KernelGraph()
+    q, k, v = attention_inputs(program)
+    block = ThreadblockGraph((2, 3), forloop_range=2)
+    query, keys, values = (
+        block.new_input(q, (0, -1)),
+        block.new_input(k, (0, 2), 2),
+        block.new_input(v, (0, 1), 1),
+    )
+    exponentials = block.exp(block.matmul(query, keys))
+    block.new_output(block.forloop_accum(block.matmul(exponentials, values)), (0, NEW_DIM))
+    block.new_output(block.forloop_accum(exponentials, "sum", 2), (0, NEW_DIM))
+    over, under = program.customized([q, k, v], block)
+    if partial_sums:
+        over, under = program.reduction(over, 0), program.reduction(under, 0)
+        quotient = program.div(over, under)
+    else:  # averages of the quotients of the parts
+        quotient = program.mean(program.div(over, under), 0)
+    program.mark_output(program.reshape(quotient, (2, 4, 5)))
+    return program.graph()
+
+
+def attention_inputs(program: KernelGraph) -> tuple[Tensor, Tensor, Tensor]:
+    return program.new_input((2, 4, 5)), program.new_input((2, 5, 12)), program.new_input((2, 12, 5))
+
+
+def attention() -> Graph:
+    program = KernelGraph()
+    q, k, v = attention_inputs(program)
+    program.mark_output(program.matmul(program.softmax(program.matmul(q, k), 2), v))
+    return program.graph()
+
+
+def unary(*ops: str, shape: tuple[int, ...] = (4, 4)) -> Graph:
+    program = KernelGraph()
+    x = program.new_input(shape)
+    for op in ops:
+        x = program.op(op, x)
+    program.mark_output(x)
+    return program.graph()
+
+
+def binary(*ops: str) -> Graph:
+    """((x op y) op y) …"""
+    program = KernelGraph()
+    x, y = program.new_input((4, 4)), program.new_input((4, 4))
+    for op in ops:
+        x = program.op(op, x, y)
+    program.mark_output(x)
+    return program.graph()
+
+
+@given(SEEDS)
+def test_the_fused_norm_that_divides_after_the_product_is_equal(seed: int) -> None:
+    verdict = verify(normed_linear(), as_program(fused_norm_block().graph()), seed=seed)
+    assert verdict.verdict is Equality.EQUAL and verdict.coverage > 0.99
+    assert verdict.error_bound is None and "sqrt" in verdict.bound_reason
+    assert (verdict.draws, verdict.p, verdict.q, verdict.seed) == (2, PRIMES[0], PRIMES[1], seed)
+
+
+@given(SEEDS)
+def test_split_attention_is_equal_and_averages_of_its_parts_are_not(seed: int) -> None:
+    assert verify(attention(), split_attention(True), seed=seed).equal
+    verdict = verify(attention(), split_attention(False), seed=seed)
+    assert verdict.verdict is Equality.NOT_EQUAL and verdict.difference is not None
+    assert verdict.difference.domain == "float64" and "out0[" in str(verdict.difference)
+
+
+def test_every_legal_single_change_of_the_fused_norm_is_rejected_or_equal_in_float64() -> None:
+    block = fused_norm_block().graph()
+    reference = Reference(normed_linear())
+    inputs = [np.random.default_rng(5).standard_normal(kind.shape) for kind in block.input_types]
+    [want] = evaluate(normed_linear(), inputs, FloatAlgebra())
+    verdicts = []
+    for mutant in mutants(block):
+        verdict = reference.check(as_program(mutant))
+        [got] = evaluate(mutant, inputs, FloatAlgebra())
+        assert verdict.verdict is (Equality.EQUAL if np.allclose(got, want, rtol=1e-9, atol=1e-12) else Equality.NOT_EQUAL)
+        verdicts.append(verdict.verdict)
+    assert verdicts.count(Equality.NOT_EQUAL) >= 5
+
+
+@given(st.data(), SEEDS)
+def test_a_random_graph_is_equal_to_itself_and_to_a_mutant_only_if_float64_agrees(data: st.DataObject, seed: int) -> None:
+    block = data.draw(block_graphs(TAME, attempts=5))
+    others = mutants(block)
+    assume(others)
+    reference = Reference(as_program(block), seed=seed)
+    assert reference.check(as_program(block)).equal
+    mutant = data.draw(st.sampled_from(others))
+    verdict = reference.check(as_program(mutant))
+    inputs = [np.random.default_rng(seed).standard_normal(kind.shape) for kind in block.input_types]
+    pairs = zip(evaluate(block, inputs, FloatAlgebra()), evaluate(mutant, inputs, FloatAlgebra()), strict=True)
+    if all(np.allclose(x, y, rtol=1e-7, atol=1e-7) for x, y in pairs):
+        return  # equal, or a function of few values such as a maximum that agrees by chance
+    assert not verdict.equal
+
+
+@given(kernel_programs(), SEEDS)
+def test_a_program_is_equal_to_itself_or_cannot_be_tested(program: Graph, seed: int) -> None:
+    try:
+        verdict = verify(program, program, seed=seed)
+    except UnsupportedError:
+        return
+    # Without a finite number in float64 nothing backs the ops that the field does not know.
+    assert verdict.equal or (verdict.verdict is Equality.UNDECIDED and verdict.float_error is None)
+
+
+@given(SEEDS)
+def test_the_same_seed_gives_the_same_verdict_to_the_last_digit(seed: int) -> None:
+    for candidate in (as_program(fused_norm_block().graph()), normed_linear()):
+        assert verify(normed_linear(), candidate, seed=seed) == verify(normed_linear(), candidate, seed=seed)
+
+
+def ramp(algebra: FieldAlgebra, graph: Graph) -> list[np.ndarray]:
+    """Residues of the outputs on 0, 1, 2, … in every input, the test of a published system."""
+    inputs = []
+    for kind in graph.input_types:
+        numbers = np.arange(float(np.prod(kind.shape))).reshape(kind.shape)
+        inputs.append(algebra.given([Component(numbers % prime) for prime in PRIMES]))
+    return [component.residues for component in algebra.read(evaluate(graph, inputs, algebra))]
+
+
+def query_norm_attention(wrong: bool) -> Graph:
+    """Attention on normalised queries; the wrong one multiplies the row sums of the queries by the first row of the keys."""
+    program = KernelGraph()
+    q, k, v = program.new_input((4, 5)), program.new_input((5, 12)), program.new_input((12, 5))
+    normal = program.rms_norm(q, 5)
+    if wrong:
+        scores = program.matmul(program.reduction(normal, 1), program.split(k, 5, 0)[0])
+    else:
+        scores = program.matmul(normal, k)
+    program.mark_output(program.matmul(program.softmax(scores, 1), v))
+    return program.graph()
+
+
+def test_a_wrong_qknorm_passes_on_an_index_ramp_because_a_row_constant_cancels_in_the_softmax() -> None:
+    algebra = FieldAlgebra.of()
+    [got], [want] = (ramp(algebra, query_norm_attention(wrong)) for wrong in (True, False))
+    np.testing.assert_array_equal(got, want)
+
+
+@given(SEEDS)
+def test_the_same_wrong_qknorm_is_rejected_by_independent_random_draws(seed: int) -> None:
+    assert verify(query_norm_attention(False), query_norm_attention(True), seed=seed).verdict is Equality.NOT_EQUAL
+    assert verify(query_norm_attention(False), query_norm_attention(False), seed=seed).equal
+
+
+@given(SEEDS)
+def test_the_square_of_a_root_is_undecided_and_the_root_of_a_square_is_not_equal(seed: int) -> None:
+    assert verify(identity(), unary("sqrt", "square"), seed=seed).verdict is Equality.UNDECIDED
+    assert verify(identity(), unary("square", "sqrt"), seed=seed).verdict is Equality.NOT_EQUAL
+
+
+def identity(shape: tuple[int, ...] = (4, 4)) -> Graph:
+    program = KernelGraph()
+    program.mark_output(program.scale(program.new_input(shape), 1))
+    return program.graph()
+
+
+@given(SEEDS)
+def test_a_sign_that_a_root_loses_is_found_though_a_single_element_agrees_in_every_second_draw(seed: int) -> None:
+    # |x| for x: not equal where the number drawn in float64 is negative, else undecided; never equal.
+    assert not verify(identity((1, 1)), unary("square", "sqrt", shape=(1, 1)), draws=1, seed=seed).equal
+
+
+@given(SEEDS)
+def test_cancellation_is_equal_though_undefined_where_the_divisor_is_zero(seed: int) -> None:
+    verdict = verify(binary("add"), binary("add", "mul", "div"), seed=seed)
+    assert verdict.equal and verdict.coverage > 0.9
+
+
+def test_a_program_that_divides_by_nothing_but_zeros_cannot_be_tested() -> None:
+    program = KernelGraph()
+    x = program.new_input((4, 4))
+    program.mark_output(program.div(x, program.sub(x, x)))
+    with pytest.raises(UnsupportedError, match="out0 divides by zero"):
+        verify(program.graph(), identity())
+
+
+def test_a_candidate_that_divides_by_nothing_but_zeros_never_passes() -> None:
+    candidate = KernelGraph()
+    x = candidate.new_input((4, 4))
+    candidate.mark_output(candidate.div(x, candidate.sub(x, x)))
+    verdict = verify(identity(), candidate.graph())
+    assert verdict.verdict is Equality.NOT_EQUAL and verdict.coverage == 0
+
+
+def test_a_candidate_of_other_input_or_output_types_is_refused_with_both_types() -> None:
+    with pytest.raises(GraphError, match=r"takes \[4, 4\] float16, \[4, 4\] float16; wanted .* \[4, 4\] float16"):
+        verify(identity(), binary("add"))
+    program = KernelGraph()
+    program.mark_output(program.reduction(program.new_input((4, 4)), 1))
+    with pytest.raises(GraphError, match=r"gives \[4, 1\] float16; wanted .* \[4, 4\] float16"):
+        verify(identity(), program.graph())
+
+
+def test_the_bound_of_a_ring_program_is_schwartz_zippel_to_the_power_of_the_draws() -> None:
+    # x·y·y has degree 3.
+    verdict = verify(binary("mul", "mul"), binary("mul", "mul"), draws=3)
+    assert verdict.error_bound == pytest.approx((3 / PRIMES[0]) ** 3)
+    # (x/y)/y against itself: N₁D₂ has degree 1 + 2, and each side divides by y twice: 3 + 2 + 2.
+    divided = verify(binary("div", "div"), binary("div", "div"), draws=1)
+    assert divided.error_bound == pytest.approx(7 / PRIMES[0])
+
+
+@pytest.mark.parametrize("op", ["exp", "sqrt", "relu", "sigmoid"])
+def test_no_bound_is_given_where_no_theorem_gives_one(op: str) -> None:
+    verdict = verify(unary(op), unary(op))
+    assert verdict.equal
+    assert verdict.error_bound is None and op in verdict.bound_reason
+
+
+def test_a_bound_above_one_is_no_bound() -> None:
+    graph = unary(*["square"] * 20)  # x^(2^20), and 2^20 > p
+    verdict = verify(graph, graph)
+    assert verdict.equal and verdict.error_bound is None and "degree may be 1048576" in verdict.bound_reason
+
+
+def largest(rows: int, columns: int) -> Graph:
+    program = KernelGraph()
+    x = program.new_input((rows, 8))
+    part = program.split(x, 8 // columns, 1)[0]
+    program.mark_output(program.max(program.max(part, 1), 0))
+    return program.graph()
+
+
+@given(SEEDS)
+def test_one_wrong_maximum_is_compared_often_enough(seed: int) -> None:
+    verdict = verify(largest(2, 8), largest(2, 4), draws=1, seed=seed)
+    assert verdict.verdict is not Equality.EQUAL
+    right = verify(largest(2, 8), largest(2, 8), draws=1, seed=seed)
+    assert right.equal and right.draws == 64
+    assert verify(identity(), identity(), draws=1, seed=seed).draws == 1
+
+
+@given(SEEDS)
+def test_the_float_check_passes_a_right_kernel_and_fails_a_wrong_one(seed: int) -> None:
+    check = float_check(normed_linear(), as_program(fused_norm_block().graph()), seed)
+    assert check.ok and 0 < check.error < check.tolerance and check.difference is None
+    wrong = float_check(attention(), split_attention(False), seed)
+    assert not wrong.ok and wrong.error > wrong.tolerance and wrong.difference is not None
+
+
+def test_the_float_check_fails_an_unsafe_exponential_that_leaves_a_kernel_in_half_precision() -> None:
+    program, candidate = KernelGraph(), KernelGraph()
+    x, y = program.new_input((2, 8)), candidate.new_input((2, 8))
+    program.mark_output(program.softmax(program.scale(x, 30), 1))
+    exponentials = candidate.exp(candidate.scale(y, 30))
+    candidate.mark_output(candidate.div(exponentials, candidate.reduction(exponentials, 1)))
+    assert verify(program.graph(), candidate.graph()).equal
+    check = float_check(program.graph(), candidate.graph())
+    assert not check.ok and check.error == np.inf
+
+
+def test_not_a_number_never_passes_the_float_check() -> None:
+    assert not float_check(negative_root(), negative_root()).ok
+
+
+def negative_root() -> Graph:
+    program = KernelGraph()
+    x = program.new_input((4, 4))
+    program.mark_output(program.sqrt(program.shift(program.scale(program.square(x), -1), -1)))
+    return program.graph()
+
+
+def test_not_a_number_everywhere_is_no_evidence_of_equality() -> None:
+    verdict = verify(negative_root(), negative_root())
+    assert verdict.verdict is Equality.UNDECIDED and verdict.float_error is None
+
+
+def test_a_constant_off_by_a_millionth_is_found() -> None:
+    def normed(eps: float) -> Graph:
+        program = KernelGraph()
+        program.mark_output(program.rms_norm(program.new_input((4, 8)), 8, eps=eps))
+        return program.graph()
+
+    assert verify(normed(1e-5), normed(1e-5)).equal
+    assert verify(normed(1e-5), normed(1.1e-5)).verdict is Equality.NOT_EQUAL
+
+
+def test_the_longest_reduction_counts_the_loop() -> None:
+    assert longest_reduction(normed_linear()) == M * K  # rms_norm is taken whole
+    assert longest_reduction(as_program(fused_norm_block().graph())) == 10
+    assert longest_reduction(identity()) == 1
+
+
+def test_a_verdict_is_a_frozen_record() -> None:
+    verdict = verify(identity(), identity())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verdict.draws = 3  # type: ignore[misc]
+    assert str(verdict.verdict) == "equal"
+
+
+def test_draws_must_be_positive() -> None:
+    with pytest.raises(GraphError, match="got 0 draws"):
+        verify(identity(), identity(), draws=0)
+
+
+@settings(max_examples=5)
+@given(st.fractions(min_value=-5, max_value=5, max_denominator=50), SEEDS)
+def test_a_wrong_constant_is_not_equal(factor: Fraction, seed: int) -> None:
+    assume(factor != 1)
+    program = KernelGraph()
+    program.mark_output(program.scale(program.new_input((4, 4)), factor))
+    assert verify(identity(), program.graph(), seed=seed).verdict is Equality.NOT_EQUAL
