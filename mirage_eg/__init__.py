@@ -3,13 +3,13 @@
 Write a program with `new_kernel_graph`, or read one with `from_json`; every stage of the search is a function of its own.
 """
 
+from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
 from mirage_eg.ir.builder import (
     NEW_DIM,
     REPLICATED,
     KernelGraph,
     Tensor,
     ThreadblockGraph,
-    new_kernel_graph,
     new_threadblock_graph,
 )
 from mirage_eg.ir.dtypes import DType
@@ -32,8 +32,11 @@ __all__ = [
     "GraphError",
     "KernelGraph",
     "MirageError",
+    "MuGraph",
+    "MuGraphs",
     "Node",
     "OptionError",
+    "Program",
     "ProgramError",
     "RuleError",
     "Tensor",
@@ -46,5 +49,6 @@ __all__ = [
     "from_json",
     "new_kernel_graph",
     "new_threadblock_graph",
+    "superoptimize",
     "to_json",
 ]

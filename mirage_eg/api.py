@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.files import write_atomically
@@ -25,6 +27,7 @@ class MuGraph:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
+        self._resources = ExitStack()  # the imported source, until the µGraph is gone
         self._module: ModuleType | None = None
 
     @property
@@ -73,9 +76,7 @@ class MuGraph:
 
     def _load(self) -> ModuleType:
         if self._module is None:
-            from mirage_eg.backends.compile import import_source
-
-            self._module = import_source(self.source)
+            self._module = self._resources.enter_context(loaded(self.source))
         return self._module
 
     def __str__(self) -> str:
@@ -128,7 +129,9 @@ def superoptimize(
     """
     unknown = set(options) - {field.name for field in fields(Options)}
     if unknown:
-        raise OptionError(f"got unknown option {min(unknown)!r}, wanted one of {', '.join(field.name for field in fields(Options))}")
+        raise OptionError(
+            f"got unknown option {min(unknown)!r}, wanted one of {', '.join(field.name for field in fields(Options))}"
+        )
     restrictions = {
         "griddims": _maps(griddims),
         "blockdims": _maps(blockdims),

@@ -3,14 +3,14 @@
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import zip_longest
-from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
+
+import loky
 
 from mirage_eg.backends.compile import KernelCompile, compile_source
 from mirage_eg.backends.emit import emit
@@ -217,11 +217,12 @@ def _compile(
 
 
 def _map(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> Iterator[Any]:
-    """Map in spawned processes; a forked one would share the state of CUDA and of e-graphs."""
+    """Map in fresh processes: a forked one would share the state of CUDA and of e-graphs, and multiprocessing's spawned one
+    would run the caller's script again."""
     if jobs == 1 or len(items) <= 2:
         yield from map(function, items)
         return
-    with ProcessPoolExecutor(min(jobs, len(items)), mp_context=get_context("spawn")) as executor:
+    with loky.ProcessPoolExecutor(min(jobs, len(items))) as executor:
         yield from executor.map(function, items)
 
 
@@ -257,7 +258,9 @@ def _time(candidates: list[Candidate], options: Options, watch: _Watch) -> tuple
     timed = []
     for done, candidate in enumerate(candidates, 1):
         measured = time_source(candidate.source).warm_us if candidate.compile.ok else None
-        timed.append(Candidate(**{field: getattr(candidate, field) for field in Candidate.__slots__} | {"measured_us": measured}))
+        timed.append(
+            Candidate(**{field: getattr(candidate, field) for field in Candidate.__slots__} | {"measured_us": measured})
+        )
         best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=float("inf"))
         watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
     return timed, gpu_name()
