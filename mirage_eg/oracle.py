@@ -19,6 +19,7 @@ from mirage_eg.expression import Constant, Expression, Term
 from mirage_eg.rulebook import OWN_RULESET, Rulebook
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
+UNUSED = -1  # the class of an input that no output depends on
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None =
     table, numbers = _freeze(egraph)
 
     def classes(terms: Iterable[int]) -> tuple[int, ...]:
-        return tuple(numbers[egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1]] for term in terms)
+        return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1], UNUSED) for term in terms)
 
     saturation = Saturation(
         nodes=growth[-1],

@@ -18,7 +18,7 @@ from mirage_eg.expression import Constant, Parts, Split, express, op_of, parts_o
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.oracle import Limits, Oracle, Saturation, build_oracle
+from mirage_eg.oracle import UNUSED, Limits, Oracle, Saturation, build_oracle
 from mirage_eg.rulebook import Rulebook
 
 
@@ -191,6 +191,8 @@ class _Space:
 
     def _add_loads(self, number: int, axes: int) -> None:
         class_ = self.oracle.inputs[number]
+        if class_ == UNUSED:
+            return
         if axes & self.looped:
             self.loads.append((Load(number, True), (class_, axes ^ self.looped | self.tile, _LOOP)))
             if number != self.whole:

@@ -1,0 +1,157 @@
+"""The pruning query: what it keeps is exactly what is part of something equal to the target."""
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.expression import Expression, Term, express, splits
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.oracle import Limits, Oracle, build_oracle
+from mirage_eg.rulebook import DOMAINS, load_rules
+from mirage_eg.workloads import WORKLOADS
+
+Tree = tuple[object, ...]  # ("Add", left, right), ("Exp", x), ("Var", name)
+
+VARIABLES = ("x", "y", "z", "w")
+
+
+def flatten(tree: Tree) -> Expression:
+    """A tree as an Expression with all variables as inputs, each varying with a part of its own."""
+    terms: list[Term] = [Term("Var", (name,)) for name in VARIABLES]
+
+    def add(node: Tree) -> int:
+        if node[0] == "Var":
+            return VARIABLES.index(str(node[1]))
+        children = tuple(add(child) for child in node[1:])  # type: ignore[arg-type]
+        terms.append(Term(str(node[0]), (), children))
+        return len(terms) - 1
+
+    root = add(tree)
+    return Expression(tuple(terms), tuple(range(len(VARIABLES))), (root,), tuple(frozenset({name}) for name in VARIABLES))
+
+
+def kept(oracle: Oracle, tree: Tree) -> bool:
+    expression = flatten(tree)
+    return oracle.class_of(expression, expression.outputs[0]) is not None
+
+
+def rewrite_once(tree: Tree) -> Iterator[Tree]:
+    """All terms one law away, by the laws of add, mul and exp that the rule files state too."""
+    match tree:
+        case ("Add" | "Mul" as op, left, right):
+            yield (op, right, left)
+            match left:
+                case (inner, a, b) if inner == op:
+                    yield (op, a, (op, b, right))
+            match right:
+                case (inner, a, b) if inner == op:
+                    yield (op, (op, left, a), b)
+    match tree:
+        case ("Mul", ("Exp", a), ("Exp", b)):
+            yield ("Exp", ("Add", a, b))
+        case ("Exp", ("Add", a, b)):
+            yield ("Mul", ("Exp", a), ("Exp", b))
+    for place in range(1, len(tree)):
+        if isinstance(tree[place], tuple):
+            for changed in rewrite_once(tree[place]):  # type: ignore[arg-type]
+                yield (*tree[:place], changed, *tree[place + 1 :])
+
+
+def subterms(tree: Tree) -> Iterator[Tree]:
+    yield tree
+    if tree[0] != "Var":
+        for child in tree[1:]:
+            yield from subterms(child)  # type: ignore[arg-type]
+
+
+def naive_parts(target: Tree) -> set[Tree]:
+    """Every subterm of every term that the laws reach from the target."""
+    seen = {target}
+    waiting = [target]
+    while waiting:
+        for changed in rewrite_once(waiting.pop()):
+            if changed not in seen:
+                seen.add(changed)
+                waiting.append(changed)
+    return {part for tree in seen for part in subterms(tree)}
+
+
+LEAVES: st.SearchStrategy[Tree] = st.sampled_from([("Var", name) for name in VARIABLES])
+
+
+def sums(leaves: int) -> st.SearchStrategy[Tree]:
+    """Sums of up to `leaves` variables."""
+    return st.lists(LEAVES, min_size=1, max_size=leaves).map(_sum)
+
+
+def _sum(trees: list[Tree]) -> Tree:
+    result = trees[0]
+    for tree in trees[1:]:
+        result = ("Add", result, tree)
+    return result
+
+
+TARGETS = st.one_of(
+    sums(4),
+    sums(3).map(lambda tree: ("Exp", tree)),
+    st.tuples(sums(2), sums(2)).map(lambda pair: ("Mul", ("Exp", pair[0]), ("Exp", pair[1]))),
+)
+QUERIES = st.one_of(sums(3), sums(2).map(lambda tree: ("Exp", tree)), st.tuples(st.just("Mul"), LEAVES, LEAVES))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@given(target=TARGETS, queries=st.lists(QUERIES, max_size=8))
+def test_the_oracle_keeps_exactly_what_naive_rewriting_reaches(domain: str, target: Tree, queries: list[Tree]) -> None:
+    oracle = build_oracle(load_rules(domain), flatten(target))
+    assert oracle.saturation.saturated
+    parts = naive_parts(target)
+    assert all(kept(oracle, part) for part in parts)
+    assert all(kept(oracle, query) == (query in parts) for query in queries)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_saturates_and_keeps_each_of_its_own_intermediates(domain: str, name: str) -> None:
+    program = expand(WORKLOADS[name](1))
+    axes = infer_axes(program)
+    for split in splits(axes):
+        expression = express(program, axes, split, domain)
+        oracle = build_oracle(load_rules(domain), expression)
+        assert oracle.saturation.saturated
+        assert all(oracle.class_of(expression, term) is not None for term in range(len(expression.terms)))
+        assert oracle.class_of(expression, expression.outputs[0]) == oracle.outputs[0]
+
+
+def test_an_indexed_sum_lets_only_what_does_not_vary_with_it_leave() -> None:
+    program = expand(WORKLOADS["rmsnorm"](1))
+    axes = infer_axes(program)
+    [whole, _] = splits(axes)
+    expression = express(program, axes, whole, "indexed")
+    oracle = build_oracle(load_rules("indexed"), expression)
+    x, gain, weight = oracle.inputs
+    product = oracle.query("Mul", x, weight)
+    assert product is not None
+    part = next(term.constants[0] for term in expression.terms if term.constructor == "Sum")
+    assert oracle.query("Sum", part, product) is None  # g varies with the part, so Σ X W is no part of Σ X g W / rms
+    scaled = oracle.query("Mul", x, gain)
+    assert scaled is not None
+    assert oracle.query("Mul", scaled, weight) is not None
+
+
+def test_a_limit_that_cuts_saturation_is_reported() -> None:
+    tree = _sum([("Var", name) for name in VARIABLES])
+    cut = build_oracle(load_rules("indexed"), flatten(tree), Limits(iterations=1)).saturation
+    assert (cut.saturated, cut.stopped) == (False, "stopped after 1 iterations")
+    small = build_oracle(load_rules("indexed"), flatten(tree), Limits(nodes=5)).saturation
+    assert (small.saturated, small.stopped) == (False, "stopped at 5 nodes")
+
+
+def test_a_frozen_oracle_survives_pickling() -> None:
+    oracle = build_oracle(load_rules("indexed"), flatten(("Add", ("Var", "x"), ("Var", "y"))))
+    again = pickle.loads(pickle.dumps(oracle))
+    assert again == oracle
+    assert kept(again, ("Add", ("Var", "y"), ("Var", "x")))

@@ -1,0 +1,134 @@
+"""The search: what it finds is equal to the program, each structure once, and the published ones are among it."""
+
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.instantiate import instances, small_instance
+from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.rulebook import DOMAINS, load_rules
+from mirage_eg.search import SearchLimits, SearchResult, Structure, search
+from mirage_eg.verify import Equality, verify
+from mirage_eg.workloads import WORKLOADS
+from property_tests.programs import PROGRAMS
+
+ONE_KERNEL = ("rmsnorm", "gated_mlp", "lora", "ntrans", "gqa")
+
+
+@cache
+def found(name: str, domain: str = "indexed", max_block_ops: int = 13) -> tuple[Graph, Axes, SearchResult]:
+    program = expand(WORKLOADS[name](1) if name in WORKLOADS else PROGRAMS[name]())
+    axes = infer_axes(program)
+    return program, axes, search(program, axes, load_rules(domain), SearchLimits(max_block_ops, max_states=20_000))
+
+
+def shapes(structure: Structure) -> Counter[str]:
+    return Counter(step.op for step in structure.steps)
+
+
+@pytest.mark.parametrize("name", [*ONE_KERNEL, *PROGRAMS])
+def test_every_structure_that_the_indexed_domain_proves_equals_its_program_in_float64(name: str) -> None:
+    program, axes, result = found(name)
+    assert result.structures
+    generator = np.random.default_rng(0)
+    for structure in result.structures:
+        assert structure.proved
+        small, candidate = small_instance(structure, program, axes)
+        arrays = [generator.uniform(0.5, 1.5, kind.shape) for kind in small.input_types]
+        for got, wanted in zip(
+            evaluate(candidate, arrays, FloatAlgebra()), evaluate(small, arrays, FloatAlgebra()), strict=True
+        ):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "gqa", "two_outputs"])
+def test_instances_of_every_structure_equal_the_program_in_the_field(name: str) -> None:
+    program, axes, result = found(name if name not in WORKLOADS else {"gqa": "attention"}.get(name, "rms_linear"))
+    for structure in result.structures[:12]:
+        for graph in list(instances(structure, program, axes))[:2]:
+            assert verify(program, graph).verdict is Equality.EQUAL
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("name", [*ONE_KERNEL, *PROGRAMS])
+def test_no_structure_is_returned_twice(name: str, domain: str) -> None:
+    _, _, result = found(name, domain, {"indexed": 10, "abstract": 7}[domain])
+    assert len(set(result.structures)) == len(result.structures)
+
+
+@pytest.mark.parametrize("name", ["product", "rms_linear", "gated_mlp", "two_outputs", "grouped_heads"])
+def test_what_the_indexed_domain_proves_is_among_what_the_abstract_domain_admits(name: str) -> None:
+    _, _, indexed = found(name, "indexed", 8)
+    _, _, abstract = found(name, "abstract", 8)
+    assert all(record.complete for result in (indexed, abstract) for record in result.records)
+    proved, admitted = ({(s.split, s.loads, s.steps, s.outputs) for s in result.structures} for result in (indexed, abstract))
+    assert proved
+    assert proved <= admitted
+
+
+def test_rmsnorm_is_found_in_one_kernel_that_divides_after_the_product() -> None:
+    _, _, result = found("rmsnorm")
+    assert any(
+        structure.steps[-1].op == "div"
+        and shapes(structure) == Counter(square=1, mul=1, mean=1, matmul=1, accum_mean=1, accum_sum=1, sqrt=1, div=1)
+        for structure in result.structures
+    )
+
+
+def test_gated_mlp_is_found_with_two_products_in_one_loop() -> None:
+    _, _, result = found("gated_mlp")
+    assert any(shapes(s) == Counter(matmul=2, accum_sum=2, silu=1, mul=1) for s in result.structures)
+
+
+def test_lora_is_found_with_its_last_factor_loaded_for_the_epilogue() -> None:
+    _, _, result = found("lora")
+    assert any(
+        s.split.looped is not None and shapes(s) == Counter(matmul=3, accum_sum=2, add=1) and not all(x.looped for x in s.loads)
+        for s in result.structures
+    )
+
+
+def test_ntrans_is_found_in_one_kernel() -> None:
+    _, _, result = found("ntrans")
+    assert any(shapes(s)["sqrt"] == 2 and shapes(s)["div"] == 2 for s in result.structures)
+
+
+def test_attention_is_found_as_flash_attention() -> None:
+    _, axes, result = found("gqa")
+    assert any(
+        s.split.looped is not None
+        and axes.sizes[s.split.looped] == 4096
+        and shapes(s) == Counter(scale=1, matmul=2, exp=1, sum=1, accum_sum=2, div=1)
+        and s.steps[-1].op == "div"
+        for s in result.structures
+    )
+
+
+def test_the_indexed_domain_visits_fewer_states() -> None:
+    for name in ("rmsnorm", "gated_mlp", "lora", "gqa"):
+        visited = [sum(record.visited for record in found(name, domain, 8)[2].records) for domain in DOMAINS]
+        assert visited[0] < visited[1]
+
+
+def test_a_limit_on_states_is_reported() -> None:
+    program = expand(WORKLOADS["gqa"](1))
+    axes = infer_axes(program)
+    result = search(program, axes, load_rules("indexed"), SearchLimits(16, max_states=10))
+    assert not all(record.complete for record in result.records)
+
+
+def test_the_same_search_gives_the_same_structures_in_the_same_order() -> None:
+    program = expand(PROGRAMS["attention"]())
+    axes = infer_axes(program)
+    first, second = (search(program, axes, load_rules("indexed"), SearchLimits(10)) for _ in range(2))
+    assert first.structures == second.structures
+
+
+def test_too_few_ops_find_nothing() -> None:
+    assert not found("rmsnorm", "indexed", 4)[2].structures
