@@ -329,7 +329,8 @@ def test_a_constant_off_by_a_millionth_is_found() -> None:
 
 
 def test_the_longest_reduction_counts_the_loop() -> None:
-    assert longest_reduction(normed_linear()) == M * K  # rms_norm is taken whole
+    assert longest_reduction(normed_linear()) == K
+    assert longest_reduction(attention()) == 12
     assert longest_reduction(as_program(fused_norm_block().graph())) == 10
     assert longest_reduction(identity()) == 1
 
