@@ -38,7 +38,7 @@ def _block_phrase(block: Graph) -> str:
                 words.append(f"{verb} {where}")
     words = list(dict.fromkeys(words))
     if block.loop > 1 and any(_is_statistic(block, item, values) for item, values in block.numbered()):
-        words.append("statistics before the loop")
+        words.append("statistics first")
     if len(products) > 1:
         words.insert(0, f"{_COUNTS.get(len(products), len(products))} products")
     if any(NEW_DIM in item["omap"] for item in block.outputs):
