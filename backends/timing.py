@@ -1,5 +1,6 @@
 """Timing emitted programs on the GPU at hand: warm, and with the caches flushed."""
 
+import ctypes
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,11 @@ class Timing:
 
 
 def gpu_available() -> bool:
-    """Can emitted programs run here: is torch there, and does it find a GPU?"""
+    """Can emitted programs run here: is there a driver, is torch there, and does it find a GPU?"""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # asked first: importing torch takes seconds
+    except OSError:
+        return False
     try:
         import torch
     except ImportError:
