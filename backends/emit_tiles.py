@@ -198,7 +198,7 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
                 yield from aligned(operand)
         case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
             for dim in range(len(made)):
-                if dim != item.get("dim"):
+                if dim != item.get("dim") or shapes[item.operands[0]][dim] == made[dim]:
                     yield (item.operands[0], dim), (result, dim)
         case Kind.MATMUL, _:
             left, right = item.operands
@@ -220,7 +220,7 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
         case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
             for operand in item.operands:
                 for dim in range(len(made)):
-                    if dim != item["dim"]:
+                    if dim != item["dim"] or shapes[operand][dim] == made[dim]:
                         yield (operand, dim), (result, dim)
         case kind, name:
             raise AssertionError(f"{name} ({kind}) is not an op of a flattened block graph")

@@ -1,5 +1,4 @@
-"""Emitted programs compute, in Triton's interpreter, what float64 says of the µGraph: every op, any map, ragged and tiny tiles.
-"""
+"""Emitted programs compute, in Triton's interpreter, what float64 says of the µGraph: every op, any map, ragged and tiny tiles."""
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
@@ -516,6 +515,24 @@ def test_a_value_accumulated_without_varying_counts_once_for_each_iteration(run_
     arrays = inputs_of(kernel.graph())
     wanted = 3 * arrays[0] + arrays[1].reshape(4, 3, 4).sum(1)
     assert worst(run_program(emit(kernel.graph()), arrays), [wanted]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        lambda b, x: b.forloop_accum_strided(x, x.shape[0], 0),
+        lambda b, x: b.op("split", x, dim=0, parts=1, index=0),
+        lambda b, x: b.concat([x], 0),
+        lambda b, x: b.repeat(x, 1, 0),
+    ],
+)
+def test_an_op_that_moves_nothing_keeps_the_padding_of_a_dot(
+    run_program: RunProgram, idle: Callable[[ThreadblockGraph, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emit_tiles, "_SMALL_PRODUCT", 0)
+    graph = block_program((3, 3), lambda b, x: b.exp(idle(b, b.matmul(x, x))))
+    arrays = inputs_of(graph)
+    assert worst(run_program(emit(graph), arrays), [np.exp(arrays[0] @ arrays[0])]) < 1e-4
 
 
 def test_flattening_writes_out_thread_graphs_and_drops_what_nothing_reads() -> None:
