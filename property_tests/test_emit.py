@@ -1,4 +1,4 @@
-"""Emitted programs compute, in Triton's interpreter, what float64 says of the µGraph: every op, any map, ragged and tiny tiles."""
+"""Emitted programs compute, in the interpreter, what float64 says of the µGraph: every op, any map, ragged and tiny tiles."""
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
