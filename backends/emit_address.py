@@ -14,6 +14,7 @@ from mirage_eg.ir.graph import REPLICATED
 from mirage_eg.ir.shapes import Shape
 
 GRID_NAMES = ("gx", "gy", "gz")
+LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
 
 

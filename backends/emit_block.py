@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_eg.backends.emit_address import GRID_NAMES, Pointer, address, coordinates, highest_offset, parts
+from mirage_eg.backends.emit_address import GRID_NAMES, LARGEST_OFFSET, Pointer, address, coordinates, highest_offset, parts
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.emit_ops import ELEMENTWISE, NOUNS
 from mirage_eg.backends.emit_rearrange import write_columns, write_rearrangement
@@ -53,7 +53,7 @@ def emit_block(
         graph=graph,
         padded=padding(graph),
         safe=safe_exponentials(graph) if safe else {},
-        wide=any(highest_offset(pointer) >= 2**31 for pointer in (*inputs, *outputs)),
+        wide=any(highest_offset(pointer) > LARGEST_OFFSET for pointer in (*inputs, *outputs)),
         names={
             "triton",
             "tl",

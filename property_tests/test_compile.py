@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirage_eg.backends import emit_tiles
+from mirage_eg.backends import emit_block, emit_tiles
 from mirage_eg.backends.compile import TARGETS, compile_source, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.timing import gpu_available, time_source
@@ -47,6 +47,13 @@ def test_every_block_graph_compiles(block: Graph, dtype: str, dots: bool, target
         source = emit(as_program(in_dtype(block, dtype)))
     [record] = compile_source(source, target)
     assert record.ok, f"{record}\n{source}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_with_64_bit_offsets_compile(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit_block, "LARGEST_OFFSET", 0)
+    [record] = compile_source(emit(rms_norm_linear("float16", 16, 256, 64, 2, 4).mugraph), target)
+    assert record.ok, record
 
 
 def test_more_stages_take_more_shared_memory() -> None:

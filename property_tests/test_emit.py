@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mirage_eg.backends import emit_tiles
+from mirage_eg.backends import emit_address, emit_block, emit_tiles
 from mirage_eg.backends.emit import Schedule, emit, identifier
 from mirage_eg.backends.emit_ops import ELEMENTWISE
 from mirage_eg.backends.emit_safe import safe_exponentials
@@ -385,25 +386,30 @@ def test_elementwise_tables_have_the_same_keys() -> None:
     assert set(ELEMENTWISE) == {name for name, row in OPS.items() if row.kind is Kind.ELEMENTWISE}
 
 
-@pytest.mark.parametrize("grid", [(3, 2), (2, 2, 3), (3, 70000)])
-def test_two_grid_dims_on_one_dim_are_digits_of_its_index(run_program: RunProgram, grid: tuple[int, ...]) -> None:
-    extent = int(np.prod(grid)) * 2
-    if extent > 1000:  # the second grid dim is beyond CUDA's limit: the grid is flattened
-        kernel = new_kernel_graph()
-        x = kernel.new_input((grid[0], grid[1]), "float32", "X")
-        block = new_threadblock_graph(grid)
-        block.new_output(block.exp(block.new_input(x, (0, 1))), (0, 1))
-        kernel.customized([x], block)
-        source = emit(kernel.graph())
-        assert f"[({grid[0] * grid[1]}, 1, 1)]" in source and "% 3" in source and "// 3" in source
-        return
+def digits_program(grid: tuple[int, ...]) -> Graph:
+    """All grid dims split one dim of the input, and one dim of the output."""
     kernel = new_kernel_graph()
-    x = kernel.new_input((extent, 4), "float32", "X")
+    x = kernel.new_input((2 * prod(grid), 4), "float32", "X")
     block = new_threadblock_graph(grid)
     block.new_output(block.exp(block.new_input(x, (0,) * len(grid))), (0,) * len(grid))
     kernel.customized([x], block)
-    arrays = inputs_of(kernel.graph())
-    assert worst(run_program(emit(kernel.graph()), arrays), [np.exp(arrays[0])]) < 1e-5
+    return kernel.graph()
+
+
+@pytest.mark.parametrize("limits", [(2**31 - 1, 65535, 65535), (2**31 - 1, 1, 1)])
+@pytest.mark.parametrize("grid", [(5,), (3, 2), (2, 2, 3), (1, 4, 2)])
+def test_grid_dims_on_one_dim_are_digits_of_its_index_flattened_or_not(
+    run_program: RunProgram, grid: tuple[int, ...], limits: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emit_address, "_GRID_LIMITS", limits)
+    graph = digits_program(grid)
+    arrays = inputs_of(graph)
+    assert worst(run_program(emit(graph), arrays), [np.exp(arrays[0])]) < 1e-5
+
+
+def test_a_grid_beyond_what_cuda_counts_is_flattened() -> None:
+    assert "[(210000, 1, 1)]" in emit(digits_program((3, 70000)))
+    assert "[(70000, 3, 1)]" in emit(digits_program((70000, 3)))
 
 
 @pytest.mark.parametrize("strides", [(1, 6), (20, 2), (7, 1)])
@@ -458,6 +464,18 @@ def test_offsets_beyond_31_bits_are_computed_in_64() -> None:
 
     assert "int64" in program(65536)
     assert "int64" not in program(16384)
+
+
+@pytest.mark.parametrize("name", ["rms_norm_linear, ragged", "attention, ragged", "split_product, ragged"])
+def test_kernels_with_64_bit_offsets_compute_the_same(
+    run_program: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emit_block, "LARGEST_OFFSET", 0)
+    graphs = HAND_WRITTEN[name]("float32")
+    arrays = inputs_of(graphs.program)
+    source = emit(graphs.mugraph)
+    assert "int64" in source
+    assert worst(run_program(source, arrays), evaluate(graphs.program, arrays, FloatAlgebra())) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["class", "r16", "gx", "α", "a b", "3x", "torch", "tl", "run", "i", "X_kernel"])
