@@ -14,6 +14,7 @@ from math import prod
 
 from mirage_eg.backends.emit_address import Pointer, launch_grid, row_major
 from mirage_eg.backends.emit_block import BlockKernel, emit_block
+from mirage_eg.backends.emit_check import write_main, write_reference
 from mirage_eg.backends.emit_ops import HELPERS, torch_call
 from mirage_eg.backends.emit_tiles import names_used
 from mirage_eg.ir.dtypes import DType
@@ -22,8 +23,6 @@ from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.shapes import Shape, text
 
 _TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
-_TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
-_DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
 _LARGEST_GRID = 2**31 - 1
 
 
@@ -109,7 +108,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
         ),
     ]
     if program is not None:
-        sections += [_reference(program, inputs), _main(program, inputs, outputs)]
+        sections += [write_reference(program, inputs), write_main(program, outputs)]
     return "\n\n".join(sections)
 
 
@@ -266,62 +265,6 @@ def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> s
         for name, i in zip(names, item.operands, strict=True)
     ]
     return torch_call(item.op, operands, item.mapping, [types[i].shape for i in item.operands])
-
-
-def _reference(program: Graph, inputs: Sequence[str]) -> str:
-    """The program in PyTorch, in double precision where it fits."""
-    precision = "float64" if sum(prod(type_.shape) for type_ in program.types) * 8 <= _DOUBLE_BYTES else "float32"
-    taken = {*inputs, "torch"}
-    names: dict[int, str] = {}
-    given = iter(inputs)
-    lines = [f"def reference({', '.join(inputs)}):", f'    """The program, op by op in {precision}."""', "    import torch", ""]
-    returned = []
-    for number, (item, values) in enumerate(program.numbered()):
-        match item.op:
-            case "input":
-                names[values[0]] = name = next(given)
-                lines.append(f"    {name} = {name}.to(torch.{precision})")
-            case "output":
-                returned.append(names[item.operands[0]])
-            case "block":
-                raise UnsupportedError(
-                    f"node {number}: block: a program of library ops is wanted for the reference, not a µGraph"
-                )
-            case _:
-                [value] = values
-                names[value] = names_used(taken, f"t{value}")
-                taken.add(names[value])
-                shapes = [program.types[i].shape for i in item.operands]
-                call = torch_call(item.op, [names[i] for i in item.operands], item.mapping, shapes)
-                lines.append(f"    {names[value]} = {call}")
-    return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
-
-
-def _main(program: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    tolerances = tuple(_TOLERANCE[type_.dtype] for type_ in program.output_types)
-    return f'''def main():
-    """Check `run` against `reference` on random inputs and print the error and the time."""
-    import torch
-    from triton.testing import do_bench
-
-    torch.manual_seed(0)
-    tensors = []
-    for shape, dtype, strides in INPUTS.values():
-        tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
-        tensors.append(tensor.copy_(torch.randn(shape, device="cuda")))
-    results = run(*tensors)
-    results = results if isinstance(results, tuple) else (results,)
-    for name, got, wanted, tolerance in zip({tuple(outputs)}, results, reference(*tensors), {tolerances}):
-        error = ((got - wanted).abs().max() / wanted.abs().max()).item()
-        print(f"{{name}}: largest error {{error:.2e}} of the largest element")
-        if not error <= tolerance:
-            raise SystemExit(f"{{name}}: the error is above {{tolerance:.0e}}")
-    print(f"{{1000 * do_bench(lambda: run(*tensors), return_mode='median'):.1f}} µs")
-
-
-if __name__ == "__main__":
-    main()
-'''
 
 
 __all__ = ["Schedule", "emit", "identifier"]
