@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends import emit_address, emit_block, emit_tiles
+from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit import Schedule, emit, identifier
 from mirage_eg.backends.emit_ops import ELEMENTWISE
 from mirage_eg.backends.emit_safe import safe_exponentials
@@ -569,3 +570,13 @@ def test_flattening_writes_out_thread_graphs_and_drops_what_nothing_reads() -> N
     )
     assert [item.op for item in flatten(expand(block)).nodes] == ["input", "exp", "add", "output"]
     assert not safe_exponentials(flatten(expand(block)))
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_the_reference_in_the_file_is_the_program(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    graphs = HAND_WRITTEN[name]("float32")
+    arrays = inputs_of(graphs.program)
+    with loaded(emit(graphs.mugraph, program=graphs.program)) as module:
+        got = [result.numpy() for result in module.reference(*map(torch.from_numpy, arrays))]
+    assert worst(got, evaluate(graphs.program, arrays, FloatAlgebra())) < 1e-12
