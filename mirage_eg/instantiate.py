@@ -13,7 +13,7 @@ from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.realize import Extents, realize
-from mirage_eg.search import Structure
+from mirage_eg.space import Structure
 
 MAX_GRID_DIMS = 3
 _SMALL_TILES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)

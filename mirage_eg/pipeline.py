@@ -23,7 +23,8 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.rulebook import Rulebook, load_rules
-from mirage_eg.search import SearchLimits, SearchResult, Structure, search
+from mirage_eg.search import SearchLimits, SearchResult, search
+from mirage_eg.space import Structure
 from mirage_eg.verify import Equality, FloatCheck, Reference, Verdict, verify
 
 Observer = Callable[[str, int, int | None, str], None]
@@ -90,8 +91,8 @@ def optimize(name: str, program: Graph, options: Options, observer: Observer | N
     with watch.stage("instantiate"):
         ranked = _instantiate(structures, primitive, axes, device, options, watch)
         finalists = _diverse(ranked, options.top)
-    if not ranked:
-        notes.append(_why_nothing(found, structures, axes))
+    if axes is not None and not ranked:
+        notes.append(_why_nothing(found, structures))
     library = _Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
         verified, rejected = _verify_finalists(program, [*finalists, library], options, watch)
@@ -271,10 +272,8 @@ def _rank(candidate: Candidate) -> tuple[bool, float]:
     return not candidate.compile.ok, us
 
 
-def _why_nothing(found: SearchResult, structures: Sequence[Structure], axes: Axes | None) -> str:
+def _why_nothing(found: SearchResult, structures: Sequence[Structure]) -> str:
     """One sentence on why no fused kernel came out."""
-    if axes is None:
-        return "no axes, no search"
     if not found.structures:
         return (
             "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "

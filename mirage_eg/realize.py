@@ -11,7 +11,7 @@ from math import prod
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.graph import REPLICATED, Checker, Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
-from mirage_eg.search import Step, Structure
+from mirage_eg.space import Step, Structure
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.rulebook import DOMAINS, load_rules
-from mirage_eg.search import SearchLimits, SearchResult, Structure, search
+from mirage_eg.search import SearchLimits, SearchResult, search
+from mirage_eg.space import Structure
 from mirage_eg.verify import Equality, verify
 from mirage_eg.workloads import WORKLOADS
 from property_tests.programs import PROGRAMS
