@@ -16,8 +16,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
 from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.serialize import from_json, to_json
-
-__version__ = "0.1.0"
+from mirage_eg.version import __version__
 
 float16 = DType.float16
 bfloat16 = DType.bfloat16
@@ -42,6 +41,7 @@ __all__ = [
     "Tensor",
     "ThreadblockGraph",
     "UnsupportedError",
+    "__version__",
     "bfloat16",
     "float16",
     "float32",

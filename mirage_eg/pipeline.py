@@ -26,6 +26,7 @@ from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.space import Structure
 from mirage_eg.verify import Equality, FloatCheck, Reference, Verdict, verify
+from mirage_eg.version import __version__
 
 Observer = Callable[[str, int, int | None, str], None]
 
@@ -81,7 +82,7 @@ def optimize(name: str, program: Graph, options: Options, observer: Observer | N
     """
     watch = _Watch(observer or (lambda stage, done, total, text: None))
     device = device_for(options.target)
-    rulebook = load_rules(options.domain, options.rules)
+    rulebook = load_rules(options.domain, options.rules, options.without)
     notes: list[str] = []
     with watch.stage("search"):
         primitive = expand(program)
@@ -352,6 +353,5 @@ def _report(
 
 
 def _versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {
-        package: metadata.version(package) for package in ("mirage-eg", "egglog", "numpy", "triton")
-    }
+    own = {"python": platform.python_version(), "mirage-eg": __version__}
+    return own | {package: metadata.version(package) for package in ("egglog", "numpy", "triton")}
