@@ -1,5 +1,6 @@
 """What `optimize` can be told: one frozen record, checked at the border."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from mirage_eg.ir.errors import OptionError
 
 DOMAINS = ("indexed", "abstract")
 DEVICES = ("auto", "cpu", "cuda")
+RULES_VARIABLE = "MIRAGE_EG_RULES"  # more rule files and folders, separated as in PATH
 CONFIGS = ("attention", "mlp", "lora")
 
 Map = tuple[int, ...]
@@ -20,7 +22,8 @@ class Options:
     """Options of a run; restrictions (`griddims` … `franges`) are None where anything may be chosen.
 
     `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the loop may walk (-1: none); `franges`: loop
-    counts. `budget` is in seconds; `jobs` None is one a core. Lists are taken for tuples.
+    counts. `rules` are files and folders of laws besides the packaged ones, after those that MIRAGE_EG_RULES names; `without`
+    are packaged theories to leave out. `budget` is in seconds; `jobs` None is one a core. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -38,6 +41,7 @@ class Options:
     jobs: int | None = None
     budget: float | None = None
     rules: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     griddims: tuple[Map, ...] | None = None
     blockdims: tuple[Map, ...] | None = None
     imaps: tuple[Map, ...] | None = None
@@ -68,10 +72,21 @@ class Options:
     def _check_rules(self) -> None:
         if isinstance(self.rules, str | Path):
             raise OptionError(f"rules: got the single path {str(self.rules)!r}, wanted a sequence of paths")
-        paths = tuple(str(path) for path in self.rules)
-        for path in paths:
-            if not Path(path).is_file():
-                raise OptionError(f"rules: no such file: {path}")
+        if isinstance(self.without, str):
+            raise OptionError(f"without: got the single name {self.without!r}, wanted a sequence of names")
+        named = os.environ.get(RULES_VARIABLE, "").split(os.pathsep)
+        paths = tuple(dict.fromkeys([*filter(None, named), *map(str, self.rules)]))
+        if paths or self.without:
+            from mirage_eg.rulebook import packaged_names  # brings egglog, which most commands can do without
+
+            theories = packaged_names(self.domain)
+            for path in paths:
+                if not os.path.exists(path) and path not in theories:
+                    raise OptionError(f"rules: no such file or folder: {path}")
+            for name in self.without:
+                if name not in theories:
+                    raise OptionError(f"without: got {name!r}, wanted a theory: {', '.join(theories)}")
+        object.__setattr__(self, "without", tuple(self.without))
         object.__setattr__(self, "rules", paths)
 
     def _restrict(self, name: str, entries: list[Any]) -> None:

@@ -8,7 +8,8 @@ In the indexed domain the class of the target holds proofs of equality; in the a
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from time import perf_counter
@@ -16,7 +17,9 @@ from time import perf_counter
 from egglog import bindings
 
 from mirage_eg.expression import Constant, Expression, Term
+from mirage_eg.ir.errors import RuleError
 from mirage_eg.rulebook import OWN_RULESET, Rulebook
+from mirage_eg.worker import Worker
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
 UNUSED = -1  # the class of an input that no output depends on
@@ -71,14 +74,67 @@ class Oracle:
 _SPAN = bindings.EgglogSpan(bindings.SrcFile("target", ""), 0, 0)
 
 
+Note = Callable[[tuple[int, int, dict[str, int]]], None]  # receives iterations, nodes and matches per law so far
+Build = Callable[[Expression], Oracle]
+
+
 def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None = None) -> Oracle:
-    """Saturate the target's e-graph and freeze it."""
+    """Saturate the target's e-graph and freeze it.
+
+    Raises:
+        RuleError: user rules hit a limit of time, nodes, iterations or memory; the message names the law that matches most.
+    """
+    with oracle_builder(rulebook, limits) as build:
+        return build(target)
+
+
+@contextmanager
+def oracle_builder(rulebook: Rulebook, limits: Limits | None = None) -> Iterator[Build]:
+    """`build_oracle` for many targets: user rules share one worker process, packaged rules need none."""
     limits = limits or Limits()
+    if rulebook.packaged:
+        yield lambda target: saturate(rulebook, target, limits)
+        return
+    with Worker() as worker:
+        yield lambda target: _build_in(worker, rulebook, target, limits)
+
+
+def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits) -> Oracle:
+    last: tuple[int, int, dict[str, int]] = (0, 0, {})
+
+    def hear(note: tuple[int, int, dict[str, int]]) -> None:
+        nonlocal last
+        last = note
+
+    def blame() -> str:
+        iterations, nodes, matches = last
+        return f" in iteration {iterations + 1}, at {nodes:,} nodes{_blame(rulebook, matches)}"
+
+    paths = ", ".join(theory.path for theory in rulebook.theories if not theory.packaged)
+    what = f"{paths}: saturation"
+    seconds = limits.seconds + 5.0  # a worker that can still count iterations stops by itself
+    oracle: Oracle = worker.call(saturate, rulebook, target, limits, seconds=seconds, what=what, on_note=hear, explain=blame)
+    if oracle.saturation.stopped is not None:
+        raise RuleError(f"{what} {oracle.saturation.stopped}{_blame(rulebook, dict(oracle.saturation.matches))}")
+    return oracle
+
+
+def _blame(rulebook: Rulebook, matches: dict[str, int]) -> str:
+    """The law with the most matches, of the user's own if one of them matched at all."""
+    own = [law for theory in rulebook.theories if not theory.packaged for law in theory.laws if matches.get(law.name)]
+    law = max(own or rulebook.laws, key=lambda law: matches.get(law.name, 0))
+    if not matches.get(law.name):
+        return ""
+    return f"; the law with the most matches is {law.name!r} ({law.place}) with {matches[law.name]:,}; does it feed itself?"
+
+
+def saturate(rulebook: Rulebook, target: Expression, limits: Limits, note: Note | None = None) -> Oracle:
+    """The same in this process, whatever the rules; `note` hears of every iteration."""
     start = perf_counter()
     egraph = rulebook.new_egraph()
     egraph.set_report_level(bindings.TimeOnly())
-    _insert(egraph, rulebook.domain, target)
-    iterations, stopped, growth, matches = _saturate(egraph, limits, start)
+    insert(egraph, rulebook.domain, target)
+    iterations, stopped, growth, matches = _saturate(egraph, limits, start, note)
     for output in target.outputs:
         egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, _call("below", bindings.Var(_SPAN, f"$t{output}")))))
     closure = bindings.RunSchedule(bindings.Saturate(_SPAN, bindings.Run(_SPAN, bindings.RunConfig("subexpression", None))))
@@ -116,7 +172,8 @@ def _constant(value: Constant) -> bindings._Expr:
             return bindings.Lit(_SPAN, bindings.Int(value))
 
 
-def _insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
+def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
+    """Add the target's terms, named $t0, $t1, …, and what the domain wants to know of its inputs."""
     commands: list[bindings._Command] = []
 
     def act(action: bindings._Action) -> None:
@@ -153,7 +210,9 @@ def _prime_factors(size: Constant) -> Iterable[int]:
             divisor += 1
 
 
-def _saturate(egraph: bindings.EGraph, limits: Limits, start: float) -> tuple[int, str | None, list[int], Counter[str]]:
+def _saturate(
+    egraph: bindings.EGraph, limits: Limits, start: float, note: Note | None
+) -> tuple[int, str | None, list[int], Counter[str]]:
     """Iteration by iteration, because a running saturation cannot be interrupted."""
     step = bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(OWN_RULESET, None)))
     growth: list[int] = []
@@ -163,6 +222,8 @@ def _saturate(egraph: bindings.EGraph, limits: Limits, start: float) -> tuple[in
         assert isinstance(output, bindings.RunScheduleOutput)
         matches.update({law: count for law, count in output.report.num_matches_per_rule.items() if count})
         growth.append(_count(egraph))
+        if note is not None:
+            note((iteration, growth[-1], dict(matches)))
         if not output.report.updated:
             return iteration, None, growth, matches
         if growth[-1] > limits.nodes:

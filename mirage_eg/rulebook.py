@@ -5,8 +5,9 @@ the same name, and type-checks each command on a fresh e-graph, so that a mistak
 """
 
 import hashlib
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,21 +17,24 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.ir.errors import RuleError
+from mirage_eg.laws import Law, Signature, read_law, read_signatures
+from mirage_eg.worker import in_worker
 
 DOMAINS = ("indexed", "abstract")
 OWN_RULESET = "equivalence"  # what a law without :ruleset joins
+
+LARGEST_FILE = 100_000  # characters
+CHECKING_SECONDS = 30.0
 
 Command = Any  # a command object of egglog.bindings; the union has no public name
 
 _ALLOWED = (
     bindings.Sort,
     bindings.Datatype,
-    bindings.Datatypes,
     bindings.Constructor,
     bindings.Relation,
     bindings.FunctionCommand,
     bindings.AddRuleset,
-    bindings.UnstableCombinedRuleset,
     bindings.RewriteCommand,
     bindings.BiRewriteCommand,
     bindings.RuleCommand,
@@ -39,22 +43,22 @@ _LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleComman
 _ERROR = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of [^:]*: (?P<rest>.*)$", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
-    """One rewrite, birewrite or rule."""
-
-    name: str
-    place: str  # path:line
-    text: str
+_HEADER = re.compile(r"^;\s*(?P<key>domain|default):\s*(?P<value>\w+)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """One rule file."""
+    """One rule file; `packaged` if it came with the package."""
 
     path: str
     text: str
     laws: tuple[Law, ...]
+    packaged: bool
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return theory_name(self.path)
 
     @property
     def sha256(self) -> str:
@@ -68,64 +72,139 @@ class Rulebook:
 
     domain: str
     theories: tuple[Theory, ...]
+    signatures: Mapping[str, Signature]  # of all constructors, relations and functions
 
     @property
     def laws(self) -> tuple[Law, ...]:
         """All laws in load order."""
         return tuple(law for theory in self.theories for law in theory.laws)
 
-    def new_egraph(self) -> bindings.EGraph:
-        """A fresh e-graph that knows the declarations and laws."""
+    @property
+    def packaged(self) -> bool:
+        """Whether all theories came with the package; others run under limits in a process of their own."""
+        return all(theory.packaged for theory in self.theories)
+
+    def new_egraph(self, without: frozenset[str] = frozenset()) -> bindings.EGraph:
+        """A fresh e-graph that knows the declarations, and the laws but those named in `without`."""
         egraph = bindings.EGraph()
         for theory in self.theories:
-            egraph.run_program(*(command for command, _ in _commands(egraph, theory.path, theory.text)))
+            commands = (command for command, _ in _commands(egraph, theory.path, theory.text))
+            egraph.run_program(*(it for it in commands if not isinstance(it, _LAWS) or _core(it).name not in without))
         return egraph
 
 
-def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = ()) -> Rulebook:
-    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name) and then `extra` files or folders of such.
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    text: str
+    packaged: bool
+
+
+def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
+    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name), but those named in `without`, and then `extra`.
+
+    `extra` holds files, folders of files (those whose header names another domain are left out), and names of packaged
+    theories that are off by default. Whatever did not come with the package is type-checked in a process of its own.
 
     Raises:
         RuleError: `path:line: what is wrong`.
     """
     if domain not in DOMAINS:
         raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
-    packaged = _packaged(domain)
-    if not extra:
-        return packaged
-    return _check(domain, [(theory.path, theory.text) for theory in packaged.theories] + list(_read(extra)))
+    shelf = {theory_name(file.path): file for file in packaged_files(domain)}
+    for name in without:
+        if name not in shelf:
+            raise RuleError(f"got theory {name!r}, wanted one of {', '.join(shelf)}")
+    files = [file for name, file in shelf.items() if name not in without and header(file.text, "default") != "off"]
+    if not extra and not without:
+        return _packaged(domain)
+    for file in (found for path in extra for found in _find(path, domain, shelf)):
+        if file not in files:
+            files.append(file)
+    return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files)
+
+
+def packaged_names(domain: str) -> tuple[str, ...]:
+    """The names of all theories of a domain that came with the package, those that are off by default too."""
+    return tuple(theory_name(file.path) for file in packaged_files(domain))
+
+
+def theory_name(path: str) -> str:
+    """The name by which a packaged theory is switched on or off: its file's, without the ending."""
+    return Path(path).stem
+
+
+def header(text: str, key: str) -> str | None:
+    """The value of `; key: value` in the comments at the head of a rule file."""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(";"):
+            return None
+        if (match := _HEADER.match(line)) and match["key"] == key:
+            return match["value"]
+    return None
+
+
+@cache
+def packaged_files(domain: str) -> tuple[_File, ...]:
+    """The rule files of a domain that came with the package, by name."""
+    folder = resources.files("mirage_eg") / "rules" / domain
+    files = sorted((item for item in folder.iterdir() if item.name.endswith(".egg")), key=lambda item: item.name)
+    return tuple(_File(f"rules/{domain}/{item.name}", item.read_text(encoding="utf-8"), True) for item in files)
 
 
 @cache
 def _packaged(domain: str) -> Rulebook:
-    folder = resources.files("mirage_eg") / "rules" / domain
-    files = sorted((item for item in folder.iterdir() if item.name.endswith(".egg")), key=lambda item: item.name)
-    return _check(domain, [(f"rules/{domain}/{item.name}", item.read_text(encoding="utf-8")) for item in files])
+    return _check(domain, [file for file in packaged_files(domain) if header(file.text, "default") != "off"])
 
 
-def _read(paths: Iterable[str | Path]) -> Iterable[tuple[str, str]]:
-    for path in map(Path, paths):
-        files = sorted(path.glob("*.egg")) if path.is_dir() else [path]
-        if not files:
-            raise RuleError(f"{path}: the folder holds no .egg file")
-        for file in files:
-            try:
-                yield str(file), file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise RuleError(f"{file}: cannot be read: {error}") from None
+def _find(path: str | Path, domain: str, shelf: Mapping[str, _File]) -> Iterator[_File]:
+    if str(path) in shelf and not os.path.exists(path):
+        yield shelf[str(path)]
+        return
+    for file in read_files(path):
+        named = header(file.text, "domain")
+        if named is not None and named not in DOMAINS:
+            raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(DOMAINS)}")
+        if named in (None, domain):
+            yield next((known for known in shelf.values() if known.text == file.text), file)
+        elif not Path(path).is_dir():
+            raise RuleError(f"{file.path}:1: got laws of the {named} domain, wanted the {domain} one; choose it with --domain")
 
 
-def _check(domain: str, files: Sequence[tuple[str, str]]) -> Rulebook:
+def read_files(path: str | Path) -> Iterator[_File]:
+    """The file, or the .egg files of a folder by name."""
+    path = Path(path)
+    files = sorted(path.glob("*.egg")) if path.is_dir() else [path]
+    if not files:
+        raise RuleError(f"{path}: the folder holds no .egg file")
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RuleError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        if len(text) > LARGEST_FILE:  # parsing takes the square of the length
+            raise RuleError(f"{file}:1: got {len(text):,} characters, wanted at most {LARGEST_FILE:,}; split the file")
+        yield _File(str(file), text, False)
+
+
+def _check_in_worker(domain: str, files: Sequence[_File]) -> Rulebook:
+    paths = ", ".join(file.path for file in files if not file.packaged)
+    rulebook: Rulebook = in_worker(_check, domain, files, seconds=CHECKING_SECONDS, what=f"{paths}:1: reading the rules")
+    return rulebook
+
+
+def _check(domain: str, files: Sequence[_File]) -> Rulebook:
     egraph = bindings.EGraph()
     places: dict[str, str] = {}
+    signatures: dict[str, Signature] = {}
     theories = []
-    for path, text in files:
+    for file in files:
         laws = []
-        for command, place in _commands(egraph, path, text):
+        for command, place in _commands(egraph, file.path, file.text):
             if not isinstance(command, _ALLOWED):
                 raise RuleError(f"{place}: {_hint(command)}")
             if isinstance(command, _LAWS):
-                law = Law(_core(command).name, place, _source(command))
+                law = read_law(command, place, _source(command))
                 if law.name in places:
                     raise RuleError(f"{place}: a law named {law.name!r} stands already at {places[law.name]}; rename one")
                 places[law.name] = place
@@ -133,9 +212,10 @@ def _check(domain: str, files: Sequence[tuple[str, str]]) -> Rulebook:
             try:
                 egraph.run_program(command)
             except bindings.EggSmolError as error:
-                raise RuleError(_located(error, path)) from None
-        theories.append(Theory(path, text, tuple(laws)))
-    return Rulebook(domain, tuple(theories))
+                raise RuleError(_located(error, file.path)) from None
+            signatures.update(read_signatures(command))
+        theories.append(Theory(file.path, file.text, tuple(laws), file.packaged))
+    return Rulebook(domain, tuple(theories), signatures)
 
 
 def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:

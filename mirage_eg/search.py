@@ -13,7 +13,7 @@ from time import perf_counter
 from mirage_eg.expression import Split, express, splits
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import Limits, Saturation, build_oracle
+from mirage_eg.oracle import Limits, Saturation, oracle_builder
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.space import LOOP, Item, Load, Space, Step, Structure, Value, distances, input_values
 
@@ -67,27 +67,28 @@ def search(
     found: list[Structure] = []
     records: list[SplitRecord] = []
     choices = splits(axes)
-    for done, split in enumerate(choices, 1):
-        began = perf_counter()
-        oracle = build_oracle(rulebook, express(program, axes, split, rulebook.domain), saturation)
-        explorers = []
-        for whole in (None, *_loaded_twice(program, axes, split)):
-            explorer = _Explorer(Space(program, axes, split, rulebook.domain, oracle, whole), limits, deadline)
-            found += explorer.run()
-            explorers.append(explorer)
-        records.append(
-            SplitRecord(
-                split.show(axes),
-                oracle.saturation,
-                sum(explorer.visited for explorer in explorers),
-                dict(sum((explorer.pruned for explorer in explorers), Counter())),
-                sum(explorer.found for explorer in explorers),
-                all(explorer.complete for explorer in explorers),
-                perf_counter() - began,
+    with oracle_builder(rulebook, saturation) as build:
+        for done, split in enumerate(choices, 1):
+            began = perf_counter()
+            oracle = build(express(program, axes, split, rulebook.domain))
+            explorers = []
+            for whole in (None, *_loaded_twice(program, axes, split)):
+                explorer = _Explorer(Space(program, axes, split, rulebook.domain, oracle, whole), limits, deadline)
+                found += explorer.run()
+                explorers.append(explorer)
+            records.append(
+                SplitRecord(
+                    split.show(axes),
+                    oracle.saturation,
+                    sum(explorer.visited for explorer in explorers),
+                    dict(sum((explorer.pruned for explorer in explorers), Counter())),
+                    sum(explorer.found for explorer in explorers),
+                    all(explorer.complete for explorer in explorers),
+                    perf_counter() - began,
+                )
             )
-        )
-        if on_progress is not None:
-            on_progress(done, len(choices), len(found))
+            if on_progress is not None:
+                on_progress(done, len(choices), len(found))
     found.sort(key=lambda structure: structure.ops)
     return SearchResult(tuple(found), tuple(records), perf_counter() - start)
 

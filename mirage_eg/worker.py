@@ -1,0 +1,127 @@
+"""A process of its own for work that may not end or may take all memory: user rule files.
+
+The worker is a fresh interpreter (no fork: an e-graph does not survive one; no multiprocessing: it would run the caller's
+script again). Its address space is limited, it dies with its parent, and whoever leaves the `with` block kills it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from mirage_eg.ir.errors import RuleError
+
+ADDRESS_SPACE = 4 * 2**30  # bytes, the interpreter's own share included
+_PR_SET_PDEATHSIG = 1
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mirage_eg.worker import serve; serve(int(sys.argv[2]))"
+
+Send = Callable[[str, Any], None]
+
+
+class Worker:
+    """One process; `call` runs functions of importable modules in it, one after the other."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+            )
+        self._connection = Connection(ours.detach())
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the process and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+        self._stderr.close()
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        seconds: float,
+        what: str,
+        on_note: Callable[[Any], None] | None = None,
+        explain: Callable[[], str] = str,
+    ) -> Any:
+        """`function(*arguments)`, with a further argument `note` if `on_note` is given, which receives what it is told.
+
+        Raises:
+            RuleError: it took more than `seconds` or more memory than allowed; the message starts with `what`, ends with
+                `explain()`.
+        """
+        deadline = monotonic() + seconds
+        try:
+            self._connection.send((function, arguments, on_note is not None))
+            while self._connection.poll(max(0.0, deadline - monotonic())):
+                kind, value = self._connection.recv()
+                if kind == "result":
+                    return value
+                if kind == "error":
+                    raise value
+                if on_note is not None:
+                    on_note(value)
+        except (EOFError, ConnectionError):
+            raise RuleError(f"{what} {self._cause()}{explain()}") from None
+        except MemoryError:
+            raise RuleError(f"{what} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed{explain()}") from None
+        raise RuleError(f"{what} stopped after {seconds:g} s{explain()}")
+
+    def _cause(self) -> str:
+        code = self._process.wait()
+        self._stderr.seek(0)
+        words = self._stderr.read().decode(errors="replace").split("\n")
+        if any("memory allocation" in line or "MemoryError" in line for line in words):
+            return f"needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed"
+        last = next((line.strip() for line in reversed(words) if line.strip()), "no message")
+        return f"ended its process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'}: {last[:200]})"
+
+
+def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, what: str) -> Any:
+    """`function(*arguments)` in a worker that serves this call alone."""
+    with Worker() as worker:
+        return worker.call(function, *arguments, seconds=seconds, what=what)
+
+
+def serve(descriptor: int) -> None:
+    """The worker's side: answer calls until the parent closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    connection = Connection(descriptor)
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            function, arguments, notes = connection.recv()
+            note = (lambda value: connection.send(("note", value)),) if notes else ()
+            try:
+                answer = ("result", function(*arguments, *note))
+            except (RuleError, MemoryError) as error:
+                answer = ("error", error)
+            connection.send(answer)
+    os._exit(0)
