@@ -2,8 +2,8 @@
 
 A block graph is evaluated without a Python loop over blocks or iterations: a tile value is an array with leading dims
 (grid dims …, F), of extent 1 where it does not vary, and ops broadcast over them. A loader is a reshape and a transpose, an
-accumulator a reduction over F, a saver the inverse of a loader. Block graphs whose tiles would not fit are evaluated in slices
-of the grid.
+accumulator a reduction over F, a saver the inverse of a loader. What would not fit into memory is evaluated in slices: block
+graphs of the grid, programs of an axis that nothing reduces (`backends.slices`).
 
     F   extent of the loop        lead   number of leading dims: grid dims and F in a block graph, else 0
 """
@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, assert_never
 import numpy as np
 
 from mirage_eg.backends.algebra import Algebra
+from mirage_eg.backends.slices import Cut, DimWindow, cut
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
@@ -26,11 +27,15 @@ V = TypeVar("V")
 Window = tuple[tuple[int, int], ...]  # for each grid dim the first block and the one behind the last
 
 SLICE_ELEMENTS = 1 << 24
-"""A block graph with a larger value (all its tiles together, in elements) is evaluated in slices of its grid."""
+"""A graph with a larger value (all its tiles together, in elements) is evaluated in slices."""
 
 
-def evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int = SLICE_ELEMENTS) -> list[V]:
+def evaluate(
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int = SLICE_ELEMENTS, rounded: bool = False
+) -> list[V]:
     """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
+
+    `rounded` says that the inputs are already as memory holds them in their types.
 
     Raises:
         GraphError: the number or the shapes of the inputs are not those of the graph.
@@ -41,18 +46,41 @@ def evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_eleme
     for name, value, want in zip(graph.input_names, inputs, wanted, strict=True):
         if algebra.shape(value) != want.shape:
             raise GraphError(f"got {text(algebra.shape(value))} as input {name}, wanted {text(want.shape)}")
-    stored = [algebra.cast(value, want.dtype) for value, want in zip(inputs, wanted, strict=True)]
-    return _evaluate(graph, stored, algebra, slice_elements, 0)
+    if not rounded:
+        inputs = [algebra.cast(value, want.dtype) for value, want in zip(inputs, wanted, strict=True)]
+    return _evaluate(graph, inputs, algebra, slice_elements, 0)
 
 
 def _evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int) -> list[V]:
     match graph.level:
-        case Level.KERNEL | Level.THREAD:
+        case Level.KERNEL:
+            plan = cut(graph, slice_elements)
+            return _Run(graph, algebra, slice_elements, lead).outputs(inputs) if plan is None else _cut(plan, inputs, algebra)
+        case Level.THREAD:
             return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
         case Level.BLOCK:
             return _block(graph, inputs, algebra, slice_elements)
         case _:
             assert_never(graph.level)
+
+
+def _cut(plan: Cut, inputs: Sequence[V], algebra: Algebra[V]) -> list[V]:
+    """A program piece by piece along one of its axes."""
+    results = []
+    for piece in plan.pieces:
+        windows = [
+            value if index is None else _windowed(algebra, value, index)
+            for value, index in zip(inputs, piece.windows, strict=True)
+        ]
+        results.append(_Run(piece.graph, algebra, 0, 0).outputs(windows))
+    return [algebra.join(pieces, dim) for dim, pieces in zip(plan.output_dims, zip(*results, strict=True), strict=True)]
+
+
+def _windowed(algebra: Algebra[V], x: V, window: DimWindow) -> V:
+    dim, start, stop = window
+    shape = algebra.shape(x)
+    index = (slice(None),) * dim + (slice(start, stop),)
+    return algebra.view(x, (*shape[:dim], stop - start, *shape[dim + 1 :]), lambda array: array[index])
 
 
 def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int) -> list[V]:
@@ -102,6 +130,7 @@ class _Run(Generic[V]):
             for operand in item.operands:
                 uses[operand] += 1
         values: list[Any] = []
+        exact: list[bool] = []  # as memory holds it in its type: a matrix unit changes nothing about it
         results: list[V] = []
         given = iter(inputs)
         for item in graph.nodes:
@@ -112,8 +141,12 @@ class _Run(Generic[V]):
                 results.append(self.algebra.cast(operands[0], DType(dtype)) if dtype else operands[0])
             elif item.op == "input":
                 values.append(self._load(item, next(given)))
+                exact.append(graph.level is not Level.THREAD)
             else:
-                values += self._node(item, operands, len(values))
+                moved = OPS[item.op].kind is Kind.REARRANGEMENT and all(exact[i] for i in item.operands)
+                made = self._node(item, operands, [exact[i] for i in item.operands], len(values))
+                exact += [moved or graph.level is Level.KERNEL] * len(made)
+                values += made
             for operand in item.operands:
                 uses[operand] -= 1
                 if not uses[operand]:
@@ -125,12 +158,13 @@ class _Run(Generic[V]):
             return x
         return _load(self.algebra, x, item["imap"], item.get("fmap", REPLICATED), self.graph.grid, self.graph.loop, self.window)
 
-    def _node(self, item: Node, operands: list[V], place: int) -> list[V]:
+    def _node(self, item: Node, operands: list[V], exact: Sequence[bool], place: int) -> list[V]:
         if OPS[item.op].kind is Kind.GRAPH:
             return _evaluate(item["graph"], operands, self.algebra, self.slice_elements, self.lead)
         if item.op == "matmul":  # a matrix unit takes its operands in their own type
             operands = [
-                self.algebra.cast(value, self.graph.types[i].dtype) for value, i in zip(operands, item.operands, strict=True)
+                value if stored else self.algebra.cast(value, self.graph.types[i].dtype)
+                for value, stored, i in zip(operands, exact, item.operands, strict=True)
             ]
         result = self._apply(item.op, *operands, **item.mapping)
         # Kernel-level values live in memory, tiles and registers in the precision that the algebra computes in.

@@ -10,13 +10,14 @@ not exist (r of an exp) is a keyed random function of the one above it, and `Fie
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.meanings import ELEMENTWISE, Component, Draw, affine, either
-from mirage_eg.backends.modular import PRIMES
+from mirage_eg.backends.modular import PIECE_ELEMENTS, PRIMES
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
@@ -32,6 +33,7 @@ class FieldValue:
     levels: int  # components that exist; always at least one
     unfaithful: frozenset[str]  # ops behind this value that obey other laws here than for numbers
     plan: "Callable[[int], Plan]"
+    factors: "tuple[FieldValue, FieldValue] | None" = None  # of a matrix product
 
 
 Wanted = tuple[FieldValue, int]
@@ -56,8 +58,8 @@ class FieldAlgebra:
         def drawn(k: int) -> Component:
             residues = kept[k] if k in kept else self._uniform(place, k, shape)
             if keep:
-                kept[k] = residues.astype(np.float32, copy=False)  # half the memory, and exact below 2^24
-            return Component(residues.astype(np.float64, copy=False))
+                kept[k] = residues
+            return Component(residues)
 
         return FieldValue(shape, len(PRIMES), NOTHING, lambda k: ((), lambda: drawn(k)))
 
@@ -67,10 +69,13 @@ class FieldAlgebra:
         return FieldValue(shape, len(components), NOTHING, lambda k: ((), lambda: components[k]))
 
     def _uniform(self, place: int, k: int, shape: Shape) -> Array:
+        """Float32: half the memory, exact below 2^24, and made wide by whatever computes with them."""
         generator = np.random.Generator(np.random.SFC64(self.draw.key("input", place, k)))
-        numbers = generator.random(shape)
-        numbers *= PRIMES[k]
-        return self.draw.xp.asarray(np.floor(numbers, out=numbers))
+        numbers = np.empty(prod(shape), np.float32)
+        for start in range(0, numbers.size, PIECE_ELEMENTS):
+            piece = numbers[start : start + PIECE_ELEMENTS]
+            piece[:] = np.floor(generator.random(piece.size) * PRIMES[k])
+        return self.draw.xp.asarray(numbers.reshape(shape))
 
     def shape(self, x: FieldValue) -> Shape:
         """Extents of x."""
@@ -89,7 +94,7 @@ class FieldAlgebra:
 
         def plan(k: int) -> Plan:
             reads = [(operands[i], k + below) for i, below in meaning.reads]
-            return reads, lambda *components: meaning.compute(draw, k, attributes, components)
+            return reads, lambda *components: meaning.compute(draw, k, attributes, [_wide(x) for x in components])
 
         return FieldValue(_broadcast(operands), max(1, levels), unfaithful, plan)
 
@@ -97,14 +102,36 @@ class FieldAlgebra:
         """Sums and means are exact; the maximum is the largest under a keyed random total order of each component."""
         rank = len(x.shape)
         kept = tuple(1 if place - rank in axes else extent for place, extent in enumerate(x.shape))
-        count = 1
-        for axis in axes:
-            count *= x.shape[axis]
+        count = prod(x.shape[axis] for axis in axes)
+        linear = kind in ("sum", "mean") and len(axes) == 1 and axes[0] < -2 and count > 1
+        if x.factors and linear and all(factor.shape[axes[0]] == count for factor in x.factors):
+            total = self._contracted(x.factors, axes[0], kept)
+            return total if kind == "sum" else self.elementwise("scale", [total], {"factor": Fraction(1, count)})
 
         def plan(k: int) -> Plan:
-            return [(x, k)], lambda component: self._reduced(kind, component, axes, count, k)
+            return [(x, k)], lambda component: self._reduced(kind, _wide(component), axes, count, k)
 
         return FieldValue(kept, x.levels, x.unfaithful | {kind} if kind == "max" else x.unfaithful, plan)
+
+    def _contracted(self, factors: "tuple[FieldValue, FieldValue]", axis: int, kept: Shape) -> FieldValue:
+        """Σ_f Σ_k x[f, m, k] · y[f, k, n] as one product over (f, k): a loop's sum of products, without the products."""
+
+        def rows(array: Array) -> Array:  # […, f, …, m, k] as […, m, (f, k)]
+            moved = np.moveaxis(array, axis, -2)
+            return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
+
+        def columns(array: Array) -> Array:  # […, f, …, k, n] as […, (f, k), n]
+            moved = np.moveaxis(array, axis, -3)
+            return moved.reshape(*moved.shape[:-3], moved.shape[-3] * moved.shape[-2], moved.shape[-1])
+
+        def shape(x: FieldValue, f: int) -> Shape:
+            extents = list(x.shape)
+            extents[f] *= extents.pop(axis)
+            return tuple(extents)
+
+        x, y = factors
+        product = self.matmul(self.view(x, shape(x, -1), rows), self.view(y, shape(y, -2), columns))
+        return self.view(product, kept, lambda array: array.reshape(kept))
 
     def _reduced(self, kind: str, x: Component, axes: tuple[int, ...], count: int, k: int) -> Component:
         modulus = self.draw.modulus(k)
@@ -126,7 +153,7 @@ class FieldAlgebra:
         shape = (*broadcast((x.shape[:-2], y.shape[:-2]), {}), x.shape[-2], y.shape[-1])
 
         def compute(left: Component, right: Component, k: int) -> Component:
-            residues = self.draw.modulus(k).matmul(left.residues, right.residues)
+            residues = self.draw.modulus(k).matmul(_wide(left).residues, _wide(right).residues)
             rows = None if left.undefined is None else left.undefined.any(axis=-1, keepdims=True)
             columns = None if right.undefined is None else right.undefined.any(axis=-2, keepdims=True)
             undefined = either(rows, columns)
@@ -137,6 +164,7 @@ class FieldAlgebra:
             min(x.levels, y.levels),
             x.unfaithful | y.unfaithful,
             lambda k: ([(x, k), (y, k)], lambda left, right: compute(left, right, k)),
+            (x, y),
         )
 
     def rearrange(self, row: Op, operands: Sequence[FieldValue], lead: int, attributes: Attributes) -> FieldValue:
@@ -187,14 +215,14 @@ class FieldAlgebra:
                 readers[read] -= 1
                 if not readers[read]:
                     del results[read]
-        return [results[value, k] for value in values]
+        return [_wide(results[value, k]) for value in values]
 
     def _plan(self, wanted: Wanted) -> Plan:
         value, k = wanted
         if k < value.levels:
             return value.plan(k)
         # The component does not exist: a keyed random function of the one above it.
-        return [(value, k - 1)], lambda x: Component(self.draw.keyed(x.residues, k, "missing"), x.undefined)
+        return [(value, k - 1)], lambda x: Component(self.draw.keyed(_wide(x).residues, k, "missing"), x.undefined)
 
 
 def _demand(
@@ -221,6 +249,11 @@ def _demand(
 def _broadcast(operands: Sequence[FieldValue]) -> Shape:
     first = operands[0].shape
     return first if all(operand.shape == first for operand in operands) else broadcast([x.shape for x in operands], {})
+
+
+def _wide(component: Component) -> Component:
+    """In float64, for computing; drawn inputs and views of them stand in float32."""
+    return Component(component.residues.astype(np.float64, copy=False), component.undefined)
 
 
 def _mask(component: Component) -> Array:

@@ -36,17 +36,17 @@ class FloatAlgebra:
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """By the table ELEMENTWISE."""
         with np.errstate(all="ignore"):
-            return ELEMENTWISE[op](self.xp, *operands, **attributes)
+            return ELEMENTWISE[op](self.xp, *map(self._wide, operands), **attributes)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
         """In working precision."""
         with np.errstate(all="ignore"):
-            return REDUCTIONS[kind](x, axis=axes, keepdims=True)
+            return REDUCTIONS[kind](self._wide(x), axis=axes, keepdims=True)
 
     def matmul(self, x: Array, y: Array) -> Array:
         """Operands rounded by `cast` beforehand, accumulated in working precision."""
         with np.errstate(all="ignore"):
-            return self.xp.matmul(for_blas(self.xp, x), for_blas(self.xp, y))
+            return self.xp.matmul(for_blas(self.xp, self._wide(x)), for_blas(self.xp, self._wide(y)))
 
     def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """The op's own rule."""
@@ -62,14 +62,21 @@ class FloatAlgebra:
         return self.xp.concatenate(pieces, axis=axis)
 
     def cast(self, x: Array, dtype: DType) -> Array:
-        """In working precision, the value rounded to `dtype` where this algebra rounds."""
-        working = self.xp.dtype(str(self.working))
+        """The value rounded to `dtype` where this algebra rounds."""
         if not self.rounds or dtype is DType.float64 or dtype is self.working:
-            return x.astype(working, copy=False)
+            return x
         with np.errstate(over="ignore", invalid="ignore"):
-            if dtype is DType.bfloat16:
-                return _round_to_bfloat16(self.xp, x.astype(self.xp.float32, copy=False)).astype(working, copy=False)
-            return x.astype(self.xp.dtype(str(dtype))).astype(working)
+            match dtype:
+                case DType.bfloat16:
+                    return self._wide(_round_to_bfloat16(self.xp, x.astype(self.xp.float32, copy=False)))
+                case DType.float16 if self.xp is np and x.dtype == np.float32:
+                    return self._wide(_round_to_float16(x))
+                case _:
+                    return self._wide(x.astype(self.xp.dtype(str(dtype))))
+
+    def _wide(self, x: Array) -> Array:
+        """x in working precision; an input may stand in memory in a narrower type until something computes with it."""
+        return x.astype(self.xp.dtype(str(self.working)), copy=False)
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
@@ -80,6 +87,36 @@ def for_blas(xp: Any, x: Array) -> Array:
     last = [(extent, stride) for extent, stride in zip(x.shape[-2:], x.strides[-2:], strict=True) if extent > 1]
     dense = len(last) < 2 or any(stride == x.itemsize for _, stride in last)
     return x if dense and all(stride for _, stride in last) else xp.ascontiguousarray(x)
+
+
+_HALF_PIECE = 1 << 15  # so that the temporaries of a piece stay in the cache
+
+
+def _round_to_float16(x: Array) -> Array:
+    """float32 rounded to the nearest float16, ties to even, several times faster than NumPy's conversion there and back.
+
+    Where float16 is normal it has 13 bits less than float32; other numbers (subnormal, too large, not finite) go NumPy's way.
+    """
+    flat = np.ascontiguousarray(x).reshape(-1)
+    result = np.empty_like(flat)
+    for start in range(0, flat.size, _HALF_PIECE):
+        piece = flat[start : start + _HALF_PIECE]
+        bits = piece.view(np.uint32)
+        rounded = bits >> np.uint32(13)
+        rounded &= np.uint32(1)
+        rounded += np.uint32(0xFFF)
+        rounded += bits
+        rounded &= np.uint32(0xFFFFE000)
+        result[start : start + _HALF_PIECE] = rounded.view(np.float32)
+        size = np.abs(piece)
+        if not (size.min() >= _LEAST_NORMAL_HALF and size.max() < _OVERFLOWS_HALF):
+            special = ~((size >= _LEAST_NORMAL_HALF) & (size < _OVERFLOWS_HALF))
+            result[start : start + _HALF_PIECE][special] = piece[special].astype(np.float16)
+    return result.reshape(x.shape)
+
+
+_LEAST_NORMAL_HALF = np.float32(2.0**-14)
+_OVERFLOWS_HALF = np.float32(65520)
 
 
 def _round_to_bfloat16(xp: Any, x: Array) -> Array:

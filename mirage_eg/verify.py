@@ -27,7 +27,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
-KEPT_ELEMENTS = 1 << 25  # inputs of a program up to this many elements are kept between candidates, larger ones drawn again
+KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept between candidates, larger ones drawn again
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
 COARSE = frozenset({"max", "sqrt", "rsqrt", "pow"})  # a wrong maximum or sign is right by chance at one element in two
 COARSE_COMPARISONS = 64  # so at least so many elements are compared where there are such ops
@@ -110,6 +110,7 @@ class Reference:
         if draws < 1:
             raise GraphError(f"got {draws} draws, wanted at least one")
         self.program, self.seed, self.xp = program, seed, xp
+        self._primitive = expand(program)
         self._shapes = [kind.shape for kind in program.input_types]
         self._keep = sum(map(prod, self._shapes)) <= KEPT_ELEMENTS
         self._fields: dict[int, _FieldDraw] = {}
@@ -174,7 +175,7 @@ class Reference:
         kernels = len([item for item in candidate.nodes if OPS[item.op].kind is not Kind.BOUNDARY])
         tolerance = 8 * coarsest * (1 + kernels) + 2 * max(map(longest_reduction, graphs)) * working.unit_roundoff
         draw = self._float("rounded")
-        got = evaluate(candidate, draw.inputs, FloatAlgebra(self.xp, working, rounds=True))
+        got = evaluate(candidate, draw.inputs, FloatAlgebra(self.xp, working, rounds=True), rounded=True)
         error, difference, finite = self._compare(got, draw.outputs, tolerance, True)
         return FloatCheck(difference is None and finite, error, tolerance, difference)
 
@@ -194,7 +195,7 @@ class Reference:
         if number not in self._fields:
             algebra = FieldAlgebra.of(self.seed, number, self.xp)
             inputs = [algebra.input(place, shape, self._keep) for place, shape in enumerate(self._shapes)]
-            values = evaluate(self.program, inputs, algebra)
+            values = evaluate(self._primitive, inputs, algebra)
             outputs = algebra.read(values)
             for name, output in zip(self.program.output_names, outputs, strict=True):
                 if _defined(output, output) < LEAST_COVERAGE * output.residues.size:
@@ -215,7 +216,7 @@ class Reference:
             rounding = FloatAlgebra(self.xp, DType.float32, rounds=True)
             types = self.program.input_types
             inputs = [rounding.cast(value, kind.dtype) for value, kind in zip(inputs, types, strict=True)]
-        draw = _FloatDraw(inputs, evaluate(self.program, inputs, FloatAlgebra(self.xp)))
+        draw = _FloatDraw(inputs, evaluate(self._primitive, inputs, FloatAlgebra(self.xp)))
         if self._keep:
             self._floats[name] = draw
         return draw
