@@ -1,0 +1,51 @@
+"""Elementwise ops to many digits, by mpmath: it confirms that two numbers which float64 calls different are different."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+
+DIGITS = 60
+Number = Any  # an mpf
+
+
+def number(value: Fraction) -> Number:
+    """An exact constant."""
+    return mpmath.mpf(value.numerator) / value.denominator
+
+
+def _real(value: Number) -> Number:
+    """Not-a-number where the result has left the real line."""
+    return value if isinstance(value, mpmath.mpf) else mpmath.nan
+
+
+def _sigmoid(x: Number) -> Number:
+    return 1 / (1 + mpmath.exp(-x))
+
+
+def _rsqrt(x: Number) -> Number:
+    return 1 / _real(mpmath.sqrt(x))
+
+
+# One row for each elementwise op; a test holds the keys equal to the op table's.
+ELEMENTWISE: Mapping[str, Callable[..., Number]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "exp": mpmath.exp,
+    "log": lambda x: _real(mpmath.log(x)),
+    "square": lambda x: x * x,
+    "sqrt": lambda x: _real(mpmath.sqrt(x)),
+    "rsqrt": _rsqrt,
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+    "gelu": lambda x: x * (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2,
+    "relu": lambda x: max(x, mpmath.mpf(0)),
+    "tanh": mpmath.tanh,
+    "pow": lambda x, exponent: _real(mpmath.power(x, number(exponent))),
+    "clamp": lambda x, low, high: min(max(x, number(low)), number(high)),
+    "scale": lambda x, factor: x * number(factor),
+    "shift": lambda x, offset: x + number(offset),
+}
