@@ -4,19 +4,14 @@ Results go to stdout, progress to stderr and only if that is a terminal. Bad inp
 """
 
 import contextlib
-import dataclasses
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,14 +24,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, Options
 from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program
+from mirage_eg.terminal import Job, JsonOption, console, json_line, plain, progress, record
 from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from mirage_eg.pipeline import Candidate, CompileRecord, Observer, Result
+    from mirage_eg.pipeline import Candidate, CompileRecord, Result
     from mirage_eg.verify import Verdict
-
-Job = Callable[[], int]  # what a command wants done; gives the exit code
-_WIDTH = 160  # columns of the table where stdout is no terminal
 
 
 # Newer releases of typer carry a copy of click of their own; in all of them this is the base class of BadParameter.
@@ -52,7 +45,6 @@ GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A ker
 BatchOption = Annotated[int, typer.Option(help="Batch size of a workload, or of program(batch).")]
 SeedOption = Annotated[int, typer.Option(help="Seed of every random choice.")]
 DrawsOption = Annotated[int, typer.Option(help="Independent random draws of a field check.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
 def main() -> NoReturn:
@@ -141,11 +133,11 @@ def optimize(
         check_writable(folder)
         from mirage_eg.pipeline import optimize as run
 
-        with _progress() as observer:
+        with progress() as observer:
             result = run(name, graph, options, observer)
         report = _write(result, folder)
         if as_json:
-            print(_json(report))
+            print(json_line(report))
         else:
             _print_result(result, report, folder)
         return 0
@@ -175,7 +167,7 @@ def verify(
         except GraphError as error:  # other inputs or outputs than the program's
             raise GraphError(f"{graph}: {error}") from None
         if as_json:
-            print(_json({"index": 0} | _record(verdict)))
+            print(json_line({"index": 0} | record(verdict)))
         else:
             _print_verdict(str(graph), verdict)
         return 0 if verdict.equal else 1
@@ -213,31 +205,6 @@ def _load(argument: str, batch: int) -> tuple[str, Graph]:
         return load_program(argument, batch)
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator["Observer"]:
-    """A bar for each stage on a terminal, else nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda stage, done, total, text: None
-        return
-    columns = (
-        TextColumn("{task.fields[stage]:<12}"),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def observe(stage: str, done: int, total: int | None, text: str) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task("", total=total, stage=stage, note="")
-            progress.update(tasks[stage], completed=done, total=total, note=text)
-
-        yield observe
-
-
 def _write(result: "Result", folder: Path) -> dict[str, Any]:
     """Write the folder of a run, report last, and give the report as written."""
     best = result.candidates[0]
@@ -253,7 +220,7 @@ def _write(result: "Result", folder: Path) -> dict[str, Any]:
     write_atomically(folder / "best.json", serialize.to_json(best.graph))
     write_atomically(folder / "best.py", best.source)
     report = dict(result.report) | {"best": dict(result.report["best"]) | {"source": str(folder / "best.py")}}
-    write_atomically(folder / "report.json", json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n")
+    write_atomically(folder / "report.json", json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
     return report
 
 
@@ -264,13 +231,11 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
         table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
     for rank, candidate in enumerate(result.candidates, 1):
         table.add_row(str(rank), *(Text(cell) for cell in _cells(candidate)))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    console.print(table)
+    out = console()
+    out.print(table)
     for note in report.get("notes", ()):
-        console.print(note, soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
+        out.print(note, soft_wrap=True, highlight=False, markup=False)
+    out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _cells(candidate: "Candidate") -> tuple[str, ...]:
@@ -311,33 +276,3 @@ def _print_verdict(source: str, verdict: "Verdict") -> None:
     print(f"{source}: {verdict.verdict} ({verdict.draws} draws, seed {verdict.seed}; {bound})")
     if verdict.difference is not None:
         print(f"  first difference at {verdict.difference}")
-
-
-def _record(value: Any) -> dict[str, Any]:
-    """The fields of a frozen record."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """The value in JSON's types; NaN and infinities, which JSON lacks, become null."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case None | bool() | int():
-            return value
-        case str() | Path() | Fraction():
-            return str(value)
-        case Mapping():
-            return {str(key): _plain(entry) for key, entry in value.items()}
-        case list() | tuple():
-            return [_plain(entry) for entry in value]
-        case _ if dataclasses.is_dataclass(value):
-            return {name: _plain(entry) for name, entry in _record(value).items()}
-        case _:
-            raise TypeError(f"got {value!r}, which JSON cannot hold")
