@@ -136,7 +136,7 @@ REFUSED = [
     ("optimize rmsnorm --budget 0", "budget: got 0.0"),
     ("optimize rmsnorm --budget nan", "budget: got nan"),
     ("optimize rmsnorm --config cnn", "config: got 'cnn', wanted one of attention, mlp, lora"),
-    ("optimize rmsnorm --rules none.egg", "rules: no such file: none.egg"),
+    ("optimize rmsnorm --rules none.egg", "rules: no such file or folder: none.egg"),
     ("optimize rmsnorm --out taken", "cannot be an output folder: taken is no folder"),
     ("optimize rmsnorm --out taken/below", "cannot be an output folder: taken is no folder"),
     ("optimize rmsnorm --out /proc/none", "/proc/none/rmsnorm: cannot be written"),
