@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mirage_eg import __version__
+from mirage_eg import __version__, cli_rules
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir import serialize
@@ -38,6 +38,8 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 app = typer.Typer(
     help="Superoptimize GPU tensor programs by equality saturation.", add_completion=False, pretty_exceptions_enable=False
 )
+
+app.add_typer(cli_rules.app, name="rules")
 
 _PROGRAM_HELP = f"A workload ({', '.join(WORKLOADS)}), a graph in JSON, or a Python file that defines program()."
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]

@@ -128,10 +128,12 @@ def _blame(rulebook: Rulebook, matches: dict[str, int]) -> str:
     return f"; the law with the most matches is {law.name!r} ({law.place}) with {matches[law.name]:,}; does it feed itself?"
 
 
-def saturate(rulebook: Rulebook, target: Expression, limits: Limits, note: Note | None = None) -> Oracle:
-    """The same in this process, whatever the rules; `note` hears of every iteration."""
+def saturate(
+    rulebook: Rulebook, target: Expression, limits: Limits, note: Note | None = None, without: frozenset[str] = frozenset()
+) -> Oracle:
+    """The same in this process, whatever the rules, but for the laws named in `without`; `note` hears of every iteration."""
     start = perf_counter()
-    egraph = rulebook.new_egraph()
+    egraph = rulebook.new_egraph(without)
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, rulebook.domain, target)
     iterations, stopped, growth, matches = _saturate(egraph, limits, start, note)

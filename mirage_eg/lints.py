@@ -1,0 +1,159 @@
+"""What may be wrong with a law that is true: it cancels, feeds itself, says nothing new, or leaves a sum unguarded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirage_eg.claims import Plan
+from mirage_eg.expression import op_of
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.laws import Apply, Law, Pattern, Variable, applications, variables
+from mirage_eg.oracle import UNUSED, Oracle
+
+
+class Level(StrEnum):
+    """How bad it is: an error makes `rules check` fail."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """One remark on a law or, where `place` is a path, on a file."""
+
+    level: Level
+    place: str
+    message: str
+
+
+def lint_law(plan: Plan, domain: str) -> Iterator[Lint]:
+    """What can be seen without an e-graph."""
+    law = plan.law
+    if law.subsumes:
+        yield Lint(Level.WARNING, law.place, ":subsume takes e-nodes away, so that the search may miss what rests on them")
+    for left, right in _directions(plan):
+        yield from _lint_cancellation(plan, left, right)
+        yield from _lint_expansion(law, left, right)
+    if domain == "indexed":
+        yield from _lint_guards(plan)
+
+
+def _directions(plan: Plan) -> Iterator[tuple[Pattern, Pattern]]:
+    """What is matched and what is made equal to it; a rule's union is such a pair, with its names written out."""
+    names = dict(plan.named)
+    for action in plan.law.actions:
+        if action.kind == "union":
+            left, right = (_written_out(argument, names) for argument in action.arguments)
+            yield left, right
+            if plan.law.form == "birewrite":
+                yield right, left
+
+
+def _written_out(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
+    match pattern:
+        case Variable(name) if name in names:
+            return _written_out(names[name], names)
+        case Apply(name, arguments):
+            return Apply(name, tuple(_written_out(argument, names) for argument in arguments))
+        case _:
+            return pattern
+
+
+def _lint_cancellation(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Lint]:
+    expressions = {name for name, sort in plan.drawn.items() if sort == "E"}
+    lost = sorted((set(variables(left)) - set(variables(right))) & expressions)
+    if lost:
+        yield Lint(
+            Level.ERROR,
+            plan.law.place,
+            f"cancellation: {left} = {right} makes {', '.join(lost)} vanish; from the right side on, everything becomes part "
+            "of everything, and nothing is pruned",
+        )
+
+
+def _lint_expansion(law: Law, left: Pattern, right: Pattern) -> Iterator[Lint]:
+    """A right side that repeats a variable or is larger, and that the left side matches again inside."""
+    before, after = (sum(1 for _ in applications(side)) for side in (left, right))
+    again = [part for part in applications(right) if isinstance(left, Apply) and _matches(left, part, {})]
+    copies = sorted(
+        {name for name in variables(right) if list(variables(right)).count(name) > list(variables(left)).count(name)}
+    )
+    if after > before and again:
+        words = f", copying {', '.join(copies)}" if copies else ""
+        yield Lint(
+            Level.WARNING, law.place, f"expanding: its right side, {after - before} larger{words}, matches its left again"
+        )
+    elif after > before and isinstance(left, Apply) and len(left.arguments) == 1 and copies:
+        yield Lint(Level.WARNING, law.place, f"expanding: every match copies {', '.join(copies)}; look at the growth")
+
+
+def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool:
+    match pattern, term:
+        case Variable(name), _:
+            return bound.setdefault(name, term) == term
+        case Apply(name, arguments), Apply(other, others):
+            return (
+                name == other
+                and len(arguments) == len(others)
+                and all(_matches(a, b, bound) for a, b in zip(arguments, others, strict=True))
+            )
+        case _:
+            return pattern == term
+
+
+def _lint_guards(plan: Plan) -> Iterator[Lint]:
+    """A variable that stands under a reduction on one side alone needs a condition on its axes."""
+    pair = next(_directions(plan), None)
+    if pair is None:
+        return
+    guarded = {
+        name
+        for _, pattern in plan.named
+        for application in applications(pattern)
+        if application.name == "axes"
+        for name in variables(application)
+    }
+    guarded |= {
+        name
+        for condition in plan.conditions
+        if isinstance(condition, Apply)
+        for application in applications(condition)
+        if application.name == "axes"
+        for name in variables(application)
+    }
+    left, right = (dict(_scopes(side, frozenset())) for side in pair)
+    for name in sorted(left.keys() & right.keys()):
+        if left[name] != right[name] and name not in guarded:
+            over = ", ".join(sorted(left[name] ^ right[name]))
+            yield Lint(
+                Level.ERROR,
+                plan.law.place,
+                f"unguarded: {name} stands under the reduction over {over} on one side alone; add "
+                f":when ((= a (axes {name})) (set-not-contains a {over}))",
+            )
+
+
+def _scopes(pattern: Pattern, over: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    match pattern:
+        case Variable(name):
+            yield name, over
+        case Apply(name, arguments):
+            op = op_of(name)
+            if op is not None and OPS[op].kind is Kind.REDUCTION:
+                yield from _scopes(arguments[1], over | {str(arguments[0])})
+            else:
+                for argument in arguments:
+                    yield from _scopes(argument, over)
+
+
+def lint_collapse(path: str, found: Sequence[tuple[str, str, Oracle]]) -> Iterator[Lint]:
+    """A root class with a bare variable in it: the whole program has become equal to one of its inputs."""
+    for workload, split, oracle in found:
+        variables_ = {class_: str(key[1]) for key, class_ in oracle.table.items() if key[0] == "Var"}
+        for class_ in oracle.outputs:
+            if class_ in variables_ and class_ != UNUSED:
+                message = f"collapse: on {workload} ({split}) the output is in one class with the input {variables_[class_]}"
+                yield Lint(Level.ERROR, path, f"{message}; a law, or several together, cancel")
+                return

@@ -1,0 +1,145 @@
+"""Checking one rule file: is every law true, does anything lint, and what does the file cost on the standard targets?"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from mirage_eg.backends.meanings import ELEMENTWISE
+from mirage_eg.claims import Plan, plan_law
+from mirage_eg.expression import op_of
+from mirage_eg.growth import Size, oracles, sizes
+from mirage_eg.ir.ops import OPS
+from mirage_eg.laws import Law, applications, patterns
+from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
+from mirage_eg.oracle import Limits, Oracle, oracle_builder
+from mirage_eg.proof import equal_by_laws, sides
+from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, header, load_rules, read_files
+from mirage_eg.soundness import Finding, Truth, test_law
+from mirage_eg.worker import Worker
+
+CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
+_PROOF_LIMITS = Limits(iterations=8, nodes=2_000, seconds=1.0)
+
+Progress = Callable[[str, int, int], None]  # stage, done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `rules check` found out of one file; `growth` holds the sizes without and with it, where they were measured."""
+
+    path: str
+    domain: str
+    sha256: str
+    findings: tuple[Finding, ...]
+    lints: tuple[Lint, ...]
+    growth: tuple[tuple[Size, Size], ...]
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is refuted, and no lint is an error."""
+        return all(finding.truth is Truth.HELD for finding in self.findings) and not any(
+            lint.level is Level.ERROR for lint in self.lints
+        )
+
+
+def check_file(
+    path: str | Path,
+    domain: str | None = None,
+    examples: int = 300,
+    seed: int = 0,
+    limits: Limits = CHECK_LIMITS,
+    on_progress: Progress = lambda stage, done, total: None,
+) -> Report:
+    """Test the laws of a rule file, lint it, and, unless a law is refuted, measure the growth of the standard targets.
+
+    The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
+    package is compared with the other packaged theories.
+
+    Raises:
+        RuleError: the file does not load, a law cannot be tested, or a limit was hit.
+    """
+    [file] = read_files(path)
+    domain = domain or header(file.text, "domain") or DOMAINS[0]
+    rulebook = load_rules(domain, [path])
+    theory = next(theory for theory in rulebook.theories if theory.text == file.text)
+    findings = []
+    lints: list[Lint] = []
+    for done, law in enumerate(theory.laws, 1):
+        findings.append(test_law(law, domain, rulebook.signatures, examples, seed))
+        lints += lint_law(plan_law(law, rulebook.signatures), domain)
+        lints += _note_field(law)
+        on_progress("laws", done, len(theory.laws))
+    growth: tuple[tuple[Size, Size], ...] = ()
+    if all(finding.truth is Truth.HELD for finding in findings):
+        lints += _lint_consequences(rulebook, theory, on_progress)
+        found, before = _measure(rulebook, theory, limits, on_progress)
+        lints += lint_collapse(theory.path, found)
+        growth = tuple(zip(before, sizes(found), strict=True)) if before else ()
+    return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth)
+
+
+def _note_field(law: Law) -> Iterator[Lint]:
+    """Ops that obey other laws in the finite field, at whatever constants."""
+    ops = {op_of(application.name) for pattern in patterns(law) for application in applications(pattern)}
+    unlike = sorted(op for op in ops if op is not None and _is_unlike(op))
+    if unlike and any(action.kind == "union" for action in law.actions):
+        yield Lint(
+            Level.NOTE,
+            law.place,
+            f"the finite field does not model {', '.join(unlike)}: what rests on this law is not called wrong by it alone",
+        )
+
+
+def _is_unlike(op: str) -> bool:
+    meaning = ELEMENTWISE.get(op)
+    return meaning is not None and meaning.unfaithful({name: Fraction(1, 3) for name in OPS[op].attributes})
+
+
+def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:
+    """Laws that the others prove, on an instance with the smallest axes that their conditions allow."""
+    with _prover(rulebook) as prove:
+        for done, law in enumerate(theory.laws, 1):
+            plan = plan_law(law, rulebook.signatures)
+            if prove(plan):
+                yield Lint(Level.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least")
+            on_progress("consequences", done, len(theory.laws))
+
+
+@contextmanager
+def _prover(rulebook: Rulebook) -> Iterator[Callable[[Plan], bool]]:
+    def instance(plan: Plan) -> tuple[Any, ...] | None:
+        both = sides(plan, rulebook.domain)
+        return None if both is None else (rulebook, both, _PROOF_LIMITS, frozenset({plan.law.name}))
+
+    if rulebook.packaged:
+        yield lambda plan: (job := instance(plan)) is not None and equal_by_laws(*job) is True
+        return
+    with Worker() as worker:
+
+        def prove(plan: Plan) -> bool:
+            if (job := instance(plan)) is None:
+                return False
+            what = f"{plan.law.place}: asking whether the law follows from the others"
+            return worker.call(equal_by_laws, *job, seconds=_PROOF_LIMITS.seconds + 10, what=what) is True
+
+        yield prove
+
+
+def _measure(
+    rulebook: Rulebook, theory: Theory, limits: Limits, on_progress: Progress
+) -> tuple[list[tuple[str, str, Oracle]], tuple[Size, ...]]:
+    """All standard oracles with the file, and the sizes without it (none where the others do not load without it)."""
+
+    def progress(stage: str) -> Callable[[int, int], None]:
+        return lambda done, total: on_progress(stage, done, total)
+
+    with oracle_builder(rulebook, limits) as build:
+        found = list(oracles(build, rulebook.domain, on_progress=progress("growth")))
+    if theory.packaged and header(theory.text, "default") != "off":
+        return found, ()
+    with oracle_builder(load_rules(rulebook.domain)) as build:
+        before = list(oracles(build, rulebook.domain, on_progress=progress("growth without")))
+    return found, sizes(before)
