@@ -17,6 +17,7 @@ from mirage_eg.backends.emit_block import BlockKernel, emit_block
 from mirage_eg.backends.emit_check import write_main, write_reference
 from mirage_eg.backends.emit_ops import HELPERS, torch_call
 from mirage_eg.backends.emit_tiles import names_used
+from mirage_eg.backends.emit_writer import Choices
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph, Node
@@ -28,15 +29,22 @@ _LARGEST_GRID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How the kernels are compiled: warps a block, stages of the software pipeline; `safe` shifts exponentials by their
-    maximum.
+    """How the kernels are written and compiled: warps a block, stages of the software pipeline, and `Choices` of the text.
 
-    Each of the two numbers may be one for all kernels or a tuple with one for each block graph.
+    Each field but `safe` may be one value for all kernels or a tuple with one for each block graph.
     """
 
     num_warps: int | tuple[int, ...] = 4
     num_stages: int | tuple[int, ...] = 3
     safe: bool = True
+    swapped: bool | tuple[bool, ...] = False
+    exp2: bool | tuple[bool, ...] = False
+    last_first: bool | tuple[bool, ...] = False
+
+    def choices(self, number: int) -> Choices:
+        """How the kernel of the block graph with this number is written."""
+        flags = {name: bool(_choice(getattr(self, name), number, name)) for name in ("swapped", "exp2", "last_first")}
+        return Choices(safe=self.safe, **flags)
 
 
 @dataclass(slots=True)
@@ -239,13 +247,14 @@ def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int
 
     reads, writes = [pointer(value) for value in item.operands], [pointer(value) for value in values]
     name = file.new_name(f"{'_'.join(file.names[value] for value in values)}_kernel")
-    kernel = emit_block(inner, name, reads, writes, safe=file.schedule.safe)
+    choices = file.schedule.choices(len(file.kernels))
+    kernel = emit_block(inner, name, reads, writes, choices)
     arguments = dict.fromkeys([*(item.operands[place] for place in kernel.used), *values])
     file.kernels.append(kernel)
     file.signatures.append(tuple(f"*{_TRITON_TYPES[types[value].dtype]}" for value in arguments))
     file.body += [f"    {file.names[value]} = {_empty(file, value)}" for value in values]
     listed = ", ".join(file.names[value] for value in arguments)
-    file.body.append(f'    {name}[{launch_grid(inner.grid)}]({listed}, **OPTIONS["{name}"])')
+    file.body.append(f'    {name}[{launch_grid(inner.grid, choices.last_first)}]({listed}, **OPTIONS["{name}"])')
 
 
 def _write_library_call(file: _Program, item: Node, value: int) -> None:

@@ -6,6 +6,7 @@ remains is the tile.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mirage_eg.backends.emit_tiles import Tile
 from mirage_eg.backends.emit_writer import Writer, picked
@@ -42,29 +43,29 @@ def highest_offset(pointer: Pointer) -> int:
     return sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
 
 
-def launch_grid(grid: Shape) -> Shape:
-    """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim."""
-    fits = all(extent <= limit for extent, limit in zip(grid, _GRID_LIMITS, strict=False))
-    if fits:
-        return (*grid, *(1,) * (3 - len(grid)))
-    total = 1
-    for extent in grid:
-        total *= extent
-    return (total, 1, 1)
+def launch_grid(grid: Shape, last_first: bool = False) -> Shape:
+    """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim.
+
+    Neighbouring blocks differ in the first dim, or in the last one if `last_first`.
+    """
+    ordered = grid[::-1] if last_first else grid
+    fits = all(extent <= limit for extent, limit in zip(ordered, _GRID_LIMITS, strict=False))
+    return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, used: set[int], wide: bool) -> list[str]:
+def coordinates(grid: Shape, used: set[int], wide: bool, last_first: bool = False) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
     suffix = ".to(tl.int64)" if wide else ""
-    flat = launch_grid(grid)[: len(grid)] != grid
-    lines = []
+    dims = range(len(grid))[::-1] if last_first else range(len(grid))
+    flat = launch_grid(grid, last_first)[: len(grid)] != tuple(grid[dim] for dim in dims)
+    lines = {}
     stride = 1
-    for dim, extent in enumerate(grid):
+    for place, dim in enumerate(dims):
         if dim in used:
-            index = f"tl.program_id({dim})" if not flat else _digit(stride, extent, last=dim == len(grid) - 1)
-            lines.append(f"{GRID_NAMES[dim]} = {index}{suffix}")
-        stride *= extent
-    return lines
+            index = f"tl.program_id({place})" if not flat else _digit(stride, grid[dim], last=place == len(grid) - 1)
+            lines[dim] = f"{GRID_NAMES[dim]} = {index}{suffix}"
+        stride *= grid[dim]
+    return [lines[dim] for dim in sorted(lines)]
 
 
 def _digit(stride: int, extent: int, last: bool) -> str:

@@ -14,10 +14,12 @@ from mirage_eg.backends.emit_rearrange import write_rearrangement
 from mirage_eg.backends.emit_reduce import write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.emit_safe import safe_exponentials
 from mirage_eg.backends.emit_tiles import MatmulForm, flatten, matmul_form, padding, zero_dims
-from mirage_eg.backends.emit_writer import Writer, aligned, cast, condition
+from mirage_eg.backends.emit_writer import Choices, Writer, aligned, cast, condition
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
+
+_PLAIN = Choices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class BlockKernel:
 
 
 def emit_block(
-    graph: Graph, name: str, inputs: Sequence[Pointer], outputs: Sequence[Pointer], *, safe: bool = True
+    graph: Graph, name: str, inputs: Sequence[Pointer], outputs: Sequence[Pointer], choices: Choices = _PLAIN
 ) -> BlockKernel:
     """The kernel of a block graph whose inputs and outputs lie behind the given pointers.
 
@@ -45,9 +47,10 @@ def emit_block(
     )
     writer = Writer(
         graph=graph,
-        padded=padding(graph),
-        safe=safe_exponentials(graph) if safe else {},
+        padded=padding(graph, choices.swapped),
+        safe=safe_exponentials(graph) if choices.safe else {},
         wide=any(highest_offset(pointer) > LARGEST_OFFSET for pointer in (*inputs, *outputs)),
+        choices=choices,
         names={
             "triton",
             "tl",
@@ -68,7 +71,7 @@ def emit_block(
 
 def _assemble(writer: Writer) -> list[str]:
     graph = writer.graph
-    lines = coordinates(graph.grid, writer.grid_used, writer.wide)
+    lines = coordinates(graph.grid, writer.grid_used, writer.wide, writer.choices.last_first)
     offset = ".to(tl.int64)" if writer.wide else ""
     lines += [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
     lines += writer.lines[Phase.PROLOGUE]

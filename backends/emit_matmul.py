@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.emit_ops import NOUNS
-from mirage_eg.backends.emit_tiles import DOT_EXTENT, MatmulForm, Tile, matmul_form
+from mirage_eg.backends.emit_tiles import DOT_EXTENT, NARROW_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
 from mirage_eg.backends.emit_writer import Writer, aligned, cast, masked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node
@@ -23,6 +23,7 @@ class DotPlan:
     dtype: DType
     zero: frozenset[int]
     finite: bool
+    swapped: bool
 
     def text(self, accumulator: str = "") -> str:
         """The product, added to `accumulator` where one is given."""
@@ -31,6 +32,8 @@ class DotPlan:
 
     def finish(self, expression: str) -> str:
         """The tile, from an expression in the shape of the tl.dot."""
+        if self.swapped:
+            return f"tl.trans({expression})"
         return expression if self.shape == self.tile_shape else f"tl.reshape({expression}, {self.tile_shape})"
 
 
@@ -99,7 +102,10 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
         shape = (prod(batch), m, n)
         x = _batched(x, left, result.shape[:-2], (*batch, m, k), (shape[0], m, k))
         y = _batched(y, right, result.shape[:-2], (*batch, k, n), (shape[0], k, n))
-    assert all(extent >= DOT_EXTENT for extent in shape[-2:])
+    swapped = writer.choices.swapped and is_skinny(left.shape, right.shape)
+    assert shape[-1] >= DOT_EXTENT and shape[-2] >= (NARROW_EXTENT if swapped else DOT_EXTENT)
+    if swapped:
+        x, y, shape = f"tl.trans({y})", f"tl.trans({x})", shape[::-1]
     match result.dtype:
         case DType.float32:
             precision = ', input_precision="ieee"'
@@ -113,7 +119,7 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
         last = len(result.shape) - 1
         zero |= {dim + shift_left for dim in left.zero if dim != len(left.shape) - 1}
         zero |= {dim + shift_right for dim in right.zero if dim + shift_right != last - 1}
-    return DotPlan(x, y, shape, tile_shape, precision, result.dtype, frozenset(zero), left.finite and right.finite)
+    return DotPlan(x, y, shape, tile_shape, precision, result.dtype, frozenset(zero), left.finite and right.finite, swapped)
 
 
 def _batched(expression: str, tile: Tile, batch: Shape, full: Shape, flat: Shape) -> str:

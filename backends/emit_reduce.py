@@ -18,6 +18,7 @@ from mirage_eg.ir.shapes import Shape
 
 _LATE = 2048  # an accumulator with a reduction keeps tiles of at most so many elements whole and reduces once, behind the loop
 _MINUS_INFINITY = 'float("-inf")'
+_LOG2_E = "1.4426950408889634"
 _LOWEST = "-1.0e38"  # below every score, and still finite: the difference of two is 0, not NaN
 
 
@@ -53,7 +54,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     average = f" / {float(count)}" if count > 1 else ""
     rescale = _rescaling(writer, value)
     if dot is not None:
-        dot = dot if not rescale or dot.shape == dot.tile_shape else None
+        dot = dot if not rescale or not dot.finish("") else None
     if dot is not None:
         _open_accumulator(writer, name, dot.shape, kind, dtype)
         start = " * ".join([name, *(factor for factor in rescale)])
@@ -131,11 +132,18 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
         writer.say(Phase.PROLOGUE, f"{peak} = tl.full({shape}, {_LOWEST}, tl.{dtype})")
         higher = writer.new_name(f"higher_{peak}")
         writer.say(phase, f"{higher} = tl.maximum({peak}, {highest})")
-        writer.say(phase, f"{shift.rescale} = tl.exp({peak} - {higher})")
+        writer.say(phase, f"{shift.rescale} = {_shifted(writer, peak, higher)}")
         writer.say(phase, f"{peak} = {higher}")
     else:
         writer.say(phase, f"{peak} = tl.maximum({highest}, {_LOWEST})")
     name = writer.new_name("exponential")
     zero = frozenset(shift.reduced) if x.finite else frozenset[int]()
     writer.new_tile(value, name, dtype, zero, finite=False)
-    writer.say(phase, f"{name} = tl.exp({scores} - {picked(peak, kept)})")
+    writer.say(phase, f"{name} = {_shifted(writer, scores, picked(peak, kept))}")
+
+
+def _shifted(writer: Writer, scores: str, peak: str) -> str:
+    """exp(scores − peak); as a power of two the scale joins the subtraction in one operation."""
+    if writer.choices.exp2:
+        return f"tl.exp2({scores} * {_LOG2_E} - {peak} * {_LOG2_E})"
+    return f"tl.exp({scores} - {peak})"

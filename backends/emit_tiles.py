@@ -16,6 +16,9 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
 DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
+NARROW_EXTENT = 8  # smallest extent of the columns of a tl.dot whose operands are swapped
+_SKINNY_ROWS = 32  # products of at most so many rows, and at least so many columns, may have their operands swapped
+_WIDE_COLUMNS = 64
 _SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multiply-and-sum, without padding to DOT_EXTENT
 
 
@@ -77,6 +80,12 @@ def matmul_form(left: Shape, right: Shape) -> MatmulForm:
     batch = OPS["matmul"].shape([left, right], {})[:-2]
     work = prod(map(power_of_two, (*batch, m, k, n)))
     return MatmulForm.SUM if m == 1 or n == 1 or work <= _SMALL_PRODUCT else MatmulForm.DOT
+
+
+def is_skinny(left: Shape, right: Shape) -> bool:
+    """Has this product few rows and many columns, so that (Bᵀ Aᵀ)ᵀ lets the weight be the wide operand?"""
+    plain = all(extent == 1 for extent in (*left[:-2], *right[:-2]))
+    return plain and left[-2] <= _SKINNY_ROWS and right[-1] >= _WIDE_COLUMNS and matmul_form(left, right) is MatmulForm.DOT
 
 
 def reshape_groups(before: Shape, after: Shape) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -148,8 +157,8 @@ def _alive(graph: Graph) -> set[int]:
 Dim = tuple[int, int]  # value, logical dim
 
 
-def padding(graph: Graph) -> list[Shape]:
-    """The padded extents of every value of a flattened, expanded block graph."""
+def padding(graph: Graph, swapped: bool = False) -> list[Shape]:
+    """The padded extents of every value of a flattened, expanded block graph; `swapped`: skinny products are."""
     shapes = [type_.shape for type_ in graph.types]
     parent: dict[Dim, Dim] = {(value, dim): (value, dim) for value, shape in enumerate(shapes) for dim in range(len(shape))}
 
@@ -159,7 +168,7 @@ def padding(graph: Graph) -> list[Shape]:
             x = parent[x]
         return x
 
-    dots: list[Dim] = []
+    dots: list[tuple[Dim, int]] = []
     for item, values in graph.numbered():
         if item.op in ("input", "output"):
             continue
@@ -170,8 +179,12 @@ def padding(graph: Graph) -> list[Shape]:
             if matmul_form(left, right) is MatmulForm.DOT:
                 result = values[0]
                 last = len(shapes[result]) - 1
-                dots += [(result, last - 1), (result, last), (item.operands[0], len(left) - 1)]
-    smallest = {find(dim): DOT_EXTENT for dim in dots}
+                rows = NARROW_EXTENT if swapped and is_skinny(left, right) else DOT_EXTENT
+                dots += [((result, last - 1), rows), ((result, last), DOT_EXTENT)]
+                dots.append(((item.operands[0], len(left) - 1), DOT_EXTENT))
+    smallest: dict[Dim, int] = {}
+    for dim, extent in dots:
+        smallest[find(dim)] = max(extent, smallest.get(find(dim), 1))
     return [
         tuple(
             1 if extent == 1 else max(power_of_two(extent), smallest.get(find((value, dim)), 1))
@@ -244,9 +257,11 @@ def names_used(taken: Mapping[str, object] | set[str], wanted: str) -> str:
 
 __all__ = [
     "DOT_EXTENT",
+    "NARROW_EXTENT",
     "MatmulForm",
     "Tile",
     "flatten",
+    "is_skinny",
     "matmul_form",
     "names_used",
     "padding",

@@ -17,6 +17,20 @@ from mirage_eg.ir.shapes import Shape, text
 MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a kernel may be written like, besides what the µGraph says; none of it changes what is computed.
+
+    `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
+    exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
+    """
+
+    safe: bool = True
+    swapped: bool = False
+    exp2: bool = False
+    last_first: bool = False
+
+
 @dataclass(slots=True)
 class Writer:
     """The kernel while it is being written."""
@@ -25,6 +39,7 @@ class Writer:
     padded: list[Shape]
     safe: dict[int, SafeExponential]
     wide: bool  # offsets need 64 bits
+    choices: Choices
     names: set[str]
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     stores: list[str] = field(default_factory=list)

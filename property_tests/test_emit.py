@@ -241,10 +241,10 @@ def in_dtype(graph: Graph, dtype: str) -> Graph:
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
 
 
-def check_random(run: RunProgram, graph: Graph, seed: int, safe: bool) -> None:
+def check_random(run: RunProgram, graph: Graph, seed: int, schedule: Schedule) -> None:
     """In float32, against float64; what float32 loses in any order of operations is allowed for."""
     arrays = inputs_of(graph, seed)
-    source = emit(graph, schedule=Schedule(safe=safe))
+    source = emit(graph, schedule=schedule)
     wanted = evaluate(graph, arrays, FloatAlgebra())
     rough = evaluate(graph, arrays, FloatAlgebra(working=DType.float32))
     assume(all(np.isfinite(x).all() and np.abs(x).max() < 1e6 for x in (*wanted, *rough)))
@@ -259,13 +259,13 @@ def check_random(run: RunProgram, graph: Graph, seed: int, safe: bool) -> None:
 def test_every_block_graph_runs_as_it_means(run_program: RunProgram, block: Graph, seed: int, dots: bool, safe: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emit_tiles, "_SMALL_PRODUCT", 0 if dots else 1024)  # small products as tl.dot too
-        check_random(run_program, as_program(in_dtype(block, "float32")), seed, safe)
+        check_random(run_program, as_program(in_dtype(block, "float32")), seed, Schedule(safe=safe))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(program=kernel_programs(), seed=st.integers(0, 99))
 def test_library_programs_run_as_they_mean(run_program: RunProgram, program: Graph, seed: int) -> None:
-    check_random(run_program, in_dtype(program, "float32"), seed, safe=True)
+    check_random(run_program, in_dtype(program, "float32"), seed, Schedule())
 
 
 # --- Padding -------------------------------------------------------------------------------------------------------------
