@@ -115,6 +115,6 @@ def _print_report(report: "Report") -> None:
                 f"{after.milliseconds:.0f}",
             )
         out.print(table)
-    elif refuted:
-        say("  growth was not measured, since a law is refuted")
+    elif not report.sound:
+        say("  growth was not measured, since the file fails already")
     say("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")

@@ -89,17 +89,20 @@ def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None =
 
 
 @contextmanager
-def oracle_builder(rulebook: Rulebook, limits: Limits | None = None) -> Iterator[Build]:
-    """`build_oracle` for many targets: user rules share one worker process, packaged rules need none."""
+def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: bool = False) -> Iterator[Build]:
+    """`build_oracle` for many targets: user rules share one worker process, packaged rules need none.
+
+    With `keep_cut`, an e-graph that hit a limit of nodes, time or iterations is no error for user rules either.
+    """
     limits = limits or Limits()
     if rulebook.packaged:
         yield lambda target: saturate(rulebook, target, limits)
         return
     with Worker() as worker:
-        yield lambda target: _build_in(worker, rulebook, target, limits)
+        yield lambda target: _build_in(worker, rulebook, target, limits, keep_cut)
 
 
-def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits) -> Oracle:
+def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits, keep_cut: bool) -> Oracle:
     last: tuple[int, int, dict[str, int]] = (0, 0, {})
 
     def hear(note: tuple[int, int, dict[str, int]]) -> None:
@@ -110,13 +113,23 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
         iterations, nodes, matches = last
         return f" in iteration {iterations + 1}, at {nodes:,} nodes{_blame(rulebook, matches)}"
 
-    paths = ", ".join(theory.path for theory in rulebook.theories if not theory.packaged)
-    what = f"{paths}: saturation"
-    seconds = limits.seconds + 5.0  # a worker that can still count iterations stops by itself
+    what = f"{_own_paths(rulebook)}: saturation"
+    seconds = 1.5 * limits.seconds + 1.0  # a worker that can still count iterations stops by itself
     oracle: Oracle = worker.call(saturate, rulebook, target, limits, seconds=seconds, what=what, on_note=hear, explain=blame)
-    if oracle.saturation.stopped is not None:
-        raise RuleError(f"{what} {oracle.saturation.stopped}{_blame(rulebook, dict(oracle.saturation.matches))}")
+    if not keep_cut:
+        check_saturated(rulebook, oracle.saturation)
     return oracle
+
+
+def check_saturated(rulebook: Rulebook, saturation: Saturation) -> None:
+    """Raise the RuleError that names the law with the most matches, where saturation hit a limit."""
+    if saturation.stopped is not None:
+        blame = _blame(rulebook, dict(saturation.matches))
+        raise RuleError(f"{_own_paths(rulebook)}: saturation {saturation.stopped}{blame}")
+
+
+def _own_paths(rulebook: Rulebook) -> str:
+    return ", ".join(theory.path for theory in rulebook.theories if not theory.packaged)
 
 
 def _blame(rulebook: Rulebook, matches: dict[str, int]) -> str:

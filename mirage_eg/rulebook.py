@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -212,7 +213,7 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
             try:
                 egraph.run_program(command)
             except bindings.EggSmolError as error:
-                raise RuleError(_located(error, file.path)) from None
+                raise RuleError(_located(error, file.path) + _advice(str(error), signatures)) from None
             signatures.update(read_signatures(command))
         theories.append(Theory(file.path, file.text, tuple(laws), file.packaged))
     return Rulebook(domain, tuple(theories), signatures)
@@ -223,7 +224,9 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
     try:
         commands = egraph.parse_program(text, path)
     except bindings.EggSmolError as error:
-        raise RuleError(_located(error, path)) from None
+        if "unexpected end of file" in str(error) and (opened := _unclosed(text)) is not None:
+            raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
+        raise RuleError(f"{_located(error, path)} (are the parentheses balanced, and the quotes?)") from None
     for command in commands:
         place = f"{path}:{_line(command)}"
         match command:
@@ -236,6 +239,21 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
                 yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, name, ruleset)), place
             case _:
                 yield command, place
+
+
+_TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
+
+
+def _unclosed(text: str) -> int | None:
+    """The line of the first parenthesis that is never closed."""
+    line, opened = 1, list[int]()
+    for token in _TOKEN.findall(text):
+        line += token.count("\n")
+        if token == "(":
+            opened.append(line)
+        elif token == ")" and opened:
+            opened.pop()
+    return opened[0] if opened else None
 
 
 def _named(rewrite: bindings.Rewrite, place: str) -> bindings.Rewrite:
@@ -275,6 +293,37 @@ def _source(command: Command) -> str:
 
 def _hint(command: Command) -> str:
     kind = type(command).__name__
+    wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
     if kind == "ActionCommand":
-        return "got an action at the top level (is a command misspelt?); wanted declarations, rewrite, birewrite or rule"
-    return f"got the command {kind}; a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
+        called = getattr(getattr(command.action, "expr", None), "name", "")
+        near = get_close_matches(called, _COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "is a command misspelt?"
+        return f"got ({called or '…'} …), which is no command ({hint}); {wanted}"
+    if kind == "Include":
+        return f"got the command Include; {wanted}; name the other file with --rules too"
+    return f"got the command {kind}; {wanted}"
+
+
+_COMMANDS = ("rewrite", "birewrite", "rule", "sort", "constructor", "datatype", "relation", "function", "ruleset")
+_UNBOUND = re.compile(r"Unbound function (?P<name>\S+)")
+_ADVICE = (
+    ("Unbound symbol", "a variable of the right side must stand on the left"),
+    ("ungrounded", "a left side must apply a constructor, so that there is something to match"),
+    ("No such ruleset", "leave :ruleset out, or declare the ruleset"),
+    ("already bound", "the name is taken; choose another"),
+    ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
+)
+
+
+def _advice(mistake: str, signatures: Mapping[str, Signature]) -> str:
+    """A hint for a mistake that egglog found."""
+    if match := _UNBOUND.search(mistake):
+        near = get_close_matches(match["name"], signatures, n=1)
+        return f" (did you mean {near[0]}?)" if near else " (declare it with (constructor NAME (E) E), or see 00_language.egg)"
+    if "Arity mismatch" in mistake:
+        name = next((name for name in _NAMES.findall(mistake) if name in signatures), None)
+        return f" ({name} takes {' '.join(signatures[name].inputs)})" if name else ""
+    return next((f" ({hint})" for words, hint in _ADVICE if words in mistake), "")
+
+
+_NAMES = re.compile(r"(?<=\()[^\s()]+")

@@ -14,7 +14,7 @@ from mirage_eg.growth import Size, oracles, sizes
 from mirage_eg.ir.ops import OPS
 from mirage_eg.laws import Law, applications, patterns
 from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
-from mirage_eg.oracle import Limits, Oracle, oracle_builder
+from mirage_eg.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.proof import equal_by_laws, sides
 from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, header, load_rules, read_files
 from mirage_eg.soundness import Finding, Truth, test_law
@@ -53,7 +53,7 @@ def check_file(
     limits: Limits = CHECK_LIMITS,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> Report:
-    """Test the laws of a rule file, lint it, and, unless a law is refuted, measure the growth of the standard targets.
+    """Test the laws of a rule file, lint it, and, if all is well so far, measure the growth of the standard targets.
 
     The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
     package is compared with the other packaged theories.
@@ -73,11 +73,15 @@ def check_file(
         lints += _note_field(law)
         on_progress("laws", done, len(theory.laws))
     growth: tuple[tuple[Size, Size], ...] = ()
-    if all(finding.truth is Truth.HELD for finding in findings):
+    if all(finding.truth is Truth.HELD for finding in findings) and not any(lint.level is Level.ERROR for lint in lints):
         lints += _lint_consequences(rulebook, theory, on_progress)
         found, before = _measure(rulebook, theory, limits, on_progress)
-        lints += lint_collapse(theory.path, found)
-        growth = tuple(zip(before, sizes(found), strict=True)) if before else ()
+        collapse = list(lint_collapse(theory.path, found))
+        lints += collapse
+        if not collapse:
+            for _, _, oracle in found:
+                check_saturated(rulebook, oracle.saturation)
+        growth = tuple(zip(before, sizes(found), strict=True)) if before and not collapse else ()
     return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth)
 
 
@@ -136,8 +140,12 @@ def _measure(
     def progress(stage: str) -> Callable[[int, int], None]:
         return lambda done, total: on_progress(stage, done, total)
 
-    with oracle_builder(rulebook, limits) as build:
-        found = list(oracles(build, rulebook.domain, on_progress=progress("growth")))
+    found = []
+    with oracle_builder(rulebook, limits, keep_cut=True) as build:
+        for entry in oracles(build, rulebook.domain, on_progress=progress("growth")):
+            found.append(entry)
+            if entry[2].saturation.stopped is not None:
+                return found, ()
     if theory.packaged and header(theory.text, "default") != "off":
         return found, ()
     with oracle_builder(load_rules(rulebook.domain)) as build:
