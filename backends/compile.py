@@ -92,16 +92,28 @@ def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
         OptionError: an unknown target.
         MirageError: the source is no emitted program.
     """
+    with loaded(source) as module:
+        return [record for record, _ in compile_module(module, target)]
+
+
+def compile_module(module: ModuleType, target: str, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
+    """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
+
+    Without `resources`, registers and spills are left unknown, which saves a process a kernel. Triton keeps what it compiled on
+    disk, so that compiling the same program again, in any process, only reads it.
+
+    Raises:
+        OptionError: an unknown target.
+    """
     if target not in TARGETS:
         raise OptionError(f"target: got {target!r}, wanted one of {', '.join(TARGETS)}")
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
-    with loaded(source) as module:
-        signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
-        return [_compile(module, name, types, target) for name, types in signatures.items()]
+    signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
+    return [_compile(module, name, types, target, resources) for name, types in signatures.items()]
 
 
-def _compile(module: ModuleType, name: str, types: tuple[str, ...], target: str) -> KernelCompile:
+def _compile(module: ModuleType, name: str, types: tuple[str, ...], target: str, resources: bool) -> tuple[KernelCompile, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -128,12 +140,12 @@ def _compile(module: ModuleType, name: str, types: tuple[str, ...], target: str)
         IndexError,
         KeyError,
     ) as error:
-        return KernelCompile(name, target, False, None, None, None, _one_line(error), time.perf_counter() - started)
+        return KernelCompile(name, target, False, None, None, None, _one_line(error), time.perf_counter() - started), None
     shared = int(made.metadata.shared)
-    registers, spills = _resources(made.asm)
+    registers, spills = _resources(made.asm) if resources else (None, None)
     fits = shared <= device.shared_memory
     problem = None if fits else f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
-    return KernelCompile(name, target, fits, shared, registers, spills, problem, time.perf_counter() - started)
+    return KernelCompile(name, target, fits, shared, registers, spills, problem, time.perf_counter() - started), made
 
 
 def _one_line(error: BaseException) -> str:

@@ -77,20 +77,20 @@ def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
     for _ in range(3):  # compiles the kernels, warms the allocator
         run()
     torch.cuda.synchronize()
-    once = _captured(run, 1)
+    once = captured(run, 1)
     launch, method = (run, "events") if once is None else (once, "graph")
-    rough = median(_event_us(launch, repeats=3))
+    rough = median(event_us(launch, repeats=3))
     batch = max(1, min(1000, round(_BATCH_US / max(rough, 0.5))))
-    many = _captured(run, batch) if once is not None else None
+    many = captured(run, batch) if once is not None else None
     if many is None:
 
         def many() -> None:
             for _ in range(batch):
                 launch()
 
-    warm = [total / batch for total in _event_us(many, repeats)]
+    warm = [total / batch for total in event_us(many, repeats)]
     flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
-    cold = _event_us(launch, repeats, before=flushed.zero_)
+    cold = event_us(launch, repeats, before=flushed.zero_)
     return Timing(median(warm), _spread(warm), median(cold), _spread(cold), method, gpu_name())
 
 
@@ -99,7 +99,7 @@ def _spread(times: list[float]) -> float:
     return high - low
 
 
-def _captured(run: Callable[[], object], times: int) -> Callable[[], None] | None:
+def captured(run: Callable[[], object], times: int) -> Callable[[], None] | None:
     """A CUDA graph of `times` runs, or None where something in them cannot be captured."""
     import torch
 
@@ -117,7 +117,7 @@ def _captured(run: Callable[[], object], times: int) -> Callable[[], None] | Non
     return replay
 
 
-def _event_us(launch: Callable[[], object], repeats: int, before: Callable[[], Any] | None = None) -> list[float]:
+def event_us(launch: Callable[[], object], repeats: int, before: Callable[[], Any] | None = None) -> list[float]:
     """Microseconds between events around each launch."""
     import torch
 

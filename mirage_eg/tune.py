@@ -1,0 +1,307 @@
+"""Tuning: from µGraphs that the cost model ranks to the one that is fastest on the GPU at hand (DESIGN §8).
+
+Successive halving over what differs most first: structures, then extents of the best structures, then schedules of the best
+µGraphs, kernel by kernel; then the best few are timed with care, warm and cold. Each round is compiled in parallel processes
+and timed one candidate at a time, after its outputs were compared with float64. A candidate that does not compile, does not fit
+or is wrong is counted and left. Nothing here is trusted: the winner is verified like every µGraph.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from time import perf_counter
+from typing import Any, Protocol
+
+from mirage_eg.backends.compile import compile_module, loaded
+from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.backends.emit_tiles import flatten, is_skinny
+from mirage_eg.backends.timing import Timing
+from mirage_eg.backends.trial import Outcome
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+
+Record = dict[str, Any]
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+
+
+class Timer(Protocol):
+    """What checks and times one emitted program; `backends.trial.Trials` on a GPU."""
+
+    def quick(self, source: str) -> Outcome:
+        """Check, then time roughly."""
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        """Check on more inputs, then time warm and cold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many candidates each round of tuning may have, and seconds after which no further one is timed."""
+
+    structures: int = 32
+    best_structures: int = 4
+    extents: int = 10  # of each of the best structures
+    best_graphs: int = 6
+    finalists: int = 6
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A µGraph with a schedule, as source that compiles, or the reason why it does not."""
+
+    graph: Graph
+    structure: int
+    schedule: Schedule
+    source: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A variant that is right, with its time; `timing` is there for those that were timed with care."""
+
+    variant: Variant
+    us: float
+    error: float
+    timing: Timing | None = None
+
+
+@dataclass(slots=True)
+class _Tuning:
+    """The state of one run."""
+
+    program: Graph
+    target: str
+    timer: Timer
+    parallel: Map
+    gpu: Callable[[], AbstractContextManager[Any]]
+    record: Callable[[Record], None]
+    deadline: float
+    seen: set[str] = field(default_factory=set)
+    right: list[Tuned] = field(default_factory=list)
+
+
+def tune(
+    program: Graph,
+    ranked: Sequence[Sequence[Graph]],
+    target: str,
+    timer: Timer,
+    *,
+    effort: Effort | None = None,
+    parallel: Map = map,
+    gpu: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    record: Callable[[Record], None] = lambda line: None,
+) -> list[Tuned]:
+    """The µGraphs that are right, fastest first; those timed with care come before all others.
+
+    `ranked` has for each structure its µGraphs, cheapest first. `parallel` maps in processes; `gpu` is held while a candidate
+    is on the GPU; `record` gets one JSON-like line a measurement.
+    """
+    effort = effort or Effort()
+    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds)
+    _try(run, "structures", [job for graph, number in _spread(ranked, effort.structures) for job in _first(graph, number)])
+    leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
+    more: list[_Job] = []
+    for structure in leading:
+        style = next(tuned.variant.schedule for tuned in _fastest(run) if tuned.variant.structure == structure)
+        more += [_Job(graph, structure, _like(style, graph)) for graph in _sample(ranked[structure], effort.extents)]
+    _try(run, "extents", more)
+    _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant)])
+    _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant)])
+    return _careful(run, effort.finalists)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    graph: Graph
+    structure: int
+    schedule: Schedule
+
+
+def blocks(graph: Graph) -> list[Graph]:
+    """The block graphs of a kernel graph, in order."""
+    return [item["graph"] for item in graph.nodes if item.op == "block"]
+
+
+def _spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
+    """The cheapest of each structure, then one of other extents from each, and so on."""
+    samples = [[(graph, number) for graph in _sample(graphs, 8)] for number, graphs in enumerate(ranked)]
+    rounds = zip_longest(*samples)
+    return [entry for entries in rounds for entry in entries if entry is not None][:most]
+
+
+def _sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
+    """Half are the cheapest, half are spread over the cheaper half of the rest: the cost model is crude."""
+    if len(graphs) <= most:
+        return list(graphs)
+    first, rest = list(graphs[: (most + 1) // 2]), graphs[(most + 1) // 2 :]
+    wanted = most - len(first)
+    half = rest[: max(wanted, len(rest) // 2)]
+    return first + [half[i * len(half) // wanted] for i in range(wanted)]
+
+
+def _first(graph: Graph, structure: int) -> Iterator[_Job]:
+    """The schedules with which a µGraph is tried at first."""
+    plain = Schedule(num_warps=(4,) * len(blocks(graph)), num_stages=tuple(map(_stages, blocks(graph))))
+    yield _Job(graph, structure, plain)
+    skinny = tuple(map(_has_skinny, blocks(graph)))
+    if any(skinny):
+        yield _Job(graph, structure, replace(plain, swapped=skinny))
+
+
+def _stages(block: Graph) -> int:
+    return 4 if block.loop > 1 else 1
+
+
+def _has_skinny(block: Graph) -> bool:
+    flat = flatten(expand(block))
+    return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
+
+
+def _like(schedule: Schedule, graph: Graph) -> Schedule:
+    """The schedule for another µGraph of the same structure: as many kernels, perhaps without a loop."""
+    swapped = schedule.swapped if isinstance(schedule.swapped, tuple) else ()
+    return Schedule(
+        num_warps=(4,) * len(blocks(graph)),
+        num_stages=tuple(map(_stages, blocks(graph))),
+        swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, blocks(graph), strict=True))
+        if swapped
+        else False,
+    )
+
+
+def _schedules(variant: Variant) -> Iterator[_Job]:
+    """Warps and stages, one kernel at a time."""
+    for number, block in enumerate(blocks(variant.graph)):
+        for warps in (1, 2, 4, 8) if block.loop == 1 else (2, 4, 8):
+            for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
+                schedule = replace(
+                    variant.schedule,
+                    num_warps=_with(variant.schedule.num_warps, number, warps),
+                    num_stages=_with(variant.schedule.num_stages, number, stages),
+                )
+                yield _Job(variant.graph, variant.structure, schedule)
+
+
+def _details(variant: Variant) -> Iterator[_Job]:
+    """What rarely matters, on and off, one kernel at a time."""
+    inner = blocks(variant.graph)
+    for number, block in enumerate(inner):
+        names = []
+        if sum(extent > 1 for extent in block.grid) > 1:
+            names.append("last_first")
+        if any(item.op in ("exp", "softmax") for item in flatten(expand(block)).nodes):
+            names.append("exp2")
+        if _has_skinny(block):
+            names.append("swapped")
+        for name in names:
+            flags = getattr(variant.schedule, name) or (False,) * len(inner)
+            change: dict[str, Any] = {name: _with(flags, number, not flags[number])}
+            yield _Job(variant.graph, variant.structure, replace(variant.schedule, **change))
+
+
+def _with(values: Any, number: int, value: int) -> tuple[Any, ...]:
+    return (*values[:number], value, *values[number + 1 :])
+
+
+def _fastest(run: _Tuning) -> list[Tuned]:
+    return sorted(run.right, key=lambda tuned: tuned.us)
+
+
+def _best_graphs(run: _Tuning, most: int) -> list[Tuned]:
+    """The fastest variant of each of the fastest µGraphs."""
+    best: dict[Graph, Tuned] = {}
+    for tuned in _fastest(run):
+        best.setdefault(tuned.variant.graph, tuned)
+    return list(best.values())[:most]
+
+
+def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
+    """Compile all jobs, then check and time what compiles."""
+    if not jobs or perf_counter() > run.deadline:
+        return
+    made = run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.target) for job in jobs])
+    fresh = []
+    for variant in made:
+        if variant.problem is not None:
+            run.record(_line(stage, variant, Outcome(None, None, variant.problem)))
+        elif variant.source not in run.seen:
+            run.seen.add(variant.source)
+            fresh.append(variant)
+    with run.gpu():
+        for variant in fresh:
+            if perf_counter() > run.deadline:
+                return
+            outcome = run.timer.quick(variant.source)
+            run.record(_line(stage, variant, outcome))
+            if outcome.us is not None and outcome.error is not None:
+                run.right.append(Tuned(variant, outcome.us, outcome.error))
+
+
+def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
+    """Emit and compile for (program, µGraph, structure, schedule, target), with fewer stages where they do not fit."""
+    program, graph, structure, schedule, target = job
+    while True:
+        try:
+            source = emit(graph, program=program, schedule=schedule)
+            with loaded(source) as module:
+                records = [record for record, _ in compile_module(module, target, resources=False)]
+        except MirageError as error:
+            return Variant(graph, structure, schedule, "", str(error))
+        failed = [(number, record) for number, record in enumerate(records) if not record.ok]
+        if not failed:
+            return Variant(graph, structure, schedule, source, None)
+        number, record = failed[0]
+        stages = schedule.num_stages[number] if isinstance(schedule.num_stages, tuple) else schedule.num_stages
+        if record.shared_memory is None or stages <= 1:
+            return Variant(graph, structure, schedule, source, f"{record.kernel}: {record.error}")
+        every = schedule.num_stages if isinstance(schedule.num_stages, tuple) else (stages,) * len(records)
+        schedule = replace(schedule, num_stages=_with(every, number, stages - 1))
+
+
+def _careful(run: _Tuning, most: int) -> list[Tuned]:
+    """The fastest few timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
+    timed = []
+    with run.gpu():
+        for tuned in _fastest(run)[:most]:
+            outcome, timing = run.timer.full(tuned.variant.source)
+            run.record(_line("final", tuned.variant, outcome) | {"cold_us": timing and timing.cold_us})
+            if timing is not None and outcome.error is not None:
+                timed.append((timing, Tuned(tuned.variant, timing.warm_us, outcome.error, timing)))
+            else:
+                run.right.remove(tuned)
+    best = min((timing.warm_us for timing, _ in timed), default=0.0)
+    timed.sort(
+        key=lambda pair: (pair[0].warm_us > 1.02 * best, pair[0].cold_us if pair[0].warm_us <= 1.02 * best else pair[1].us)
+    )
+    careful = [tuned for _, tuned in timed]
+    sources = {tuned.variant.source for tuned in careful}
+    return careful + [tuned for tuned in _fastest(run) if tuned.variant.source not in sources]
+
+
+def schedule_record(schedule: Schedule) -> Record:
+    """The schedule in JSON's types."""
+    names = ("num_warps", "num_stages", "safe", "swapped", "exp2", "last_first")
+    values = {name: getattr(schedule, name) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _line(stage: str, variant: Variant, outcome: Outcome) -> Record:
+    inner = blocks(variant.graph)
+    return {
+        "kind": "measurement",
+        "stage": stage,
+        "structure": variant.structure,
+        "grid": [list(block.grid) for block in inner],
+        "loop": [block.loop for block in inner],
+        "schedule": schedule_record(variant.schedule),
+        "us": outcome.us,
+        "error": outcome.error,
+        "problem": outcome.problem,
+    }
+
+
+__all__ = ["Effort", "Timer", "Tuned", "Variant", "blocks", "compile_variant", "schedule_record", "tune"]

@@ -1,0 +1,118 @@
+"""Tuning finds the fastest of what a timer says, leaves out what is wrong, and keeps its budget."""
+
+import hashlib
+from collections.abc import Sequence
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.emit import Schedule
+from mirage_eg.backends.timing import Timing
+from mirage_eg.backends.trial import Outcome
+from mirage_eg.ir.graph import Graph
+from mirage_eg.tune import Effort, Record, Variant, blocks, compile_variant, tune
+from property_tests.test_emit import attention, gated_mlp, lora
+
+SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
+
+
+class Clock:
+    """A timer that makes up its times: from the source, so that equal sources take equally long."""
+
+    def __init__(self, wrong: str | None = None, seconds: float = 0.0) -> None:
+        self.wrong, self.seconds = wrong, seconds
+        self.seen: dict[str, float] = {}
+
+    def quick(self, source: str) -> Outcome:
+        assert source not in self.seen, "timed twice"
+        stop = perf_counter() + self.seconds
+        while perf_counter() < stop:
+            pass
+        self.seen[source] = us = 1.0 + int(hashlib.sha256(source.encode()).hexdigest()[:6], 16) / 1e6
+        if self.wrong is not None and self.wrong in source:
+            return Outcome(None, 1.0, "wrong: made so by the test")
+        return Outcome(us, 1e-4, None)
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        us = self.seen[source]
+        return Outcome(us, 1e-4, None), Timing(us, 0.1, 2 * us, 0.1, "graph", "none")
+
+
+def compiled_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything compiles, at once."""
+    monkeypatch.setattr("mirage_eg.tune.compile_module", lambda module, target, resources: [])
+
+
+def pool() -> tuple[Graph, list[list[Graph]]]:
+    """A program and µGraphs of it, of two structures as it were."""
+    graphs = [gated_mlp("float16", 8, 128, 128, blocks, loop) for blocks in (1, 2) for loop in (2, 4, 8)]
+    return graphs[0].program, [[graph.mugraph for graph in graphs[:3]], [graph.mugraph for graph in graphs[3:]]]
+
+
+def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock, lines = Clock(), list[Record]()
+    tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
+    assert tuned[0].us == min(clock.seen.values())
+    assert tuned[0].timing is not None
+    assert {line["stage"] for line in lines} == {"structures", "extents", "schedules", "details", "final"}
+    assert sum(line["stage"] != "final" for line in lines) == len(clock.seen)
+
+
+@pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])
+def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock, lines = Clock(wrong=option), list[Record]()
+    tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
+    assert all(option not in entry.variant.source for entry in tuned)
+    assert any(line["problem"] for line in lines)
+
+
+def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    tuned = tune(program, ranked, "sm_90", Clock(), effort=SMALL)
+    first = {entry.variant.schedule for entry in tuned}
+    assert len(first) > 10
+
+
+def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock = Clock(seconds=0.05)
+    tune(program, ranked, "sm_90", clock, effort=Effort(seconds=0.2))
+    assert 1 <= len(clock.seen) <= 5
+
+
+def test_a_kernel_too_large_gets_fewer_stages() -> None:
+    graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
+    variant = compile_variant((graphs.program, graphs.mugraph, 0, Schedule(num_stages=6), "sm_90"))
+    assert variant.problem is None
+    assert variant.schedule.num_stages < (6,)
+
+
+def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
+    graphs = lora("float16", 64, 2048, 4096, 16, 1, 1)
+    variant = compile_variant((graphs.program, graphs.mugraph, 3, Schedule(num_stages=2), "sm_90"))
+    assert variant.problem is not None
+    assert variant.structure == 3
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence[int]) -> None:
+    tried: list[int] = []
+
+    def note(function: object, jobs: Sequence[tuple[Graph, Graph, int, Schedule, str]]) -> list[Variant]:
+        tried.extend(structure for _, _, structure, schedule, _ in jobs if schedule.swapped is False)
+        return []
+
+    program = attention("float16", 2, 32, 16, 64, 16, 4).program
+    ranked = [[attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)] for count in counts]
+    tune(program, ranked, "sm_90", Clock(), effort=SMALL, parallel=note)  # type: ignore[arg-type]
+    assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
+    assert all(len(blocks(graph)) == 1 for graphs in ranked for graph in graphs)
