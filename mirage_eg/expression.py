@@ -1,7 +1,8 @@
 """What a program computes, as terms of a rule domain, for one split of its reduced axes into parts (DESIGN §4 and §5).
 
-A split says which reduced axis the loop of a block graph walks. That axis has two parts, `loop` and `tile`; every other reduced
-axis is whole in the tile. The indexed domain names parts (`"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
+A split says which reduced axis the loop of a block graph walks, and which one is spread over the grid of a first kernel, whose
+partial results a second kernel reduces. A reduced axis has up to three parts, `grid`, `loop` and `tile`. The indexed domain names
+them (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
 """
 
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which reduced axis the loop walks, if any."""
+    """Which reduced axis the loop walks and which is spread over the grid, if any; one axis may be both."""
 
     looped: int | None = None
+    spread: int | None = None
 
     def show(self, axes: Axes) -> str:
         """The split in words."""
-        return "no loop" if self.looped is None else f"loop over {axes.names[self.looped]}"
+        loop = "no loop" if self.looped is None else f"loop over {axes.names[self.looped]}"
+        return loop if self.spread is None else f"{loop}, {axes.names[self.spread]} spread over the grid"
 
 
 def splits(axes: Axes) -> tuple[Split, ...]:
@@ -33,12 +36,22 @@ def splits(axes: Axes) -> tuple[Split, ...]:
     return (Split(), *(Split(axis) for axis in sorted(axes.reduced)))
 
 
+def spread_splits(axes: Axes) -> tuple[Split, ...]:
+    """Every split that spreads a reduced axis over the grid."""
+    return tuple(Split(split.looped, axis) for axis in sorted(axes.reduced) for split in splits(axes))
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The constants that a reduction over the parts of an axis carries, innermost first."""
+    """The constants that a reduction over parts of an axis carries, innermost first.
+
+    `block` reduces what one block sees of the axis, `whole` all of it.
+    """
 
     tile: tuple[Constant, ...]
     loop: tuple[Constant, ...]
+    grid: tuple[Constant, ...]
+    block: tuple[Constant, ...]
     whole: tuple[Constant, ...]
 
 
@@ -47,16 +60,16 @@ def parts_of(axes: Axes, split: Split, domain: str) -> dict[int, Parts]:
     primes = iter(PRIMES)
     result = {}
     for axis in sorted(axes.reduced):
-        name = axes.names[axis]
-        tile: Constant
-        loop: Constant
-        tile, loop = (f"{name}.t", f"{name}.l") if domain == "indexed" else (next(primes), next(primes))
-        if axis != split.looped:
-            result[axis] = Parts((tile,), (), (tile,))
-        elif domain == "indexed":
-            result[axis] = Parts((tile,), (loop,), (tile, loop))
+        present = (True, axis == split.looped, axis == split.spread)
+        if domain == "indexed":
+            tile, loop, grid = (
+                (f"{axes.names[axis]}.{part}",) if there else () for part, there in zip("tlg", present, strict=True)
+            )
+            result[axis] = Parts(tile, loop, grid, tile + loop, tile + loop + grid)
         else:
-            result[axis] = Parts((tile,), (loop,), (prod((tile, loop)),))
+            sizes = [next(primes) if there else 1 for there in present]
+            tile_, loop_, grid_ = ((size,) if size > 1 else () for size in sizes)
+            result[axis] = Parts(tile_, loop_, grid_, (sizes[0] * sizes[1],), (prod(sizes),))
     return result
 
 

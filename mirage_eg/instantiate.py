@@ -1,7 +1,8 @@
 """Choosing the numbers: for a structure the grid, the loop count and so all tile extents (DESIGN §8).
 
-Parallel axes, those that no op reduces and every output has, may be split over the grid; the looped axis is split by the loop.
-Tiles are powers of two (or the whole axis) under limits of shared memory and registers; the cost model ranks what is left.
+Parallel axes, those that an output has and no op reduces, may be split over the grid; the looped axis is split by the loop, a
+spread axis by the grid of the first kernel. Tiles are powers of two (or the whole axis) under limits of shared memory and
+registers; the cost model ranks what is left.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,10 @@ from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.realize import Extents, realize
-from mirage_eg.space import Structure
+from mirage_eg.space import Chain, Structure
 
 MAX_GRID_DIMS = 3
+_COMBINING_OPTIONS = 2  # extents tried of a kernel that reduces partial results
 _SMALL_TILES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
 
 
@@ -53,25 +55,21 @@ def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
     return any(got == entry[: len(got)] for entry in wanted)
 
 
-def parallel_axes(structure: Structure, program: Graph, axes: Axes) -> tuple[int, ...]:
-    """The axes that the grid may split: in every output, reduced by no step, largest first."""
-    common = frozenset.intersection(*(axes.of(item.operands[0]) for item in program.outputs))
-    reduced = {axis for step in structure.steps for axis in step.reduced}
-    looped = {structure.split.looped}
-    return tuple(sorted(common - reduced - looped, key=lambda axis: (-axes.sizes[axis], axis)))
-
-
-def small_instance(structure: Structure, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
-    """The program and the structure's µGraph at distinct small sizes, so that no two sizes agree by accident."""
-    gridded = parallel_axes(structure, program, axes)[:MAX_GRID_DIMS]
-    sizes = []
+def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
+    """The program and the plan's µGraph at distinct small sizes, so that no two sizes agree by accident."""
+    kernels = _kernels(plan, program, axes)
+    gridded = [kernel.parallel[: MAX_GRID_DIMS - (kernel.spread is not None)] for kernel in kernels]
+    sizes: list[int] = []
     tiles = iter(_SMALL_TILES)
     for axis in range(len(axes.sizes)):
-        parts = 2 if axis in gridded else 3 if axis == structure.split.looped else 1
-        sizes.append(parts * next(tiles))
-    loop = 1 if structure.split.looped is None else 3
+        cut = 2 if axis == plan.split.spread or any(axis in chosen for chosen in gridded) else 1
+        sizes.append(cut * (3 if axis == plan.split.looped else 1) * next(tiles))
     small = resize(program, axes, sizes)
-    return small, realize(structure, small, axes, Extents(tuple(sizes), tuple((axis, 2) for axis in gridded), loop))
+    extents = [
+        kernel.extents((*sizes, 2), {axis: sizes[axis] // 2 for axis in chosen}, 3, 2)
+        for kernel, chosen in zip(kernels, gridded, strict=True)
+    ]
+    return small, realize(plan, small, axes, *extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,45 +80,108 @@ class TileLimits:
     registers: int = 160 * 1024
     max_tile: int = 256  # of a parallel axis
     stages: int = 2
+    multiprocessors: int = 132
 
 
 def instances(
-    structure: Structure,
+    plan: Structure | Chain,
     program: Graph,
     axes: Axes,
     limits: TileLimits | None = None,
     filters: Filters | None = None,
 ) -> Iterator[Graph]:
-    """The µGraphs that a structure stands for at the program's sizes, under the limits and filters."""
+    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
     limits, filters = limits or TileLimits(), filters or Filters()
-    gridded = parallel_axes(structure, program, axes)
-    looped = structure.split.looped
-    loops = [1] if looped is None else _loop_counts(axes.sizes[looped], filters)
-    shapes = _shapes(structure, program, axes)
-    roles = _matmul_roles(structure, shapes)
-    many = len(gridded) > MAX_GRID_DIMS
-    tiles = [_tile_sizes(axes.sizes[axis], limits.max_tile, roles.get(axis), many) for axis in gridded]
-    for loop in loops:
-        for chosen in product(*tiles):
-            grid = tuple(
-                (axis, axes.sizes[axis] // tile) for axis, tile in zip(gridded, chosen, strict=True) if tile < axes.sizes[axis]
-            )
-            if len(grid) > MAX_GRID_DIMS:
-                continue
-            grid = tuple(sorted(grid))
-            if not _plausible(structure, shapes, axes, dict(zip(gridded, chosen, strict=True)), loop, limits):
-                continue
-            graph = realize(structure, program, axes, Extents(axes.sizes, grid, loop))
-            block = block_of(graph)
-            if filters.admit(block) and fits(block, limits):
+    kernels = _kernels(plan, program, axes)
+    for spread in _spread_counts(axes.sizes[plan.split.spread], limits) if plan.split.spread is not None else [1]:
+        options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
+        if len(options) == 2:
+            few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
+            options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
+            options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
+            del options[1][_COMBINING_OPTIONS:]
+        for chosen in product(*options):
+            graph = realize(plan, program, axes, *chosen)
+            blocks = blocks_of(graph)
+            if filters.admit(blocks[0]) and all(fits(block, limits) for block in blocks):
                 yield graph
 
 
-def block_of(graph: Graph) -> Graph:
-    """The block graph of a kernel graph with one block."""
-    [block] = (item["graph"] for item in graph.nodes if item.op == "block")
-    assert isinstance(block, Graph)
-    return block
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """One kernel of a plan with what its numbers depend on."""
+
+    structure: Structure
+    shapes: tuple["_Shape", ...]  # of loads and steps
+    parallel: tuple[int, ...]  # the axes that the grid may split, largest first
+    spread: int | None  # the axis that the grid must split
+    looped: int | None
+
+    def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
+        """Extents with these tiles of parallel axes; axes that stay whole get no grid dim."""
+        grid = [(axis, sizes[axis] // tile) for axis, tile in tiles.items() if tile < sizes[axis]]
+        if self.spread is not None:
+            grid.append((self.spread, spread))
+        return Extents(sizes, tuple(sorted(grid)), 1 if self.looped is None else loop)
+
+
+def _kernels(plan: Structure | Chain, program: Graph, axes: Axes) -> list[_Kernel]:
+    inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
+    sources = [axes.of(value) for value in inputs]
+    match plan:
+        case Structure():
+            return [_kernel(plan, sources, axes, None, plan.split.looped)]
+        case Chain(first, last):
+            kernel = _kernel(first, sources, axes, first.split.spread, first.split.looped)
+            partial = frozenset({len(axes.sizes)})
+            sources = sources + [kernel.shapes[output].axes | partial for output in first.outputs]
+            return [kernel, _kernel(last, sources, axes, None, None)]
+
+
+def _kernel(
+    structure: Structure, sources: Sequence[frozenset[int]], axes: Axes, spread: int | None, looped: int | None
+) -> _Kernel:
+    shapes = [_Shape(sources[load.input], load.looped) for load in structure.loads]
+    for step in structure.steps:
+        operands = [shapes[i] for i in step.operands]
+        together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
+        shapes.append(_Shape(together, any(operand.piece for operand in operands)))
+    reduced = {axis for step in structure.steps for axis in step.reduced}
+    stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
+    parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
+    return _Kernel(structure, tuple(shapes), tuple(parallel), spread, looped)
+
+
+def _options(kernel: _Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Extents]:
+    """The extents of one kernel that a block can hold, as far as that is seen before it is built."""
+    sizes = (*axes.sizes, spread)
+    dims = MAX_GRID_DIMS - (kernel.spread is not None)
+    roles = _matmul_roles(kernel)
+    many = len(kernel.parallel) > dims
+    tiles = [_tile_sizes(axes.sizes[axis], limits.max_tile, roles.get(axis), many) for axis in kernel.parallel]
+    length = 1
+    if kernel.looped is not None:
+        length = sizes[kernel.looped] // (spread if kernel.looped == kernel.spread else 1)
+    options = []
+    for loop in [1] if kernel.looped is None else _loop_counts(length, filters):
+        for chosen in product(*tiles):
+            tile = dict(zip(kernel.parallel, chosen, strict=True))
+            extents = kernel.extents(sizes, tile, loop, spread)
+            if len(extents.grid) <= MAX_GRID_DIMS and _plausible(kernel, extents, limits):
+                options.append(extents)
+    return options
+
+
+def _spread_counts(size: int, limits: TileLimits) -> list[int]:
+    """Into how many pieces a spread axis is cut: powers of two that leave at least 32 of it, or any divisors of a small one."""
+    divisors = [count for count in range(2, min(size, limits.multiprocessors) + 1) if size % count == 0]
+    usual = [count for count in divisors if size // count >= 32 and not count & (count - 1)]
+    return usual or divisors[:4]
+
+
+def blocks_of(graph: Graph) -> list[Graph]:
+    """The block graphs of a kernel graph."""
+    return [item["graph"] for item in graph.nodes if item.op == "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,37 +192,25 @@ class _Shape:
     piece: bool
 
 
-def _shapes(structure: Structure, program: Graph, axes: Axes) -> list[_Shape]:
-    inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
-    shapes = [_Shape(axes.of(inputs[load.input]), load.looped) for load in structure.loads]
-    for step in structure.steps:
-        operands = [shapes[i] for i in step.operands]
-        together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
-        shapes.append(_Shape(together, any(operand.piece for operand in operands)))
-    return shapes
-
-
-def _matmul_roles(structure: Structure, shapes: Sequence[_Shape]) -> dict[int, str]:
+def _matmul_roles(kernel: _Kernel) -> dict[int, str]:
     """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
     roles: dict[int, str] = {}
-    for step, shape in zip(structure.steps, shapes[len(structure.loads) :], strict=True):
+    for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
         if step.op == "matmul":
             for axis in shape.axes:
-                own = not all(axis in shapes[i].axes for i in step.operands) or roles.get(axis) == "own"
+                own = not all(axis in kernel.shapes[i].axes for i in step.operands) or roles.get(axis) == "own"
                 roles[axis] = "own" if own else "batch"
     return roles
 
 
-def _plausible(
-    structure: Structure, shapes: Sequence[_Shape], axes: Axes, tiles: dict[int, int], loop: int, limits: TileLimits
-) -> bool:
+def _plausible(kernel: _Kernel, extents: Extents, limits: TileLimits) -> bool:
     """A bound before anything is built: no computed tile alone is larger than the registers."""
-    looped = structure.split.looped
-    for shape in shapes[len(structure.loads) :]:
-        elements = prod(
-            axes.sizes[axis] // loop if axis == looped and shape.piece else tiles.get(axis, axes.sizes[axis])
-            for axis in shape.axes
-        )
+    blocks = dict(extents.grid)
+    for shape in kernel.shapes[len(kernel.structure.loads) :]:
+        elements = 1
+        for axis in shape.axes:
+            loop = extents.loop if axis == kernel.looped and shape.piece else 1
+            elements *= extents.sizes[axis] // blocks.get(axis, 1) // loop
         if elements * 4 > limits.registers:
             return False
     return True

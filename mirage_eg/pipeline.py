@@ -2,11 +2,13 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from itertools import zip_longest
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +18,7 @@ from mirage_eg.backends.compile import KernelCompile, compile_source
 from mirage_eg.backends.emit import emit
 from mirage_eg.cost import predict, predict_us
 from mirage_eg.devices import Device, device_for
+from mirage_eg.expression import Split
 from mirage_eg.instantiate import Filters, TileLimits, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import MirageError, UnsupportedError
@@ -24,11 +27,15 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
-from mirage_eg.space import Structure
-from mirage_eg.verify import Equality, FloatCheck, Reference, Verdict, verify
+from mirage_eg.space import Chain, Structure
+from mirage_eg.tune import Record, Tuned, Tuning, tune
+from mirage_eg.verdict import Equality, FloatCheck, Verdict
+from mirage_eg.verify import Reference, verify
 from mirage_eg.version import __version__
 
 Observer = Callable[[str, int, int | None, str], None]
+Plan = Structure | Chain
+CHAINS_PER_SPLIT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +68,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The best µGraphs, best first, and the report of the run."""
+    """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU."""
 
     candidates: tuple[Candidate, ...]
     report: dict[str, Any]
+    measurements: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +83,15 @@ class _Ranked:
     fused: bool
 
 
-def optimize(name: str, program: Graph, options: Options, observer: Observer | None = None) -> Result:
+def optimize(
+    name: str, program: Graph, options: Options, observer: Observer | None = None, tuning: Tuning | None = None
+) -> Result:
     """Superoptimize `program`.
 
-    Always gives at least one candidate: the program itself with one library kernel per op.
+    Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
+    there is a GPU.
     """
+    on_gpu = _uses_gpu(options)
     watch = _Watch(observer or (lambda stage, done, total, text: None))
     device = device_for(options.target)
     rulebook = load_rules(options.domain, options.rules, options.without)
@@ -88,19 +100,31 @@ def optimize(name: str, program: Graph, options: Options, observer: Observer | N
         primitive = expand(program)
         axes, found = _search(primitive, rulebook, options, watch, notes)
     with watch.stage("structures"):
-        structures, small_rejected = _verify_structures(found.structures, primitive, axes, options, watch)
+        plans: list[Plan] = [*found.structures, *_few_chains(found.chains)]
+        structures, small_rejected = _verify_structures(plans, primitive, axes, options, watch)
     with watch.stage("instantiate"):
         ranked = _instantiate(structures, primitive, axes, device, options, watch)
         finalists = _diverse(ranked, options.top)
+    tuned: dict[Graph, Tuned] = {}
+    measurements: list[Record] = []
+    if on_gpu:
+        with watch.stage("tune"):
+            tuned = _tune(program, ranked, options, tuning or Tuning(), measurements, watch)
+            finalists = [entry for entries in ranked for entry in entries if entry.graph in tuned] or finalists
+            finalists = sorted(finalists, key=lambda entry: tuned[entry.graph].us if entry.graph in tuned else inf)[
+                : options.top
+            ]
     if axes is not None and not ranked:
         notes.append(_why_nothing(found, structures))
     library = _Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
         verified, rejected = _verify_finalists(program, [*finalists, library], options, watch)
     with watch.stage("compile"):
-        candidates = _compile(program, verified, options, watch)
-    with watch.stage("time"):
-        candidates, device_name = _time(candidates, options, watch)
+        candidates = _compile(program, verified, tuned, options, watch)
+    device_name = "cpu"
+    if on_gpu:
+        with watch.stage("time"):
+            candidates, device_name = _time(candidates, tuned, watch)
     candidates.sort(key=_rank)
     report = _report(name, options, rulebook, device_name, found, candidates, watch, notes)
     report["search"]["candidates"] = len(finalists) + 1
@@ -109,7 +133,7 @@ def optimize(name: str, program: Graph, options: Options, observer: Observer | N
     report["verify"]["rejected"] = rejected
     report["verify"]["structures_accepted"] = len(structures)
     report["verify"]["structures_rejected"] = small_rejected
-    return Result(tuple(candidates), report)
+    return Result(tuple(candidates), report, tuple(measurements))
 
 
 class _Watch:
@@ -138,7 +162,7 @@ def _search(
             raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
     except UnsupportedError as error:
         notes.append(f"no fused kernel was searched for: {error}; the result uses library kernels")
-        return None, SearchResult((), (), 0.0)
+        return None, SearchResult((), (), (), 0.0)
 
     def progress(done: int, total: int, structures: int) -> None:
         watch.observer("search", done, total, f"{structures} structures")
@@ -153,11 +177,31 @@ def _search(
     return axes, found
 
 
+def _few_chains(chains: Sequence[Chain]) -> list[Chain]:
+    """The smallest chains of each split; larger ones of one split differ in where cheap ops stand."""
+    taken: Counter[Split] = Counter()
+    few = []
+    for chain in chains:
+        if taken[chain.split] < CHAINS_PER_SPLIT and not _exports_exponentials(chain):
+            taken[chain.split] += 1
+            few.append(chain)
+    return few
+
+
+def _exports_exponentials(chain: Chain) -> bool:
+    """Whether a partial result depends on an exponential: unshifted, it could overflow between the kernels."""
+    loads = len(chain.first.loads)
+    depends = [False] * loads
+    for step in chain.first.steps:
+        depends.append(step.op == "exp" or any(depends[i] for i in step.operands))
+    return any(depends[output] for output in chain.first.outputs)
+
+
 def _verify_structures(
-    structures: Sequence[Structure], primitive: Graph, axes: Axes | None, options: Options, watch: _Watch
-) -> tuple[list[Structure], int]:
+    structures: Sequence[Plan], primitive: Graph, axes: Axes | None, options: Options, watch: _Watch
+) -> tuple[list[Plan], int]:
     """The structures whose small instance equals the program's in random fields."""
-    kept: list[Structure] = []
+    kept: list[Plan] = []
     for done, structure in enumerate(structures, 1):
         assert axes is not None
         program, candidate = small_instance(structure, primitive, axes)
@@ -168,11 +212,16 @@ def _verify_structures(
 
 
 def _instantiate(
-    structures: Sequence[Structure], primitive: Graph, axes: Axes | None, device: Device, options: Options, watch: _Watch
+    structures: Sequence[Plan],
+    primitive: Graph,
+    axes: Axes | None,
+    device: Device,
+    options: Options,
+    watch: _Watch,
 ) -> list[list[_Ranked]]:
     """For each structure that has any, its µGraphs with the cheapest first."""
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    limits = TileLimits(shared_memory=device.shared_memory)
+    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
     ranked = []
     for done, structure in enumerate(structures, 1):
         assert axes is not None
@@ -203,11 +252,67 @@ def _verify_finalists(
     return kept, len(finalists) - len(kept)
 
 
+def _uses_gpu(options: Options) -> bool:
+    """Whether candidates are run on a GPU here."""
+    from mirage_eg.backends.timing import gpu_available
+
+    if options.device == "cpu":
+        return False
+    if gpu_available():
+        return True
+    if options.device == "cuda":
+        raise MirageError("device: got cuda, but no CUDA GPU is usable here; use --device cpu to rank by the cost model")
+    return False
+
+
+def _tune(
+    program: Graph,
+    ranked: Sequence[Sequence[_Ranked]],
+    options: Options,
+    tuning: Tuning,
+    measurements: list[Record],
+    watch: _Watch,
+) -> dict[Graph, Tuned]:
+    """The fastest schedule of each µGraph that was tried on the GPU and is right, fastest first."""
+    from mirage_eg.backends.trial import Trials
+
+    def record(line: Record) -> None:
+        measurements.append(line)
+        tuning.record(line)
+        best = min((entry["us"] for entry in measurements if entry["us"] is not None), default=inf)
+        watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
+
+    graphs = [[entry.graph for entry in entries] for entries in ranked]
+    timer = tuning.wrap(Trials(emit(program, program=program), options.target, options.seed))
+    with loky.ProcessPoolExecutor(options.jobs or os.cpu_count() or 1) as executor:
+        found = tune(
+            program,
+            [*graphs, [expand(program)]],
+            options.target,
+            timer,
+            effort=tuning.effort,
+            parallel=executor.map,
+            gpu=tuning.gpu,
+            record=record,
+        )
+    best: dict[Graph, Tuned] = {}
+    for entry in found:
+        best.setdefault(entry.variant.graph, entry)
+    return best
+
+
 def _compile(
-    program: Graph, verified: Sequence[tuple[_Ranked, Verdict, FloatCheck]], options: Options, watch: _Watch
+    program: Graph,
+    verified: Sequence[tuple[_Ranked, Verdict, FloatCheck]],
+    tuned: Mapping[Graph, Tuned],
+    options: Options,
+    watch: _Watch,
 ) -> list[Candidate]:
-    """Emit and compile, in parallel processes where there is more than one core."""
-    sources = [emit(entry.graph, program=program) for entry, _, _ in verified]
+    """Emit as tuned and compile, in parallel processes where there is more than one core."""
+    sources = [
+        tuned[entry.graph].variant.source if entry.graph in tuned else emit(entry.graph, program=program)
+        for entry, _, _ in verified
+    ]
     candidates = []
     results = _map(_compile_one, [(source, options.target) for source in sources], options.jobs or os.cpu_count() or 1)
     for done, (record, source, (entry, verdict, check)) in enumerate(zip(results, sources, verified, strict=True), 1):
@@ -247,23 +352,18 @@ def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _time(candidates: list[Candidate], options: Options, watch: _Watch) -> tuple[list[Candidate], str]:
-    """Measured times where there is a GPU; else the ranking stays the cost model's."""
-    from mirage_eg.backends.timing import gpu_available, gpu_name, time_source
+def _time(candidates: Sequence[Candidate], tuned: Mapping[Graph, Tuned], watch: _Watch) -> tuple[list[Candidate], str]:
+    """The candidates with their measured times; those that tuning has not timed are timed now."""
+    from mirage_eg.backends.timing import gpu_name, time_source
 
-    if options.device == "cpu":
-        return candidates, "cpu"
-    if not gpu_available():
-        if options.device == "cuda":
-            raise MirageError("device: got cuda, but no CUDA GPU is usable here; use --device cpu to rank by the cost model")
-        return candidates, "cpu"
     timed = []
     for done, candidate in enumerate(candidates, 1):
-        measured = time_source(candidate.source).warm_us if candidate.compile.ok else None
-        timed.append(
-            Candidate(**{field: getattr(candidate, field) for field in Candidate.__slots__} | {"measured_us": measured})
-        )
-        best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=float("inf"))
+        if candidate.graph in tuned:
+            measured: float | None = tuned[candidate.graph].us
+        else:
+            measured = time_source(candidate.source).warm_us if candidate.compile.ok else None
+        timed.append(replace(candidate, measured_us=measured))
+        best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=inf)
         watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
     return timed, gpu_name()
 
@@ -273,9 +373,9 @@ def _rank(candidate: Candidate) -> tuple[bool, float]:
     return not candidate.compile.ok, us
 
 
-def _why_nothing(found: SearchResult, structures: Sequence[Structure]) -> str:
+def _why_nothing(found: SearchResult, structures: Sequence[Plan]) -> str:
     """One sentence on why no fused kernel came out."""
-    if not found.structures:
+    if not found.structures and not found.chains:
         return (
             "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
             "raise --max-block-ops or add a law"
@@ -323,6 +423,7 @@ def _report(
             "visited": sum(record.visited for record in found.records),
             "pruned": pruned,
             "structures": len(found.structures),
+            "chains": len(found.chains),
             "complete": all(record.complete for record in found.records),
             "seconds": found.seconds,
         },

@@ -9,65 +9,106 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
-from mirage_eg.ir.graph import REPLICATED, Checker, Graph, Node, node
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
-from mirage_eg.space import Step, Structure
+from mirage_eg.space import Chain, Step, Structure
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """The numbers of a µGraph: sizes of all axes, which axes the grid splits into how many blocks, and the loop count."""
+    """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
+
+    The axis behind the last stands for the dim of partial results, and its size for the blocks that a spread axis is cut into.
+    """
 
     sizes: tuple[int, ...]
     grid: tuple[tuple[int, int], ...]  # (axis, blocks), slowest grid dim first
     loop: int = 1
 
 
-def realize(structure: Structure, program: Graph, axes: Axes, extents: Extents) -> Graph:
-    """The kernel graph with one block graph that `structure` becomes at `extents`.
+def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents) -> Graph:
+    """The kernel graph that `plan` becomes at `extents`, one for each of its kernels.
 
     `program` is in primitive ops and has the sizes of `extents`; its names and dtypes are kept.
     """
-    return _Kernel(structure, program, axes, extents).build()
+    writer = _Writer(program, axes)
+    match plan:
+        case Structure():
+            results = writer.kernel(plan, extents[0], _wanted(program, axes))
+        case Chain(first, last):
+            partials = [_Store(None, DType.float32) for _ in first.outputs]
+            writer.sources += writer.kernel(first, extents[0], partials)
+            results = writer.kernel(last, extents[1], _wanted(program, axes))
+    return writer.finish(results)
 
 
-class _Kernel:
-    """Writes the kernel graph: views of the inputs with one axis a dim, the block, views of its outputs."""
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """How a kernel leaves an output: with these dims (None: as they come), in this type."""
 
-    def __init__(self, structure: Structure, program: Graph, axes: Axes, extents: Extents) -> None:
-        self.structure, self.program, self.axes, self.extents = structure, program, axes, extents
-        self.values = [values[0] for item, values in program.numbered() if item.op == "input"]
+    dims: Dims | None
+    dtype: DType
 
-    def build(self) -> Graph:
-        nodes: list[Node] = list(self.program.inputs)
-        checker = Checker(Level.KERNEL)
-        for item in nodes:
-            checker.append(item)
 
-        def append(item: Node) -> range:
-            nodes.append(item)
-            return checker.append(item)
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A tensor in device memory with its dims, one axis each."""
 
-        operands: list[int] = []
-        layouts: list[Dims] = []
-        views: dict[int, int] = {}
-        for load in self.structure.loads:
-            dims = self.axes.dims[self.values[load.input]]
-            plain = _one_axis_each(dims)
-            if plain != dims and load.input not in views:
-                views[load.input] = append(node("reshape", load.input, shape=self.shape(plain)))[0]
-            operands.append(views.get(load.input, load.input))
-            layouts.append(plain)
-        block = _Block(self, [checker.types[i].dtype for i in operands], layouts).build()
-        results = append(node("block", *operands, graph=block))
-        for item, result in zip(self.program.outputs, results, strict=True):
-            dims = self.axes.dims[item.operands[0]]
-            value = result if _one_axis_each(dims) == dims else append(node("reshape", result, shape=self.shape(dims)))[0]
-            append(node("output", value, name=item.get("name")))
-        return Graph(tuple(nodes))
+    value: int
+    dims: Dims
 
-    def shape(self, dims: Dims) -> tuple[int, ...]:
-        return tuple(prod(self.extents.sizes[axis] for axis in dim) for dim in dims)
+
+def _wanted(program: Graph, axes: Axes) -> list[_Store]:
+    return [
+        _Store(_one_axis_each(axes.dims[item.operands[0]]), kind.dtype)
+        for item, kind in zip(program.outputs, program.output_types, strict=True)
+    ]
+
+
+class _Writer:
+    """Writes the kernel graph: views of the inputs with one axis a dim, the blocks, views of the outputs."""
+
+    def __init__(self, program: Graph, axes: Axes) -> None:
+        self.program, self.axes = program, axes
+        self.nodes: list[Node] = []
+        self.checker = Checker(Level.KERNEL)
+        values = [values[0] for item, values in program.numbered() if item.op == "input"]
+        self.sources = [
+            _Source(self.append(item)[0], axes.dims[value]) for item, value in zip(program.inputs, values, strict=True)
+        ]
+
+    def append(self, item: Node) -> range:
+        self.nodes.append(item)
+        return self.checker.append(item)
+
+    def kernel(self, structure: Structure, extents: Extents, stores: Sequence[_Store]) -> list[_Source]:
+        """Append one block graph with the views that it loads."""
+        sources = []
+        for load in structure.loads:
+            source = self.sources[load.input]
+            plain = _one_axis_each(source.dims)
+            if plain != source.dims:
+                view = self.append(node("reshape", source.value, shape=_shape(plain, extents.sizes)))[0]
+                source = self.sources[load.input] = _Source(view, plain)
+            sources.append(source)
+        kinds = [self.checker.types[source.value].dtype for source in sources]
+        block = _Block(self, structure, extents, kinds, [source.dims for source in sources])
+        graph = block.build(stores)
+        results = self.append(node("block", *(source.value for source in sources), graph=graph))
+        return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
+
+    def finish(self, results: Sequence[_Source]) -> Graph:
+        for item, result, kind in zip(self.program.outputs, results, self.program.output_types, strict=True):
+            dims, value = self.axes.dims[item.operands[0]], result.value
+            if result.dims != dims:
+                value = self.append(node("reshape", value, shape=kind.shape))[0]
+            self.append(node("output", value, name=item.get("name")))
+        return Graph(tuple(self.nodes))
+
+
+def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(sizes[axis] for axis in dim) for dim in dims)
 
 
 def _one_axis_each(dims: Dims) -> Dims:
@@ -81,16 +122,19 @@ def _one_axis_each(dims: Dims) -> Dims:
 class _Block:
     """Writes the block graph of a structure."""
 
-    def __init__(self, kernel: _Kernel, dtypes: Sequence[str], loads: Sequence[Dims]) -> None:
-        self.kernel = kernel
-        self.structure, self.axes, self.extents = kernel.structure, kernel.axes, kernel.extents
-        grid = self.extents.grid or ((-1, 1),)
-        self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), self.extents.loop)
+    def __init__(
+        self, writer: _Writer, structure: Structure, extents: Extents, dtypes: Sequence[DType], loads: Sequence[Dims]
+    ) -> None:
+        self.structure, self.axes, self.extents = structure, writer.axes, extents
+        self.spread_axis = len(self.axes.sizes)  # the dim of partial results
+        grid = extents.grid or ((-1, 1),)
+        self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), extents.loop)
         self.gridded = [axis for axis, _ in grid]
         self.nodes: list[Node] = []
         self.layouts: list[Dims] = []  # of every value of the block graph
         self.tiles: list[dict[int, int]] = []  # the extent of each axis in the tile of every value
         self.place: list[int] = []  # the value of every load and step
+        self.stored: list[Dims] = []  # of every output
         self.dtypes, self.loads = dtypes, loads
 
     def append(self, item: Node, layout: Dims) -> int:
@@ -100,32 +144,32 @@ class _Block:
         self.tiles.append({axis: extent for i in item.operands for axis, extent in self.tiles[i].items()})
         return value
 
-    def build(self) -> Graph:
+    def build(self, stores: Sequence[_Store]) -> Graph:
         looped = self.structure.split.looped
         for load, dtype, layout in zip(self.structure.loads, self.dtypes, self.loads, strict=True):
             dim_of = {axis: place for place, dim in enumerate(layout) for axis in dim}
             imap = tuple(dim_of.get(axis, REPLICATED) for axis in self.gridded)
             fmap = dim_of[looped] if load.looped and looped is not None else REPLICATED
-            item = node("input", shape=self.kernel.shape(layout), dtype=str(dtype), imap=imap, fmap=fmap)
-            self.place.append(self.append(item, layout))
-            shape = self.checker.types[-1].shape
-            self.tiles[-1] = {axis: extent for dim, extent in zip(layout, shape, strict=True) for axis in dim}
+            shape = _shape(layout, self.extents.sizes)
+            self.place.append(self.append(node("input", shape=shape, dtype=str(dtype), imap=imap, fmap=fmap), layout))
+            tile = self.checker.types[-1].shape
+            self.tiles[-1] = {axis: extent for dim, extent in zip(layout, tile, strict=True) for axis in dim}
         for step in self.structure.steps:
             self.place.append(self.step(step))
-        for item, position in zip(self.kernel.program.outputs, self.structure.outputs, strict=True):
-            wanted = _one_axis_each(self.axes.dims[item.operands[0]])
-            value = self.rearrange(self.place[position], wanted)
-            dim_of = {axis: place for place, dim in enumerate(wanted) for axis in dim}
-            dtype = self.kernel.program.output_types[self.kernel.program.outputs.index(item)].dtype
-            self.nodes.append(
-                node(
-                    "output",
-                    value,
-                    omap=tuple(dim_of.get(axis, REPLICATED) for axis in self.gridded),
-                    dtype=None if self.checker.types[value].dtype is dtype else str(dtype),
-                )
-            )
+        for position, store in zip(self.structure.outputs, stores, strict=True):
+            self.store(self.place[position], store)
         return Graph(tuple(self.nodes), Level.BLOCK, self.checker.grid, self.checker.loop)
+
+    def store(self, value: int, store: _Store) -> None:
+        """Leave a value in device memory; what varies with a spread axis gets it as a new leading dim."""
+        dims = _one_axis_each(self.layouts[value]) if store.dims is None else store.dims
+        value = self.rearrange(value, dims)
+        spread = self.structure.split.spread if store.dims is None else None
+        dim_of = {axis: place for place, dim in enumerate(dims) for axis in dim} | {spread: NEW_DIM}
+        dtype = None if self.checker.types[value].dtype is store.dtype else str(store.dtype)
+        omap = tuple(dim_of.get(axis, REPLICATED) for axis in self.gridded)
+        self.nodes.append(node("output", value, omap=omap, dtype=dtype))
+        self.stored.append(dims if spread is None else ((self.spread_axis,), *dims))
 
     def step(self, step: Step) -> int:
         operands = [self.place[i] for i in step.operands]
@@ -166,9 +210,11 @@ class _Block:
 
     def reference(self, axes: frozenset[int]) -> Dims:
         """The dims of some value of the program that has these axes, without the others."""
+        lead: Dims = ((self.spread_axis,),) if self.spread_axis in axes else ()
+        axes -= {self.spread_axis}
         for value in range(len(self.axes.dims)):
             if axes <= self.axes.of(value):
-                return tuple((axis,) for dim in self.axes.dims[value] for axis in dim if axis in axes)
+                return lead + tuple((axis,) for dim in self.axes.dims[value] for axis in dim if axis in axes)
         raise AssertionError("the search keeps to axes that stand together in the program")
 
     def matmul(self, step: Step, left: int, right: int) -> int:

@@ -7,15 +7,15 @@ agenda is ordered by its newest operand, so every DAG is reached exactly once, i
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
-from mirage_eg.expression import Split, express, splits
+from mirage_eg.expression import Split, express, splits, spread_splits
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import Limits, Saturation, oracle_builder
+from mirage_eg.oracle import Limits, Oracle, Saturation, oracle_builder
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.space import LOOP, Item, Load, Space, Step, Structure, Value, distances, input_values
+from mirage_eg.space import LOOP, Chain, Item, Load, Space, Stage, Step, Structure, Value, distances, input_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class SearchLimits:
 
     max_block_ops: int = 16
     max_states: int = 250_000  # for each split and input loaded twice
+    max_outputs: int = 3  # partial results that a first kernel may leave
+    max_spread_states: int = 50_000  # for each split that spreads an axis over the grid
+    max_combining_ops: int = 8  # of the kernel that reduces partial results
     seconds: float | None = None  # wall clock; what was found until then is kept
 
 
@@ -42,9 +45,10 @@ class SplitRecord:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """All structures found, with the record of each split."""
+    """All structures found, with the record of each split: those of one kernel, and chains of two that spread a reduction."""
 
     structures: tuple[Structure, ...]
+    chains: tuple[Chain, ...]
     records: tuple[SplitRecord, ...]
     seconds: float
 
@@ -57,7 +61,7 @@ def search(
     saturation: Limits | None = None,
     on_progress: Callable[[int, int, int], None] | None = None,
 ) -> SearchResult:
-    """Every one-kernel structure that the oracle admits, smallest first.
+    """Every structure of one kernel, or of two with partial results between them, that the oracle admits, smallest first.
 
     `program` holds primitive ops; `on_progress(splits done, of, structures so far)` is called after each split.
     """
@@ -66,31 +70,60 @@ def search(
     deadline = None if limits.seconds is None else start + limits.seconds
     found: list[Structure] = []
     records: list[SplitRecord] = []
-    choices = splits(axes)
+    chains: list[Chain] = []
+    choices = (*splits(axes), *spread_splits(axes))
     with oracle_builder(rulebook, saturation) as build:
         for done, split in enumerate(choices, 1):
             began = perf_counter()
             oracle = build(express(program, axes, split, rulebook.domain))
-            explorers = []
-            for whole in (None, *_loaded_twice(program, axes, split)):
-                explorer = _Explorer(Space(program, axes, split, rulebook.domain, oracle, whole), limits, deadline)
-                found += explorer.run()
-                explorers.append(explorer)
+            context = (program, axes, split, rulebook.domain, oracle)
+            if split.spread is None:
+                spaces = [Space(*context, whole) for whole in (None, *_loaded_twice(program, axes, split))]
+                explorers = [_Explorer(space, limits, deadline) for space in spaces]
+                new = [structure for explorer in explorers for structure in explorer.run()]
+                found += new
+                count = len(new)
+            else:
+                explorers, linked = _explore_chains(context, limits, deadline)
+                chains += linked
+                count = len(linked)
             records.append(
                 SplitRecord(
                     split.show(axes),
                     oracle.saturation,
                     sum(explorer.visited for explorer in explorers),
                     dict(sum((explorer.pruned for explorer in explorers), Counter())),
-                    sum(explorer.found for explorer in explorers),
+                    count,
                     all(explorer.complete for explorer in explorers),
                     perf_counter() - began,
                 )
             )
             if on_progress is not None:
-                on_progress(done, len(choices), len(found))
+                on_progress(done, len(choices), len(found) + len(chains))
     found.sort(key=lambda structure: structure.ops)
-    return SearchResult(tuple(found), tuple(records), perf_counter() - start)
+    chains.sort(key=lambda chain: chain.ops)
+    return SearchResult(tuple(found), tuple(chains), tuple(records), perf_counter() - start)
+
+
+def _explore_chains(
+    context: tuple[Graph, Axes, Split, str, Oracle], limits: SearchLimits, deadline: float | None
+) -> tuple[list["_Explorer"], list[Chain]]:
+    """First kernels that end in partial results, each with every last kernel that makes the program's outputs of them."""
+    first = _Explorer(Space(*context, stage=Stage.FIRST), replace(limits, max_states=limits.max_spread_states), deadline)
+    explorers = [first]
+    memo: dict[tuple[tuple[int, int], ...], list[Structure]] = {}
+    chains = []
+    for structure, partials in first.run_to_partials():
+        if partials not in memo:
+            last = _Explorer(
+                Space(*context, stage=Stage.LAST, partials=partials),
+                replace(limits, max_block_ops=limits.max_combining_ops),
+                deadline,
+            )
+            memo[partials] = list(last.run())
+            explorers.append(last)
+        chains += [Chain(structure, last) for last in memo[partials]]
+    return explorers, chains
 
 
 def _loaded_twice(program: Graph, axes: Axes, split: Split) -> Iterator[int]:
@@ -100,24 +133,38 @@ def _loaded_twice(program: Graph, axes: Axes, split: Split) -> Iterator[int]:
             yield position
 
 
+Found = tuple[Structure, tuple[Value, ...]]  # with the values of its outputs
+
+
 class _Explorer:
     """The depth-first search through the states of one split."""
 
     def __init__(self, space: Space, limits: SearchLimits, deadline: float | None) -> None:
         self.space, self.limits, self.deadline = space, limits, deadline
-        self.distance = distances(space)
+        self.partial = space.stage is Stage.FIRST
+        self.distance = {} if self.partial else distances(space)
+        self.goals = limits.max_outputs if self.partial else len(space.outputs)
         self.visited = 0
-        self.found = 0
         self.pruned: Counter[str] = Counter()
         self.complete = True
 
     def run(self) -> Iterator[Structure]:
+        """The structures that make the program's outputs."""
+        return (structure for structure, _ in self._explore())
+
+    def run_to_partials(self) -> Iterator[tuple[Structure, tuple[tuple[int, int], ...]]]:
+        """The structures of a first kernel, with the class and axes of each partial result."""
+        for structure, outputs in self._explore():
+            yield structure, tuple(value[:2] for value in outputs)
+
+    def _explore(self) -> Iterator[Found]:
         values: list[Value] = []
         agenda: list[Item] = []
         for _, value in self.space.loads:
             values.append(value)
             agenda += self.space.follow(values, self.pruned)
-        yield from self._extend(values, agenda, 0, [], frozenset(), {value[:2] for value in values})
+        waiting = frozenset(range(self.space.partials))
+        yield from self._extend(values, agenda, 0, [], waiting, {value[:2] for value in values})
 
     def _extend(
         self,
@@ -127,11 +174,11 @@ class _Explorer:
         steps: list[Item],
         unused: frozenset[int],
         present: set[tuple[int, int]],
-    ) -> Iterator[Structure]:
+    ) -> Iterator[Found]:
         left = self.limits.max_block_ops - len(steps)
         if left == 0:
             return
-        goals = len(self.space.outputs)
+        goals = self.goals
         for place in range(first, len(agenda)):
             item = agenda[place]
             value = item[4]
@@ -155,12 +202,11 @@ class _Explorer:
             self.visited += 1
             values.append(value)
             steps.append(item)
-            outputs = self._outputs(values, waiting)
+            outputs = self._partials(values, waiting) if self.partial else self._outputs(values, waiting)
             if outputs is not None:
                 structure = self._structure(steps, outputs)
                 if structure is not None:
-                    self.found += 1
-                    yield structure
+                    yield structure, tuple(values[i] for i in outputs)
             if outputs is None or goals > 1:
                 added = self.space.follow(values, self.pruned)
                 agenda += added
@@ -190,8 +236,18 @@ class _Explorer:
                 return None
         return tuple(result) if waiting <= set(result) else None
 
+    def _partials(self, values: Sequence[Value], waiting: frozenset[int]) -> tuple[int, ...] | None:
+        """The unused values, if each is a result that the block has reduced as far as it can."""
+        space = self.space
+        for position in waiting:
+            _, axes, phase = values[position]
+            if phase == LOOP or not axes & space.grid or axes & (space.spread | space.tile):
+                return None
+        return tuple(sorted(waiting, key=lambda position: values[position]))
+
     def _structure(self, steps: Sequence[Item], outputs: tuple[int, ...]) -> Structure | None:
-        if self.space.split.looped is not None and not any(step[0].startswith("accum_") for step in steps):
+        loops = self.space.split.looped is not None and self.space.stage is not Stage.LAST
+        if loops and not any(step[0].startswith("accum_") for step in steps):
             return None  # found without a loop, in the split that has none
         if self.space.whole is not None and not self._uses_whole(steps):
             return None  # found without this load

@@ -1,13 +1,16 @@
 """What a structure is, and the space of one split: which op may follow which values, asked of the oracle.
 
 The inner loop works on plain ints and tuples: a value is `(class, axes, phase)`, where `axes` is a bit set of the tile's axes.
-Bit `a` is axis a, whole in the tile (up to the grid); bit `len(axes)` is the tile part of the looped axis. Reductions happen in
-the tile before they are accumulated over the loop; that a lowering may do it the other way round is not a matter of structure.
+Bit `a` is axis a, whole in the tile (up to the grid); bit `len(axes)` is the tile part of the looped axis, bit `len(axes) + 1`
+the grid part of a spread axis: values of the first kernel vary with it, and it is a dim of the partial results that the last
+kernel loads. Reductions happen in the tile before they are accumulated over the loop; that a lowering may do it the other way
+round is not a matter of structure.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import combinations
 
 from mirage_eg.expression import Constant, Parts, Split, op_of, parts_of
@@ -19,7 +22,10 @@ from mirage_eg.oracle import UNUSED, Oracle
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A program input as a block loads it: `looped` in pieces over the loop, or with the looped axis whole before it."""
+    """A tensor as a block loads it: `looped` in pieces over the loop, or with the looped axis whole before it.
+
+    `input` counts the program's inputs, then the outputs of the kernel before this one.
+    """
 
     input: int
     looped: bool
@@ -51,6 +57,37 @@ class Structure:
         return len(self.steps)
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Two block graphs: the first spreads a reduced axis over its grid, the last reduces the partial results."""
+
+    first: Structure
+    last: Structure
+
+    @property
+    def split(self) -> Split:
+        """The split of the first kernel."""
+        return self.first.split
+
+    @property
+    def ops(self) -> int:
+        """Block ops without loads and stores."""
+        return self.first.ops + self.last.ops
+
+    @property
+    def proved(self) -> bool:
+        """Whether the indexed laws show it equal to the program."""
+        return self.first.proved and self.last.proved
+
+
+class Stage(Enum):
+    """Which kernel of a µGraph a space is of."""
+
+    ONLY = "only"
+    FIRST = "first"  # ends in partial results
+    LAST = "last"  # starts from them, without a loop
+
+
 Value = tuple[int, int, int]  # class, axes, phase
 Item = tuple[str, tuple[int, ...], tuple[Constant, ...], tuple[int, ...], Value]  # op, operands, constants, reduced, value
 
@@ -63,12 +100,25 @@ _REDUCTIONS = (("Sum", "sum"), ("Mean", "mean"), ("Max", "max"))
 class Space:
     """The oracle of one split, indexed for the enumeration, and the rules that say which op may follow which values."""
 
-    def __init__(self, program: Graph, axes: Axes, split: Split, domain: str, oracle: Oracle, whole: int | None) -> None:
-        self.split, self.oracle, self.whole = split, oracle, whole
+    def __init__(
+        self,
+        program: Graph,
+        axes: Axes,
+        split: Split,
+        domain: str,
+        oracle: Oracle,
+        whole: int | None = None,
+        stage: Stage = Stage.ONLY,
+        partials: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.split, self.oracle, self.whole, self.stage = split, oracle, whole, stage
         self.indexed = domain == "indexed"
         self.parts: dict[int, Parts] = parts_of(axes, split, domain)
-        self.looped = 0 if split.looped is None else 1 << split.looped
+        self.looped = 0 if split.looped is None or stage is Stage.LAST else 1 << split.looped
+        self.spread = 0 if split.spread is None else 1 << split.spread
         self.tile = 1 << len(axes.sizes)
+        self.grid = 1 << len(axes.sizes) + 1
+        self.spread_axis = len(axes.sizes)  # stands for the dim of partial results in `Step.reduced`
         self.program_axes = _maximal({_bits(axes.of(value)) for value in range(len(program.types))})
         self.fits: dict[int, bool] = {}
         self.unary: dict[int, list[tuple[str, tuple[Constant, ...], int]]] = {}
@@ -78,6 +128,9 @@ class Space:
         outputs: list[tuple[int, int]] = []
         for number, value in enumerate(input_values(program)):
             self._add_loads(number, _bits(axes.of(value)))
+        self.partials = len(partials)
+        for number, (class_, bits) in enumerate(partials, len(program.inputs)):
+            self.loads.insert(number - len(program.inputs), (Load(number, False), (class_, bits, PROLOGUE)))
         for item in program.outputs:
             outputs.append((oracle.outputs[len(outputs)], _bits(axes.of(item.operands[0]))))
         self.outputs = tuple(outputs)
@@ -101,8 +154,10 @@ class Space:
 
     def _add_loads(self, number: int, axes: int) -> None:
         class_ = self.oracle.inputs[number]
-        if class_ == UNUSED:
+        if class_ == UNUSED or (self.stage is Stage.LAST and axes & self.spread):
             return
+        if self.stage is Stage.FIRST and axes & self.spread:
+            axes |= self.grid
         if axes & self.looped:
             self.loads.append((Load(number, True), (class_, axes ^ self.looped | self.tile, LOOP)))
             if number != self.whole:
@@ -112,7 +167,7 @@ class Space:
     def fits_program(self, axes: int) -> bool:
         """Whether some value of the program has all these axes."""
         if axes not in self.fits:
-            plain = axes ^ self.tile | self.looped if axes & self.tile else axes
+            plain = (axes ^ self.tile | self.looped if axes & self.tile else axes) & ~self.grid
             self.fits[axes] = any(plain & wide == plain for wide in self.program_axes)
         return self.fits[axes]
 
@@ -130,9 +185,11 @@ class Space:
         for axis, parts in self.parts.items():
             bit = 1 << axis
             if axes & bit:
-                yield axis, bit, parts.whole
+                yield axis, bit, parts.block
             elif bit == self.looped and axes & self.tile:
                 yield axis, self.tile, parts.tile
+        if self.stage is Stage.LAST and axes & self.grid and self.split.spread is not None:
+            yield self.spread_axis, self.grid, self.parts[self.split.spread].grid
 
     def follow(self, values: Sequence[Value], pruned: Counter[str]) -> list[Item]:
         """The ops that become possible with the last value, in canonical order."""
@@ -197,7 +254,7 @@ class Space:
         shared = left[1] & right[1]
         if not (left[1] ^ shared or right[1] ^ shared):
             return  # a sum of products without an axis of its own is no matmul
-        contracted = list(self.reducible(shared))
+        contracted = list(self.reducible(shared & ~self.grid))
         for count in range(1, len(contracted) + 1):
             for chosen in combinations(contracted, count):
                 constants = [constant for _, _, part in chosen for constant in part]
@@ -233,6 +290,7 @@ def distances(space: Space) -> dict[int, int]:
 
 
 def input_values(program: Graph) -> list[int]:
+    """The values of the program's inputs."""
     return [values[0] for item, values in program.numbered() if item.op == "input"]
 
 
