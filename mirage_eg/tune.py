@@ -8,7 +8,8 @@ or is wrong is counted and left. Nothing here is trusted: the winner is verified
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from itertools import zip_longest
 from time import perf_counter
 from typing import Any, Protocol
@@ -46,6 +47,17 @@ class Effort:
     best_graphs: int = 6
     finalists: int = 6
     seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a run is tuned: its effort, what is held while the GPU is used, who gets every measurement; `wrap` may stand between
+    tuning and its timer."""
+
+    effort: Effort = Effort()
+    gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
+    record: Callable[[Record], None] = lambda line: None
+    wrap: Callable[[Timer], Timer] = lambda timer: timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +243,9 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
         elif variant.source not in run.seen:
             run.seen.add(variant.source)
             fresh.append(variant)
+    asked = perf_counter()
     with run.gpu():
+        run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
         for variant in fresh:
             if perf_counter() > run.deadline:
                 return
@@ -268,7 +282,7 @@ def _careful(run: _Tuning, most: int) -> list[Tuned]:
     with run.gpu():
         for tuned in _fastest(run)[:most]:
             outcome, timing = run.timer.full(tuned.variant.source)
-            run.record(_line("final", tuned.variant, outcome) | {"cold_us": timing and timing.cold_us})
+            run.record(_line("final", tuned.variant, outcome) | {"timing": timing and asdict(timing)})
             if timing is not None and outcome.error is not None:
                 timed.append((timing, Tuned(tuned.variant, timing.warm_us, outcome.error, timing)))
             else:
@@ -280,6 +294,11 @@ def _careful(run: _Tuning, most: int) -> list[Tuned]:
     careful = [tuned for _, tuned in timed]
     sources = {tuned.variant.source for tuned in careful}
     return careful + [tuned for tuned in _fastest(run) if tuned.variant.source not in sources]
+
+
+def fingerprint(source: str) -> str:
+    """A short name of a source."""
+    return sha256(source.encode()).hexdigest()[:16]
 
 
 def schedule_record(schedule: Schedule) -> Record:
@@ -298,10 +317,22 @@ def _line(stage: str, variant: Variant, outcome: Outcome) -> Record:
         "grid": [list(block.grid) for block in inner],
         "loop": [block.loop for block in inner],
         "schedule": schedule_record(variant.schedule),
+        "source": fingerprint(variant.source),
         "us": outcome.us,
         "error": outcome.error,
         "problem": outcome.problem,
     }
 
 
-__all__ = ["Effort", "Timer", "Tuned", "Variant", "blocks", "compile_variant", "schedule_record", "tune"]
+__all__ = [
+    "Effort",
+    "Timer",
+    "Tuned",
+    "Tuning",
+    "Variant",
+    "blocks",
+    "compile_variant",
+    "fingerprint",
+    "schedule_record",
+    "tune",
+]
