@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.options import DOMAINS, Options
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress, record
+from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from mirage_eg.rules_check import Report
@@ -118,3 +119,50 @@ def _print_report(report: "Report") -> None:
     elif not report.sound:
         say("  growth was not measured, since the file fails already")
     say("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")
+
+
+@app.command("impact")
+def impact(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
+    workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
+    domain: DomainOption = None,
+    max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph.")] = 10,
+    as_json: JsonOption = False,
+) -> Job:
+    """Search workloads with FILE and without: sizes, visited states, and the structures that are newly found or lost."""
+
+    def job() -> int:
+        from mirage_eg.growth import STANDARD
+        from mirage_eg.rulebook import header, load_rules, read_files
+        from mirage_eg.rules_impact import impact as run
+        from mirage_eg.search import SearchLimits
+
+        names = workloads or list(STANDARD)
+        for name in names:
+            if name not in WORKLOADS:
+                raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
+        chosen = domain or next((found for entry in read_files(file) if (found := header(entry.text, "domain"))), DOMAINS[0])
+        Options(domain=chosen, max_block_ops=max_block_ops)  # the same checks as everywhere
+        books = load_rules(chosen), load_rules(chosen, [file])
+        with progress() as observer:
+            rows = run(*books, names, SearchLimits(max_block_ops), lambda stage, done, total: observer(stage, done, total, ""))
+        if as_json:
+            print(json_line({"file": file, "domain": chosen, "max_block_ops": max_block_ops, "workloads": rows}))
+            return 0
+        table = Table("workload", "e-nodes", "ms", "visited", "structures", "newly found", "lost", title_justify="left")
+        table.title = f"{file} in the {chosen} domain, {max_block_ops} ops: without → with"
+        for row in rows:
+            a, b = row.without, row.with_
+            pairs = ((a.nodes, b.nodes), (round(a.milliseconds), round(b.milliseconds)), (a.visited, b.visited))
+            cells = [f"{x:,} → {y:,}" for x, y in (*pairs, (a.structures, b.structures))]
+            cut = "" if a.complete and b.complete else " (cut)"
+            table.add_row(row.workload, *cells, f"{len(row.found)}{cut}", f"{len(row.lost)}{cut}")
+        out = console()
+        out.print(table)
+        for row in rows:
+            for word, entries in (("newly found", row.found), ("lost", row.lost)):
+                for entry in sorted(entries, key=len)[:3]:
+                    out.print(f"{row.workload}: {word}: {entry}", soft_wrap=True, highlight=False, markup=False)
+        return 0
+
+    return job
