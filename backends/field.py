@@ -51,15 +51,14 @@ class FieldAlgebra:
         """The algebra of a seed and the number of a draw, on arrays of `xp`."""
         return cls(Draw(seed, draw, xp))
 
-    def input(self, place: int, shape: Shape, keep: bool = True) -> FieldValue:
-        """Independent uniform residues for input `place`; with `keep` drawn once, else anew for each `read`."""
+    def input(self, place: int, shape: Shape) -> FieldValue:
+        """Independent uniform residues for input `place`, drawn when first read and kept with the value."""
         kept: dict[int, Array] = {}
 
         def drawn(k: int) -> Component:
-            residues = kept[k] if k in kept else self._uniform(place, k, shape)
-            if keep:
-                kept[k] = residues
-            return Component(residues)
+            if k not in kept:
+                kept[k] = self._uniform(place, k, shape)
+            return Component(kept[k])
 
         return FieldValue(shape, len(PRIMES), NOTHING, lambda k: ((), lambda: drawn(k)))
 

@@ -109,8 +109,10 @@ def _round_to_float16(x: Array) -> Array:
         rounded &= np.uint32(0xFFFFE000)
         result[start : start + _HALF_PIECE] = rounded.view(np.float32)
         size = np.abs(piece)
-        if not (size.min() >= _LEAST_NORMAL_HALF and size.max() < _OVERFLOWS_HALF):
-            special = ~((size >= _LEAST_NORMAL_HALF) & (size < _OVERFLOWS_HALF))
+        special = np.flatnonzero(size < _LEAST_NORMAL_HALF)
+        if not size.max() < _OVERFLOWS_HALF:
+            special = np.append(special, np.flatnonzero(~(size < _OVERFLOWS_HALF)))
+        if special.size:
             result[start : start + _HALF_PIECE][special] = piece[special].astype(np.float16)
     return result.reshape(x.shape)
 

@@ -13,15 +13,17 @@ interface; tile shapes follow from grid, loop and maps.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import NEW_DIM, Checker, Graph, Node, node, result_count
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import text as shape_text
+
+T = TypeVar("T")
 
 FORMAT = "mirage_eg.graph"
 VERSION = 1
@@ -44,19 +46,27 @@ def from_json(text: str | bytes, source: str = "graph") -> Graph:
             its ops, or anything that `Graph` refuses. The message starts with `source` and names the node.
     """
     try:
-        return _document(_parse(text))
+        return from_data(_parse(text))
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
 
 
 def load(path: str | Path) -> Graph:
     """Read a graph from a JSON file; mistakes are GraphErrors that start with the path."""
+    return read(path, from_data)
+
+
+def read(path: str | Path, understand: Callable[[Any], T]) -> T:
+    """What `understand` makes of the JSON in a file; mistakes are GraphErrors that start with the path."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise GraphError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return from_json(content, str(path))
+    try:
+        return understand(_parse(content))
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from None
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
@@ -136,7 +146,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise GraphError(f"got {name}, which is no JSON number")
 
 
-def _document(data: Any) -> Graph:
+def from_data(data: Any) -> Graph:
+    """The graph of a parsed document; errors name the node."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         got = f"format {_shown(data.get('format'))}" if isinstance(data, dict) else _shown(data)
         raise GraphError(f'got {got}, wanted an object with "format": "{FORMAT}" (as `mirage-eg optimize` writes)')

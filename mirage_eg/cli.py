@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mirage_eg import __version__, cli_rules
+from mirage_eg import __version__, cli_bench, cli_rules
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir import serialize
@@ -29,7 +29,7 @@ from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from mirage_eg.pipeline import Candidate, CompileRecord, Result
-    from mirage_eg.verify import Verdict
+    from mirage_eg.verdict import Verdict
 
 
 # Newer releases of typer carry a copy of click of their own; in all of them this is the base class of BadParameter.
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_rules.app, name="rules")
+app.add_typer(cli_bench.app, name="bench")
 
 _PROGRAM_HELP = f"A workload ({', '.join(WORKLOADS)}), a graph in JSON, or a Python file that defines program()."
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]

@@ -1,14 +1,16 @@
 """Whether a µGraph computes a program: random tests in the finite field, and float64 where the field differs from numbers.
 
 Part of the trusted core: a kernel is right if this file, the evaluator and the field are. Inputs correspond by position and are
-independent uniform draws; each draw has its own ω. Same seed, same verdict.
+independent uniform draws; each draw has its own ω. Same seed, same verdict. Many candidates are checked draw by draw, so that
+the inputs of one draw are made once and those of two never stand in memory together where they are large.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from math import ceil, prod
+from itertools import count
+from math import ceil, prod, sqrt
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,69 +25,16 @@ from mirage_eg.backends.modular import PRIMES
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph import Graph, TensorType
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.verdict import Difference, Equality, FloatCheck, Verdict
 
-KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept between candidates, larger ones drawn again
+KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept for all draws, larger ones for one at a time
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
 COARSE = frozenset({"max", "sqrt", "rsqrt", "pow"})  # a wrong maximum or sign is right by chance at one element in two
 COARSE_COMPARISONS = 64  # so at least so many elements are compared where there are such ops
-
-
-class Equality(StrEnum):
-    """The three verdicts."""
-
-    EQUAL = "equal"
-    NOT_EQUAL = "not equal"
-    UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first element that differs; `got` and `wanted` are float64 where `domain` says so, else residues modulo p."""
-
-    output: str
-    index: tuple[int, ...]
-    got: float
-    wanted: float
-    domain: str
-
-    def __str__(self) -> str:
-        return f"{self.output}{list(self.index)}: got {self.got:.9g}, wanted {self.wanted:.9g} ({self.domain})"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is known of a candidate and how; `error_bound` bounds the chance that an unequal one was called equal."""
-
-    verdict: Equality
-    draws: int
-    p: int
-    q: int
-    seed: int
-    error_bound: float | None
-    bound_reason: str
-    coverage: float  # of the elements compared in the field
-    difference: Difference | None = None
-    float_error: float | None = (
-        None  # largest |got − wanted| / (|wanted| + rms) in float64; None: not needed, or nothing finite
-    )
-
-    @property
-    def equal(self) -> bool:
-        """Whether the verdict is `equal`."""
-        return self.verdict is Equality.EQUAL
-
-
-@dataclass(frozen=True, slots=True)
-class FloatCheck:
-    """A candidate computed as the kernels do, against the program in float64."""
-
-    ok: bool
-    error: float  # largest |got − wanted| / (|wanted| + rms)
-    tolerance: float
-    difference: Difference | None
+MAGNITUDES = (64.0, 8.0, 2.0, 1.0)  # of large inputs, tried in this order
 
 
 def verify(program: Graph, candidate: Graph, *, draws: int = 2, seed: int = 0) -> Verdict:
@@ -119,44 +68,73 @@ class Reference:
 
     def check(self, candidate: Graph) -> Verdict:
         """Equal if the field finds no difference, and float64 none where the field obeys other laws than numbers do."""
-        self._check_types(candidate)
-        compared = total = done = 0
-        draws = self.draws
-        difference: Difference | None = None
-        undefined = False
-        unfaithful: frozenset[str] = frozenset()
-        while done < draws and difference is None and not undefined:
-            draw = self._field(done)
-            values = evaluate(candidate, draw.inputs, draw.algebra)
-            unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
-            for name, got, want in zip(self.program.output_names, draw.algebra.read(values), draw.outputs, strict=True):
-                count = _defined(got, want)
-                compared, total = compared + count, total + got.residues.size
-                undefined |= count < LEAST_COVERAGE * got.residues.size
-                difference = difference or _field_difference(name, got, want)
-            done += 1
-            if unfaithful & COARSE:
-                draws = max(self.draws, ceil(COARSE_COMPARISONS / min(output.residues.size for output in draw.outputs)))
-        verdict = Equality.UNDECIDED if difference is not None or undefined else Equality.EQUAL
+        [(verdict, _)] = self.check_all([candidate])
+        return verdict
+
+    def check_all(
+        self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None] | None = None
+    ) -> list[tuple[Verdict, float]]:
+        """The verdict on each candidate and the seconds that it took; `on_progress(done, of)` counts runs of candidates."""
+        for candidate in candidates:
+            self._check_types(candidate)
+        trials = [_Trial(candidate, self.draws) for candidate in candidates]
+        runs, ahead = 0, len(trials) * self.draws
+        for number in count():
+            running = [trial for trial in trials if trial.runs(number)]
+            if not running:
+                break
+            draw = self._field(number)
+            for trial in running:
+                start = perf_counter()
+                self._run(trial, draw)
+                trial.seconds += perf_counter() - start
+                runs += 1
+                if on_progress:
+                    on_progress(min(runs, ahead), ahead)
+            del draw  # large inputs are not held together with those of the next draw
+        results = []
+        for trial in trials:
+            start = perf_counter()
+            verdict = self._verdict(trial)
+            results.append((verdict, trial.seconds + perf_counter() - start))
+        return results
+
+    def _run(self, trial: "_Trial", draw: "_FieldDraw") -> None:
+        """One draw of one candidate."""
+        values = evaluate(trial.candidate, draw.inputs, draw.algebra)
+        trial.unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
+        for name, got, want in zip(self.program.output_names, draw.algebra.read(values), draw.outputs, strict=True):
+            compared = _defined(got, want)
+            trial.compared, trial.total = trial.compared + compared, trial.total + got.residues.size
+            trial.undefined |= compared < LEAST_COVERAGE * got.residues.size
+            trial.difference = trial.difference or _field_difference(name, got, want)
+        trial.done += 1
+        if trial.unfaithful & COARSE:
+            smallest = min(output.residues.size for output in draw.outputs)
+            trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
+
+    def _verdict(self, trial: "_Trial") -> Verdict:
+        difference, unfaithful = trial.difference, trial.unfaithful
+        verdict = Equality.UNDECIDED if difference is not None or trial.undefined else Equality.EQUAL
         error = None
         if verdict is not Equality.EQUAL or unfaithful:
-            error, shown = self._float_difference(candidate, verdict is not Equality.EQUAL)
+            error, shown = self._float_difference(trial.candidate, verdict is not Equality.EQUAL)
             if shown is not None:
                 verdict, difference = Equality.NOT_EQUAL, shown
             elif error is None:
                 verdict = Equality.UNDECIDED
-        bound, reason = self._bound(candidate, done)
+        bound, reason = self._bound(trial.candidate, trial.done)
         if unfaithful:
             reason += f"; the field does not know every law of {', '.join(sorted(unfaithful))}, so float64 was compared too"
         return Verdict(
             verdict=verdict,
-            draws=done,
+            draws=trial.done,
             p=PRIMES[0],
             q=PRIMES[1],
             seed=self.seed,
             error_bound=bound if verdict is Equality.EQUAL else None,
             bound_reason=reason if verdict is Equality.EQUAL else f"the verdict is `{verdict}`",
-            coverage=compared / total,
+            coverage=trial.compared / trial.total,
             difference=difference,
             float_error=error,
         )
@@ -166,6 +144,7 @@ class Reference:
 
         Tolerance: 8 roundings of the coarsest type for each kernel, and K of the type that accumulates. Elements at which the
         program is not finite are left out, at all others the candidate must be; an output without a finite element fails.
+        On large inputs it is only asked whether the candidate overflows where the program, in float64, does not.
         """
         self._check_types(candidate)
         graphs = (self.program, candidate)
@@ -174,10 +153,17 @@ class Reference:
         coarsest = max(dtype.unit_roundoff for dtype in types)
         kernels = len([item for item in candidate.nodes if OPS[item.op].kind is not Kind.BOUNDARY])
         tolerance = 8 * coarsest * (1 + kernels) + 2 * max(map(longest_reduction, graphs)) * working.unit_roundoff
+        rounding = FloatAlgebra(self.xp, working, rounds=True)
         draw = self._float("rounded")
-        got = evaluate(candidate, draw.inputs, FloatAlgebra(self.xp, working, rounds=True), rounded=True)
+        got = evaluate(candidate, draw.inputs, rounding, rounded=True)
         error, difference, finite = self._compare(got, draw.outputs, tolerance, True)
-        return FloatCheck(difference is None and finite, error, tolerance, difference)
+        del draw, got
+        large = self._large()
+        got = evaluate(candidate, large.inputs, rounding, rounded=True)
+        overflows = any(
+            bool((self.xp.isfinite(want) & ~self.xp.isfinite(x)).any()) for x, want in zip(got, large.outputs, strict=True)
+        )
+        return FloatCheck(difference is None and finite, error, tolerance, difference, overflows, large.magnitude)
 
     def _check_types(self, candidate: Graph) -> None:
         if candidate.input_types != self.program.input_types:
@@ -193,8 +179,9 @@ class Reference:
 
     def _field(self, number: int) -> "_FieldDraw":
         if number not in self._fields:
+            self._make_room()
             algebra = FieldAlgebra.of(self.seed, number, self.xp)
-            inputs = [algebra.input(place, shape, self._keep) for place, shape in enumerate(self._shapes)]
+            inputs = [algebra.input(place, shape) for place, shape in enumerate(self._shapes)]
             values = evaluate(self._primitive, inputs, algebra)
             outputs = algebra.read(values)
             for name, output in zip(self.program.output_names, outputs, strict=True):
@@ -207,25 +194,60 @@ class Reference:
             self._fields[number] = _FieldDraw(algebra, inputs, outputs, unfaithful)
         return self._fields[number]
 
+    def _make_room(self) -> None:
+        """Large inputs are kept for one draw at a time."""
+        if not self._keep:
+            self._fields.clear()
+            self._floats.clear()
+
     def _float(self, name: str) -> "_FloatDraw":
         """`zero-mean` and `positive` inputs, and `rounded` ones: zero-mean, rounded to the types of the inputs."""
-        if name in self._floats:
-            return self._floats[name]
-        inputs = [self._numbers(name, place, shape) for place, shape in enumerate(self._shapes)]
-        if name == "rounded":
-            rounding = FloatAlgebra(self.xp, DType.float32, rounds=True)
-            types = self.program.input_types
-            inputs = [rounding.cast(value, kind.dtype) for value, kind in zip(inputs, types, strict=True)]
-        draw = _FloatDraw(inputs, evaluate(self._primitive, inputs, FloatAlgebra(self.xp)))
-        if self._keep:
-            self._floats[name] = draw
-        return draw
+        if name not in self._floats:
+            self._make_room()
+            inputs = [self._numbers(name, place, shape) for place, shape in enumerate(self._shapes)]
+            if name == "rounded":
+                rounding = FloatAlgebra(self.xp, DType.float32, rounds=True)
+                types = self.program.input_types
+                inputs = [rounding.cast(x, kind.dtype) for x, kind in zip(inputs, types, strict=True)]
+            self._floats[name] = _FloatDraw(inputs, evaluate(self._primitive, inputs, FloatAlgebra(self.xp)))
+        return self._floats[name]
+
+    def _large(self) -> "_FloatDraw":
+        """The rounded inputs times the largest magnitude tried at which the program's outputs fit their types.
+
+        Magnitudes are powers of two: the products need no rounding.
+        """
+        if "large" not in self._floats:
+            inputs = self._float("rounded").inputs
+            if self._keep:
+                inputs = [x.copy() for x in inputs]
+            else:
+                self._make_room()
+            current = 1.0
+            for magnitude in MAGNITUDES:
+                for x in inputs:
+                    x *= np.float32(magnitude / current)
+                current = magnitude
+                outputs = evaluate(self._primitive, inputs, FloatAlgebra(self.xp))
+                if all(map(self._fits, outputs, self.program.output_types)):
+                    break
+            self._floats["large"] = _FloatDraw(inputs, outputs, current)
+        return self._floats["large"]
+
+    def _fits(self, x: Array, kind: TensorType) -> bool:
+        largest = 65504.0 if kind.dtype is DType.float16 else 3e38
+        return bool((self.xp.abs(x) <= largest).all())
 
     def _numbers(self, name: str, place: int, shape: Shape) -> Array:
-        generator = np.random.default_rng([self.seed, place, *name.encode()])
+        """Uniform numbers in ½ … 1½ for `positive`, else in ±√3: mean 0, variance 1."""
+        generator = np.random.Generator(np.random.SFC64([self.seed, place, *name.encode()]))
+        numbers = generator.random(shape, dtype=np.float32)
         if name == "positive":
-            return self.xp.asarray(generator.random(shape, dtype=np.float32) + np.float32(0.5))
-        return self.xp.asarray(generator.standard_normal(shape, dtype=np.float32))
+            numbers += np.float32(0.5)
+        else:
+            numbers -= np.float32(0.5)
+            numbers *= np.float32(2 * sqrt(3))
+        return self.xp.asarray(numbers)
 
     def _float_difference(self, candidate: Graph, suspected: bool) -> tuple[float | None, Difference | None]:
         """The largest error in float64, and the first difference beyond rounding; no error where nothing could be compared.
@@ -297,6 +319,26 @@ class _FieldDraw:
 class _FloatDraw:
     inputs: list[Array]
     outputs: list[Array]
+    magnitude: float = 1.0
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A candidate between its draws."""
+
+    candidate: Graph
+    draws: int
+    done: int = 0
+    compared: int = 0
+    total: int = 0
+    difference: Difference | None = None
+    undefined: bool = False
+    unfaithful: frozenset[str] = frozenset()
+    seconds: float = 0.0
+
+    def runs(self, number: int) -> bool:
+        """Whether draw `number` can still tell something."""
+        return number < self.draws and self.difference is None and not self.undefined
 
 
 def longest_reduction(graph: Graph) -> int:

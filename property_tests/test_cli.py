@@ -24,7 +24,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.options import Options
 from mirage_eg.program import load_program
-from mirage_eg.verify import Equality, Verdict
+from mirage_eg.verdict import Equality, Verdict
 from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:

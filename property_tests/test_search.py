@@ -15,7 +15,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.rulebook import DOMAINS, load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.space import Structure
-from mirage_eg.verify import Equality, verify
+from mirage_eg.verdict import Equality
+from mirage_eg.verify import verify
 from mirage_eg.workloads import WORKLOADS
 from property_tests.programs import PROGRAMS
 

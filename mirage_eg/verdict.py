@@ -1,0 +1,63 @@
+"""What verification says: verdicts, differences and float checks, all frozen records."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Equality(StrEnum):
+    """The three verdicts."""
+
+    EQUAL = "equal"
+    NOT_EQUAL = "not equal"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first element that differs; `got` and `wanted` are float64 where `domain` says so, else residues modulo p."""
+
+    output: str
+    index: tuple[int, ...]
+    got: float
+    wanted: float
+    domain: str
+
+    def __str__(self) -> str:
+        return f"{self.output}{list(self.index)}: got {self.got:.9g}, wanted {self.wanted:.9g} ({self.domain})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a candidate and how; `error_bound` bounds the chance that an unequal one was called equal."""
+
+    verdict: Equality
+    draws: int
+    p: int
+    q: int
+    seed: int
+    error_bound: float | None
+    bound_reason: str
+    coverage: float  # of the elements compared in the field
+    difference: Difference | None = None
+    # Largest |got − wanted| / (|wanted| + rms) in float64; None: not needed, or nothing finite.
+    float_error: float | None = None
+    known_by: tuple[str, ...] = ("tested",)  # and `proved`, where the loaded laws show it equal
+    laws: tuple[str, ...] = ()  # that the proof had at hand and used
+    not_proved: str | None = None  # why there is no proof, where one was tried
+
+    @property
+    def equal(self) -> bool:
+        """Whether the verdict is `equal`."""
+        return self.verdict is Equality.EQUAL
+
+
+@dataclass(frozen=True, slots=True)
+class FloatCheck:
+    """A candidate computed as the kernels do, against the program in float64."""
+
+    ok: bool
+    error: float  # largest |got − wanted| / (|wanted| + rms), on zero-mean inputs
+    tolerance: float
+    difference: Difference | None
+    overflows: bool = False  # not finite on large inputs where the program is, in float64
+    magnitude: float = 1.0  # of those large inputs
