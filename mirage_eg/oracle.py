@@ -167,7 +167,7 @@ def saturate(
         iterations=iterations,
         seconds=perf_counter() - start,
         growth=tuple(growth),
-        matches=tuple(matches.most_common()),
+        matches=tuple(sorted(matches.items(), key=lambda entry: (-entry[1], entry[0]))),
     )
     return Oracle(table, classes(target.inputs), classes(target.outputs), saturation)
 

@@ -117,7 +117,7 @@ def _explore_chains(
         if partials not in memo:
             last = _Explorer(
                 Space(*context, stage=Stage.LAST, partials=partials),
-                replace(limits, max_block_ops=limits.max_combining_ops),
+                replace(limits, max_block_ops=min(limits.max_block_ops, limits.max_combining_ops)),
                 deadline,
             )
             memo[partials] = list(last.run())

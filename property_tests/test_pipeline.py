@@ -1,0 +1,130 @@
+"""The whole way on small programs: what comes out is verified, compiled, written whole, and always something that runs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.ir.errors import GraphError, OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.options import Options
+from mirage_eg.pipeline import Result, optimize
+from mirage_eg.verify import Equality
+from property_tests.programs import PROGRAMS, attention, rms_linear
+
+
+def run(program: Graph, **options: Any) -> Result:
+    return optimize("program", program, Options(device="cpu", jobs=1, **({"top": 3} | options)))
+
+
+def unfusable() -> Graph:
+    program = mi.new_kernel_graph()
+    x, y = program.new_input((8, 16), name="x"), program.new_input((8, 16), name="y")
+    program.relu(program.matmul(program.concat([x, y], 1), program.new_input((32, 16), name="w")))
+    return program.graph()
+
+
+@pytest.mark.parametrize("name", ["rms_linear", "attention", "layer_norm_linear", "masked", "three_products", "two_outputs"])
+def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: str) -> None:
+    result = run(PROGRAMS[name](), max_block_ops=12)
+    best = result.candidates[0]
+    assert best.fused
+    assert best.compile.ok
+    assert all(candidate.verdict.verdict is Equality.EQUAL for candidate in result.candidates)
+    assert all(candidate.float_check.ok for candidate in result.candidates)
+    assert result.report["best"]["kernels"] <= 2
+
+
+def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
+    result = run(unfusable())
+    [only] = result.candidates
+    assert (only.fused, only.compile.ok) == (False, True)
+    assert any("concat" in note for note in result.report["notes"])
+
+
+def test_a_search_that_finds_nothing_says_why() -> None:
+    result = run(rms_linear(), max_block_ops=3)
+    assert not result.candidates[0].fused
+    assert any("raise --max-block-ops" in note for note in result.report["notes"])
+
+
+def test_the_same_seed_gives_the_same_result_to_the_byte() -> None:
+    first, second = (run(attention()) for _ in range(2))
+    assert [candidate.source for candidate in first.candidates] == [candidate.source for candidate in second.candidates]
+
+    def timeless(value: Any) -> Any:
+        match value:
+            case dict():
+                return {key: timeless(entry) for key, entry in value.items() if key != "seconds"}
+            case list() | tuple():
+                return [timeless(entry) for entry in value]
+            case _:
+                return value
+
+    assert timeless(first.report) == timeless(second.report)
+
+
+def test_the_report_has_what_it_promises_and_is_json() -> None:
+    report = run(rms_linear()).report
+    assert {"program", "domain", "device", "target", "egraph", "egraphs", "search", "verify", "compile", "best"} <= set(report)
+    assert {"count", "nodes", "classes", "saturated", "seconds"} <= set(report["egraph"])
+    assert {"visited", "pruned", "structures", "candidates", "seconds"} <= set(report["search"])
+    assert {"draws", "p", "q", "accepted", "rejected", "error_bound", "known_by"} <= set(report["verify"])
+    assert {"target", "ok", "shared_memory", "registers", "spills"} <= set(report["compile"])
+    assert {"kernels", "grid", "loop", "predicted_us", "measured_us"} <= set(report["best"])
+    assert report["verify"]["known_by"] == ["proved", "tested"]
+    json.dumps(report)
+
+
+@pytest.mark.parametrize("domain", ["indexed", "abstract"])
+def test_both_domains_end_in_a_fused_kernel(domain: str) -> None:
+    result = run(rms_linear(), domain=domain, max_block_ops=9)
+    assert result.candidates[0].fused
+    assert ("proved" in result.report["verify"]["known_by"]) == (domain == "indexed")
+
+
+def test_superoptimize_gives_callable_mugraphs_that_can_be_written(tmp_path: Path) -> None:
+    program = mi.new_kernel_graph()
+    x, w = program.new_input((16, 32), name="X"), program.new_input((32, 16), name="W")
+    program.mark_output(program.matmul(program.exp(x), w), name="Y")
+    mugraphs = program.superoptimize(top=2, jobs=1, device="cpu")
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape).astype(np.float16) for shape in ((16, 32), (32, 16))]
+    wanted = np.exp(arrays[0].astype(np.float64)) @ arrays[1].astype(np.float64)
+    for mugraph in mugraphs:
+        got = mugraph(*arrays)
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=5e-2)
+    path = mugraphs[0].generate_triton_program(tmp_path / "generated.py")
+    compile(path.read_text(), str(path), "exec")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda mugraph: mugraph(np.zeros((16, 32))), "got 1 arrays, wanted 2"),
+        (lambda mugraph: mugraph(np.zeros((16, 31)), np.zeros((32, 16))), "argument X"),
+    ],
+)
+def test_a_call_with_wrong_arguments_names_them(call: Callable[[mi.MuGraph], object], words: str) -> None:
+    program = mi.new_kernel_graph()
+    program.matmul(program.new_input((16, 32), name="X"), program.new_input((32, 16), name="W"))
+    mugraph = program.superoptimize(top=1, jobs=1, device="cpu")[0]
+    with pytest.raises(GraphError, match=words):
+        call(mugraph)
+
+
+def test_griddims_restrict_the_mugraphs_of_superoptimize() -> None:
+    mugraphs = mi.superoptimize(attention(), griddims=[(2, 2, 1)], top=4, jobs=1, device="cpu")
+    fused = [mugraph.graph for mugraph in mugraphs if mugraph.candidate.fused]
+    assert fused
+    assert all(item["graph"].grid == (2, 2) for graph in fused for item in graph.nodes if item.op == "block")
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match="unknown option 'speed'"):
+        mi.superoptimize(rms_linear(), speed=11)
