@@ -124,7 +124,8 @@ def _lint_guards(plan: Plan) -> Iterator[Lint]:
         for name in variables(application)
     }
     left, right = (dict(_scopes(side, frozenset())) for side in pair)
-    for name in sorted(left.keys() & right.keys()):
+    expressions = {name for name, sort in plan.drawn.items() if sort == "E"}
+    for name in sorted(left.keys() & right.keys() & expressions):
         if left[name] != right[name] and name not in guarded:
             over = ", ".join(sorted(left[name] ^ right[name]))
             yield Lint(

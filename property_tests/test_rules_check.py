@@ -1,0 +1,201 @@
+"""`mirage-eg rules`: what a researcher sees of a file of laws, and that no file can hang or harm the process that reads it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirage_eg.expression import express, splits
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.expand import expand
+from mirage_eg.oracle import Limits, build_oracle
+from mirage_eg.proof import equal_by_laws
+from mirage_eg.rulebook import load_rules
+from mirage_eg.rules_check import CHECK_LIMITS, check_file
+from mirage_eg.worker import Worker
+from mirage_eg.workloads import WORKLOADS
+from property_tests.laws import CANCELLATION, GROWS_FOREVER, WRONG
+
+# A law, what of it is wrong, and the line that says so; the header takes line 1.
+BROKEN = {
+    "unbalanced parenthesis": ("(rewrite (Exp (Log x)) x", 2, "never closed"),
+    "misspelt command": ("(rewrit (Exp (Log x)) x)", 2, "did you mean rewrite?"),
+    "unbound right-hand variable": ("(rewrite (Exp (Log x)) y)", 2, "must stand on the left"),
+    "wrong arity": ("(rewrite (Exp (Log x y)) x)", 2, "Log takes E"),
+    "wrong type": ('\n(rewrite (Exp (Log "x")) (Exp "x"))', 3, "type E"),
+    "unknown constructor": ("(rewrite (Exp (Lug x)) x)", 2, "did you mean Log?"),
+    "bare variable on the left": ("(rewrite x (Exp (Log x)))", 2, "something to match"),
+    "unknown ruleset": ("(rewrite (Exp (Log x)) x :ruleset nowhere)", 2, "leave :ruleset out"),
+    "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 2, "stands already at rules/"),
+    "missing include": ('(include "nowhere.egg")', 2, "--rules"),
+}
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mirage_eg", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
+
+
+def written(folder: Path, text: str, domain: str = "indexed") -> Path:
+    path = folder / "my.egg"
+    path.write_text(f"; domain: {domain}\n{text}\n")
+    return path
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_broken_file_is_one_line_with_its_place_and_a_hint(mistake: str, tmp_path: Path) -> None:
+    text, line, hint = BROKEN[mistake]
+    path = written(tmp_path, text)
+    with pytest.raises(RuleError) as caught:
+        check_file(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert hint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Path) -> None:
+    done = run("rules", "check", written(tmp_path, "(rewrite (Exp (Log x)) x)"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("sound\n")
+    assert "rmsnorm" in done.stdout
+
+
+def test_check_exits_with_1_for_a_refuted_file_and_shows_the_values(tmp_path: Path) -> None:
+    done = run("rules", "check", written(tmp_path, WRONG["exp is not additive"][1]), "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, report["sound"]) == (1, "", False)
+    [finding] = report["findings"]
+    assert finding["truth"] == "refuted"
+    assert dict(finding["counterexample"]["values"]) == {"x": "1", "y": "1"}
+
+
+def test_check_exits_with_2_for_a_broken_file_and_leaves_stdout_empty(tmp_path: Path) -> None:
+    path = written(tmp_path, BROKEN["wrong arity"][0])
+    done = run("rules", "check", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"mirage-eg: {path}:2: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("claim", "domain"), [("(x·y)/y = x", "indexed"), ("(x·y)/y = x", "abstract")])
+def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str, tmp_path: Path) -> None:
+    report = check_file(written(tmp_path, CANCELLATION[claim], domain))
+    assert not report.sound
+    assert all(finding.counterexample is None for finding in report.findings)
+
+
+def test_two_laws_that_cancel_together_are_found_on_the_standard_targets(tmp_path: Path) -> None:
+    laws = "(rewrite (Div x y) (Mul x (Pow (bigrat (bigint -1) (bigint 1)) y)))\n"
+    laws += "(rewrite (Mul (Mul x y) (Pow (bigrat (bigint -1) (bigint 1)) z)) x :when ((= y z)))"
+    report = check_file(written(tmp_path, laws, "abstract"))
+    assert not report.sound
+
+
+def test_a_law_that_follows_from_the_others_is_remarked_upon_and_a_new_one_is_not(tmp_path: Path) -> None:
+    twin = "(rewrite (Div (Sum i x) y) (Sum i (Div x y)) :when ((= a (axes y)) (set-not-contains a i)))"
+    messages = [lint.message for lint in check_file(written(tmp_path, twin)).lints]
+    assert any("follows from the others" in message for message in messages)
+    new = [lint.message for lint in check_file(written(tmp_path, "(rewrite (Exp (Log x)) x)")).lints]
+    assert not any("follows" in message for message in new)
+
+
+def test_a_law_that_grows_forever_ends_within_its_limit_and_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, GROWS_FOREVER)
+    start = time.monotonic()
+    with pytest.raises(RuleError, match=rf"{path}: saturation .*stopped.*most matches is '{path}:2'"):
+        check_file(path)
+    assert time.monotonic() - start < 4 * CHECK_LIMITS.seconds
+
+
+def test_a_search_with_a_law_that_grows_forever_is_one_line(tmp_path: Path) -> None:
+    program = expand(WORKLOADS["lora"](1))
+    axes = infer_axes(program)
+    target = express(program, axes, splits(axes)[0], "indexed")
+    rulebook = load_rules("indexed", [written(tmp_path, GROWS_FOREVER)])
+    with pytest.raises(RuleError, match="does it feed itself"):
+        build_oracle(rulebook, target, Limits(nodes=5_000))
+
+
+def test_impact_tells_what_a_law_makes_findable(tmp_path: Path) -> None:
+    path = written(tmp_path, "(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)))")
+    done = run("rules", "impact", path, "rmsnorm", "--max-block-ops", "7", "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["workloads"]
+    assert row["found"]
+    assert not row["lost"]
+    assert any("rsqrt" in entry for entry in row["found"])
+    assert row["with_"]["nodes"] > row["without"]["nodes"]
+
+
+def test_list_names_every_theory_with_its_hash() -> None:
+    done = run("rules", "list", "--json")
+    told = json.loads(done.stdout)
+    assert {theory["path"]: theory["sha256"] for theory in told if theory["on"]} == {
+        theory.path: theory.sha256 for theory in load_rules("indexed").theories
+    }
+
+
+def test_a_theory_can_be_switched_off() -> None:
+    names = [theory.name for theory in load_rules("indexed", without=["25_functions"]).theories]
+    assert "25_functions" not in names
+    with pytest.raises(RuleError, match="wanted one of 00_language"):
+        load_rules("indexed", without=["functions"])
+
+
+def test_a_file_of_the_other_domain_is_refused_but_left_out_of_a_folder(tmp_path: Path) -> None:
+    path = written(tmp_path, "(rewrite (Sum 1 x) x)", "abstract")
+    with pytest.raises(RuleError, match=r"my\.egg:1: got laws of the abstract domain"):
+        load_rules("indexed", [path])
+    assert len(load_rules("indexed", [tmp_path]).theories) == len(load_rules("indexed").theories)
+
+
+def test_a_worker_ends_when_its_time_is_up_or_its_caller_leaves() -> None:
+    with Worker() as worker:
+        process = worker._process
+        with pytest.raises(RuleError, match=r"sleeping stopped after 0\.5 s"):
+            worker.call(time.sleep, 60, seconds=0.5, what="sleeping")
+    assert process.poll() is not None
+
+
+def test_a_worker_that_takes_too_much_memory_is_stopped() -> None:
+    with Worker() as worker, pytest.raises(RuleError, match="more memory than the 4 GiB"):
+        worker.call(bytearray, 2**34, seconds=20, what="filling memory")
+
+
+def test_ctrl_c_ends_a_saturation_and_its_worker(tmp_path: Path) -> None:
+    path = written(tmp_path, GROWS_FOREVER)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mirage_eg", "optimize", "gqa", "--rules", str(path), "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 30
+    workers: list[str] = []
+    while time.monotonic() < deadline and not (workers := children.read_text().split()):
+        time.sleep(0.1)
+    time.sleep(1.5)
+    workers = children.read_text().split() or workers
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert stderr == "mirage-eg: interrupted\n"
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_the_laws_of_a_domain_prove_what_they_say_and_no_more() -> None:
+    rulebook = load_rules("indexed")
+    program = expand(WORKLOADS["lora"](1))
+    axes = infer_axes(program)
+    target = express(program, axes, splits(axes)[0], "indexed")
+    same = type(target)(target.terms, target.inputs, target.outputs * 2, target.free)
+    assert equal_by_laws(rulebook, same) is True
+    other = type(target)(target.terms, target.inputs, (target.outputs[0], target.inputs[0]), target.free)
+    assert equal_by_laws(rulebook, other) is False
