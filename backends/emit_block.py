@@ -47,7 +47,7 @@ def emit_block(
     )
     writer = Writer(
         graph=graph,
-        padded=padding(graph, choices.swapped),
+        padded=padding(graph),
         safe=safe_exponentials(graph) if choices.safe else {},
         wide=any(highest_offset(pointer) > LARGEST_OFFSET for pointer in (*inputs, *outputs)),
         choices=choices,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.emit_ops import NOUNS
-from mirage_eg.backends.emit_tiles import DOT_EXTENT, NARROW_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
+from mirage_eg.backends.emit_tiles import DOT_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
 from mirage_eg.backends.emit_writer import Writer, aligned, cast, masked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node
@@ -103,7 +103,7 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
         x = _batched(x, left, result.shape[:-2], (*batch, m, k), (shape[0], m, k))
         y = _batched(y, right, result.shape[:-2], (*batch, k, n), (shape[0], k, n))
     swapped = writer.choices.swapped and is_skinny(left.shape, right.shape)
-    assert shape[-1] >= DOT_EXTENT and shape[-2] >= (NARROW_EXTENT if swapped else DOT_EXTENT)
+    assert all(extent >= DOT_EXTENT for extent in shape[-2:])
     if swapped:
         x, y, shape = f"tl.trans({y})", f"tl.trans({x})", shape[::-1]
     match result.dtype:

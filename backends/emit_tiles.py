@@ -16,7 +16,6 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
 DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
-NARROW_EXTENT = 8  # smallest extent of the columns of a tl.dot whose operands are swapped
 _SKINNY_ROWS = 32  # products of at most so many rows, and at least so many columns, may have their operands swapped
 _WIDE_COLUMNS = 64
 _SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multiply-and-sum, without padding to DOT_EXTENT
@@ -157,8 +156,8 @@ def _alive(graph: Graph) -> set[int]:
 Dim = tuple[int, int]  # value, logical dim
 
 
-def padding(graph: Graph, swapped: bool = False) -> list[Shape]:
-    """The padded extents of every value of a flattened, expanded block graph; `swapped`: skinny products are."""
+def padding(graph: Graph) -> list[Shape]:
+    """The padded extents of every value of a flattened, expanded block graph."""
     shapes = [type_.shape for type_ in graph.types]
     parent: dict[Dim, Dim] = {(value, dim): (value, dim) for value, shape in enumerate(shapes) for dim in range(len(shape))}
 
@@ -168,7 +167,7 @@ def padding(graph: Graph, swapped: bool = False) -> list[Shape]:
             x = parent[x]
         return x
 
-    dots: list[tuple[Dim, int]] = []
+    dots: list[Dim] = []
     for item, values in graph.numbered():
         if item.op in ("input", "output"):
             continue
@@ -179,12 +178,8 @@ def padding(graph: Graph, swapped: bool = False) -> list[Shape]:
             if matmul_form(left, right) is MatmulForm.DOT:
                 result = values[0]
                 last = len(shapes[result]) - 1
-                rows = NARROW_EXTENT if swapped and is_skinny(left, right) else DOT_EXTENT
-                dots += [((result, last - 1), rows), ((result, last), DOT_EXTENT)]
-                dots.append(((item.operands[0], len(left) - 1), DOT_EXTENT))
-    smallest: dict[Dim, int] = {}
-    for dim, extent in dots:
-        smallest[find(dim)] = max(extent, smallest.get(find(dim), 1))
+                dots += [(result, last - 1), (result, last), (item.operands[0], len(left) - 1)]
+    smallest = {find(dim): DOT_EXTENT for dim in dots}
     return [
         tuple(
             1 if extent == 1 else max(power_of_two(extent), smallest.get(find((value, dim)), 1))
@@ -257,7 +252,6 @@ def names_used(taken: Mapping[str, object] | set[str], wanted: str) -> str:
 
 __all__ = [
     "DOT_EXTENT",
-    "NARROW_EXTENT",
     "MatmulForm",
     "Tile",
     "flatten",
