@@ -27,6 +27,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
+from mirage_eg.shifts import drop_shifts
 from mirage_eg.space import Chain, Structure
 from mirage_eg.tune import Record, Tuned, Tuning, tune
 from mirage_eg.verdict import Equality, FloatCheck, Verdict
@@ -97,7 +98,9 @@ def optimize(
     rulebook = load_rules(options.domain, options.rules, options.without)
     notes: list[str] = []
     with watch.stage("search"):
-        primitive = expand(program)
+        primitive = drop_shifts(expand(program))
+        if primitive != expand(program):
+            notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
         axes, found = _search(primitive, rulebook, options, watch, notes)
     with watch.stage("structures"):
         plans: list[Plan] = [*found.structures, *_few_chains(found.chains)]
