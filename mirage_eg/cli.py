@@ -19,17 +19,16 @@ from mirage_eg import __version__, cli_bench, cli_rules
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir import serialize
-from mirage_eg.ir.errors import GraphError, MirageError, OptionError
+from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, Options
 from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program
-from mirage_eg.terminal import Job, JsonOption, console, json_line, plain, progress, record
+from mirage_eg.terminal import Job, JsonOption, console, json_line, plain, progress
 from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from mirage_eg.pipeline import Candidate, CompileRecord, Result
-    from mirage_eg.verdict import Verdict
 
 
 # Newer releases of typer carry a copy of click of their own; in all of them this is the base class of BadParameter.
@@ -157,23 +156,17 @@ def verify(
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> Job:
-    """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input."""
+    """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input.
+
+    GRAPH.json is a graph as optimize writes it, or a checkpoint of mirage-project/mirage with many µGraphs.
+    """
 
     def job() -> int:
         Options(batch=batch, draws=draws, seed=seed)  # the same checks as everywhere
         _, reference = _load(program, batch)
-        candidate = serialize.load(graph)
-        from mirage_eg.verify import verify as run
+        from mirage_eg.cli_verify import run_verify
 
-        try:
-            verdict = run(reference, candidate, draws=draws, seed=seed)
-        except GraphError as error:  # other inputs or outputs than the program's
-            raise GraphError(f"{graph}: {error}") from None
-        if as_json:
-            print(json_line({"index": 0} | record(verdict)))
-        else:
-            _print_verdict(str(graph), verdict)
-        return 0 if verdict.equal else 1
+        return run_verify(reference, graph, draws, seed, as_json)
 
     return job
 
@@ -268,14 +261,3 @@ def _compiled(record: "CompileRecord") -> str:
         return f"no: {record.error}"
     used = ((record.shared_memory, "B shared"), (record.registers, "registers"))
     return ", ".join(f"{count} {what}" for count, what in used if count is not None) or "nothing to compile"
-
-
-def _print_verdict(source: str, verdict: "Verdict") -> None:
-    bound = (
-        verdict.bound_reason
-        if verdict.error_bound is None
-        else f"error bound {verdict.error_bound:.3g}, {verdict.bound_reason}"
-    )
-    print(f"{source}: {verdict.verdict} ({verdict.draws} draws, seed {verdict.seed}; {bound})")
-    if verdict.difference is not None:
-        print(f"  first difference at {verdict.difference}")

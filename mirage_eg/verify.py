@@ -76,7 +76,7 @@ class Reference:
     ) -> list[tuple[Verdict, float]]:
         """The verdict on each candidate and the seconds that it took; `on_progress(done, of)` counts runs of candidates."""
         for candidate in candidates:
-            self._check_types(candidate)
+            self.check_types(candidate)
         trials = [_Trial(candidate, self.draws) for candidate in candidates]
         runs, ahead = 0, len(trials) * self.draws
         for number in count():
@@ -146,7 +146,7 @@ class Reference:
         program is not finite are left out, at all others the candidate must be; an output without a finite element fails.
         On large inputs it is only asked whether the candidate overflows where the program, in float64, does not.
         """
-        self._check_types(candidate)
+        self.check_types(candidate)
         graphs = (self.program, candidate)
         types = {kind.dtype for graph in graphs for kind in (*graph.types, *graph.output_types)}
         working = DType.float64 if DType.float64 in types else DType.float32
@@ -165,7 +165,8 @@ class Reference:
         )
         return FloatCheck(difference is None and finite, error, tolerance, difference, overflows, large.magnitude)
 
-    def _check_types(self, candidate: Graph) -> None:
+    def check_types(self, candidate: Graph) -> None:
+        """Raise a GraphError unless the candidate takes and gives what the program does."""
         if candidate.input_types != self.program.input_types:
             raise GraphError(
                 f"got a candidate that takes {', '.join(map(str, candidate.input_types))}; "
@@ -299,7 +300,7 @@ class Reference:
         pairs = list(zip(self._degrees, _degrees(candidate), strict=True))
         beyond = sorted(frozenset[str]().union(*(x.beyond | y.beyond for x, y in pairs)))
         if beyond:
-            return None, f"no theorem with a useful bound covers {', '.join(beyond)}: tested, not proved"
+            return None, f"no theorem with a useful bound covers {', '.join(beyond)}"
         degree = max(of_difference(x.degree, y.degree) for x, y in pairs)
         if degree >= PRIMES[0]:
             return None, f"the degree may be {degree}, more than p: the Schwartz–Zippel bound says nothing"

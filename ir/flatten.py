@@ -1,0 +1,176 @@
+"""A µGraph written as one program: every block graph becomes library ops on arrays of all its tiles.
+
+A tile value is an array with leading dims (grid dims …, F), of extent 1 where it does not vary. A loader is a reshape and a
+transpose, an accumulator a reduction over F, a saver the inverse of a loader. So what knows programs (axes, expressions) knows
+µGraphs. A test holds the flattened graph equal to the graph as the evaluator runs it.
+
+    lead   number of leading dims: grid dims and F in a block graph, else 0
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
+from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.shapes import Shape
+
+
+def flatten(graph: Graph) -> Graph:
+    """The same function without block and thread graphs, in primitive ops.
+
+    Raises:
+        UnsupportedError: a concat or split of tiles.
+    """
+    flat = Flat()
+    for item in graph.inputs:
+        flat.apply("input", **item.mapping)
+    outputs = append(flat, graph, range(len(graph.inputs)))
+    for value in outputs:
+        flat.apply("output", value)
+    return Graph(tuple(flat.nodes))
+
+
+@dataclass(slots=True)
+class Flat:
+    """A kernel graph that grows op by op."""
+
+    checker: Checker = field(default_factory=lambda: Checker(Level.KERNEL))
+    nodes: list[Node] = field(default_factory=list)
+
+    def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
+        """The value of one more op; an output has none and gives -1."""
+        self.nodes.append(node(name, *operands, **attributes))
+        made = self.checker.append(self.nodes[-1])
+        return made[0] if made else -1
+
+    def shape(self, value: int) -> Shape:
+        """Extents of a value."""
+        return self.checker.types[value].shape
+
+    def reshape(self, value: int, shape: Shape) -> int:
+        """The value under `shape`; itself where it has it."""
+        return value if self.shape(value) == shape else self.apply("reshape", value, shape=shape)
+
+    def transpose(self, value: int, permutation: Sequence[int]) -> int:
+        """The value with its dims in another order."""
+        if list(permutation) == sorted(permutation):
+            return value
+        return self.apply("transpose", value, permutation=tuple(permutation))
+
+
+def append(flat: Flat, graph: Graph, inputs: Sequence[int]) -> list[int]:
+    """The values of the outputs of a kernel graph on values that stand there already."""
+    return _append(flat, expand(graph), inputs, 0)
+
+
+def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[int]:
+    values: list[int] = []
+    outputs: list[int] = []
+    given = iter(inputs)
+    for item in graph.nodes:
+        operands = [values[i] for i in item.operands]
+        match OPS[item.op].kind:
+            case Kind.BOUNDARY if item.op == "output":
+                stored = _store(flat, operands[0], item["omap"], graph) if graph.level is Level.BLOCK else operands[0]
+                outputs.append(stored)
+            case Kind.BOUNDARY:
+                values.append(_load(flat, next(given), item, graph) if graph.level is Level.BLOCK else next(given))
+            case Kind.GRAPH:
+                inner: Graph = item["graph"]
+                values += _append(flat, inner, operands, lead if inner.level is Level.THREAD else len(inner.grid) + 1)
+            case Kind.ACCUMULATOR:
+                values.append(_accumulate(flat, item, operands[0], graph.loop, lead))
+            case _:
+                values.append(_op(flat, item, operands, lead))
+    return outputs
+
+
+def _op(flat: Flat, item: Node, operands: list[int], lead: int) -> int:
+    attributes = item.mapping
+    if lead and item.op in ("concat", "split"):
+        raise UnsupportedError(f"{item.op} of tiles: its axes cannot be inferred (it cuts or joins extents)")
+    if len(operands) > 1:
+        operands = _aligned(flat, operands, lead)
+    shape = flat.shape(operands[0])
+    match item.op:
+        case "reshape":
+            attributes["shape"] = shape[:lead] + attributes["shape"]
+        case "broadcast":
+            rank = lead + len(attributes["shape"])
+            operands = [flat.reshape(operands[0], shape[:lead] + (1,) * (rank - len(shape)) + shape[lead:])]
+            attributes["shape"] = shape[:lead] + attributes["shape"]
+        case "transpose":
+            attributes["permutation"] = (*range(lead), *(lead + dim for dim in attributes["permutation"]))
+        case _ if "dim" in attributes:
+            attributes["dim"] += lead
+    return flat.apply(item.op, *operands, **attributes)
+
+
+def _aligned(flat: Flat, operands: Sequence[int], lead: int) -> list[int]:
+    """The operands with extents of 1 put between the leading dims and the tile, up to one rank."""
+    shapes = [flat.shape(operand) for operand in operands]
+    rank = max(map(len, shapes))
+    return [
+        flat.reshape(operand, shape[:lead] + (1,) * (rank - len(shape)) + shape[lead:])
+        for operand, shape in zip(operands, shapes, strict=True)
+    ]
+
+
+def _accumulate(flat: Flat, item: Node, x: int, loop: int, lead: int) -> int:
+    """Reduce over F; a value that does not vary over the loop counts F times."""
+    kind, attributes = OPS[item.op].reduction, item.mapping
+    if flat.shape(x)[lead - 1] == loop:
+        x = flat.apply(kind, x, dim=lead - 1) if loop > 1 else x
+    elif kind == "sum":
+        x = flat.apply("scale", x, factor=Fraction(loop))
+    if attributes.get("dim") is None:
+        return x
+    place = lead + attributes["dim"]
+    if (columns := attributes.get("columns")) is None:
+        return flat.apply(kind, x, dim=place)
+    # Strided group sum: dim n becomes (n / columns, columns), and the first is summed.
+    shape = flat.shape(x)
+    x = flat.reshape(x, (*shape[:place], shape[place] // columns, columns, *shape[place + 1 :]))
+    return flat.reshape(flat.apply(kind, x, dim=place), (*shape[:place], columns, *shape[place + 1 :]))
+
+
+def _load(flat: Flat, x: int, item: Node, graph: Graph) -> int:
+    """The tiles of x: each dim is split by every grid dim mapped to it (first listed is slowest), then by the loop."""
+    splits = [*zip(graph.grid, item["imap"], strict=True), (graph.loop, item.get("fmap", REPLICATED))]
+    factors: list[int] = []
+    leading: dict[int, int] = {}  # leading dim -> its place among the factors
+    tile: list[int] = []  # dim of the tile -> its place among the factors
+    for dim, extent in enumerate(flat.shape(x)):
+        for place, (parts, target) in enumerate(splits):
+            if target == dim:
+                leading[place] = len(factors)
+                factors.append(parts)
+                extent //= parts
+        tile.append(len(factors))
+        factors.append(extent)
+    permutation = [leading[place] for place in sorted(leading)] + tile
+    spread = [factors[leading[place]] if place in leading else 1 for place in range(len(splits))] + [factors[i] for i in tile]
+    return flat.reshape(flat.transpose(flat.reshape(x, tuple(factors)), permutation), tuple(spread))
+
+
+def _store(flat: Flat, tile: int, omap: Sequence[int], graph: Graph) -> int:
+    """The whole tensor from its tiles: new dims first, then each dim with its grid dims before the tile's."""
+    lead = len(graph.grid) + 1
+    extents = flat.shape(tile)[lead:]
+    full = (*(1 if target == REPLICATED else parts for parts, target in zip(graph.grid, omap, strict=True)), 1, *extents)
+    if flat.shape(tile) != full:
+        tile = flat.apply("broadcast", tile, shape=full)
+    dropped = [place for place, target in enumerate(omap) if target == REPLICATED] + [len(graph.grid)]
+    new = [place for place, target in enumerate(omap) if target == NEW_DIM]
+    order, shape = list(new), [full[place] for place in new]
+    for dim, extent in enumerate(extents):
+        mapped = [place for place, target in enumerate(omap) if target == dim]
+        order += [*mapped, lead + dim]
+        for place in mapped:
+            extent *= full[place]
+        shape.append(extent)
+    return flat.reshape(flat.transpose(tile, dropped + order), tuple(shape))

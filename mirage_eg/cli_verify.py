@@ -1,0 +1,71 @@
+"""The work of `mirage-eg verify`: reads a µGraph or a checkpoint of mirage-project/mirage, judges, prints verdicts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mirage_eg.ir import serialize
+from mirage_eg.ir.graph import Graph
+from mirage_eg.judge import judge
+from mirage_eg.published import Unsupported, read_published
+from mirage_eg.terminal import json_line, progress, record
+from mirage_eg.verdict import Verdict
+
+UNSUPPORTED = "unsupported"
+
+
+def run_verify(program: Graph, path: Path, draws: int, seed: int, as_json: bool) -> int:
+    """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported."""
+    entries, is_list = serialize.read(path, _understand)
+    labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
+    graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
+    with progress() as observe:
+        judged = iter(judge(program, graphs, draws=draws, seed=seed, observe=observe))
+    counts: Counter[str] = Counter()
+    for index, (label, entry) in enumerate(zip(labels, entries, strict=True)):
+        if isinstance(entry, Unsupported):
+            counts[UNSUPPORTED] += 1
+            _print_unsupported(index, label, entry, as_json)
+        else:
+            verdict, seconds = next(judged)
+            counts[str(verdict.verdict)] += 1
+            _print_verdict(index, label, verdict, seconds, as_json)
+    if is_list and not as_json:
+        kinds = ("equal", "not equal", "undecided", UNSUPPORTED)
+        print(f"{path}: {len(entries)} µGraphs: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
+    return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries))
+
+
+def _understand(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
+    """The µGraphs of a parsed file, and whether it is a list of them."""
+    return (read_published(data), True) if isinstance(data, list) else ([serialize.from_data(data)], False)
+
+
+def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool) -> None:
+    if as_json:
+        print(
+            json_line({"index": index, "verdict": UNSUPPORTED, "known_by": [], "bound": None, "seconds": 0.0, "op": entry.op})
+        )
+    else:
+        print(f"{label}: {UNSUPPORTED}: {entry.op}")
+
+
+def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, as_json: bool) -> None:
+    if as_json:
+        fields = record(verdict)
+        first = {"index": index, "verdict": fields.pop("verdict"), "known_by": fields.pop("known_by")}
+        print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds} | fields))
+        return
+    bound = (
+        verdict.bound_reason
+        if verdict.error_bound is None
+        else f"error bound {verdict.error_bound:.3g}, {verdict.bound_reason}"
+    )
+    draws = "1 draw" if verdict.draws == 1 else f"{verdict.draws} draws"
+    known = " and ".join(verdict.known_by)
+    print(f"{label}: {verdict.verdict} ({known}; {draws}, seed {verdict.seed}; {bound}; {seconds:.2f} s)")
+    if verdict.laws:
+        print(f"  proved with the laws {', '.join(verdict.laws)}")
+    if verdict.difference is not None:
+        print(f"  first difference at {verdict.difference}")

@@ -1,0 +1,68 @@
+"""All evidence on candidates put together: random tests, and proofs from the loaded laws.
+
+A proof against a `not equal` means that a law or this program is wrong: that is an error that stops everything.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import perf_counter
+
+from mirage_eg.ir.errors import GraphError, MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.prove import Prover
+from mirage_eg.rulebook import Rulebook
+from mirage_eg.verdict import Equality, Verdict
+from mirage_eg.verify import Reference
+
+Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
+
+
+class ContradictionError(MirageError):
+    """The laws prove equal what the tests show to be different."""
+
+
+def judge(
+    program: Graph,
+    candidates: Mapping[str, Graph],
+    *,
+    draws: int = 2,
+    seed: int = 0,
+    rulebook: Rulebook | None = None,
+    observe: Observer | None = None,
+) -> list[tuple[Verdict, float]]:
+    """The verdict on each named candidate, with `proved` where the laws show it equal, and the seconds that it took.
+
+    Raises:
+        GraphError: a candidate takes or gives tensors of other types than the program.
+        UnsupportedError: the program divides by zero almost everywhere.
+        ContradictionError: a candidate is proved and not equal.
+    """
+    watch = observe or (lambda stage, done, total, note: None)
+    reference = Reference(program, draws, seed)
+    for name, candidate in candidates.items():
+        try:
+            reference.check_types(candidate)
+        except GraphError as error:
+            raise GraphError(f"{name}: {error}") from None
+    tested = reference.check_all(list(candidates.values()), lambda done, total: watch("verify", done, total, ""))
+    prover = Prover(program, rulebook)
+    results = []
+    for (name, candidate), (verdict, seconds) in zip(candidates.items(), tested, strict=True):
+        start = perf_counter()
+        results.append((with_proof(verdict, name, candidate, prover), seconds + perf_counter() - start))
+        watch("prove", len(results), len(candidates), "")
+    return results
+
+
+def with_proof(verdict: Verdict, name: str, candidate: Graph, prover: Prover) -> Verdict:
+    """The verdict with what the prover says; a verdict that is not `equal` is held against it."""
+    proof = prover.prove(candidate)
+    if not proof.proved:
+        return replace(verdict, not_proved=proof.reason)
+    if verdict.verdict is Equality.NOT_EQUAL:
+        raise ContradictionError(
+            f"{name}: proved equal by the laws {', '.join(proof.laws)}, but differs at {verdict.difference}: "
+            "a law is unsound or mirage_eg is wrong; mirage-eg rules check tests the laws"
+        )
+    # A proof also decides what the tests leave open.
+    return replace(verdict, verdict=Equality.EQUAL, known_by=("proved", "tested"), laws=proof.laws)

@@ -1,0 +1,128 @@
+"""Proofs for concrete µGraphs: program and candidate as terms of one e-graph over shared parts, saturated together.
+
+A block graph is flattened into ops on arrays of all its tiles (`ir.flatten`); axis inference over both graphs at once, outputs
+aligned, splits every axis into the parts that the candidate's grid, loop, tiles and strided sums make of it. The candidate is
+proved if every one of its outputs ends in the class of the program's. What cannot be translated is said not to be proved.
+Trusted for the word `proved`, together with axis inference, the rules and egglog; not for `tested`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mirage_eg.expression import Expression, Split, Term, express
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.flatten import Flat, append
+from mirage_eg.ir.graph import Graph
+from mirage_eg.oracle import Limits, Oracle, saturate
+from mirage_eg.rulebook import Rulebook, load_rules
+
+LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether the laws show the candidate equal; the laws that suffice together, or the reason why not."""
+
+    proved: bool
+    laws: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+class Prover:
+    """A program, and the rules to prove candidates by; proofs of µGraphs that say the same are kept."""
+
+    def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = LIMITS) -> None:
+        self.program, self.limits = program, limits
+        self.rulebook = rulebook or load_rules("indexed")
+        self._known: dict[Expression, Proof] = {}
+
+    def prove(self, candidate: Graph) -> Proof:
+        """The proof that `candidate` computes the program, if the laws give one."""
+        try:
+            joint = express_both(self.program, candidate)
+        except UnsupportedError as error:
+            return Proof(False, reason=f"cannot be translated: {error}")
+        if joint not in self._known:
+            self._known[joint] = self._proof(joint)
+        return self._known[joint]
+
+    def _proof(self, joint: Expression) -> Proof:
+        oracle = saturate(self.rulebook, joint, self.limits)
+        if not _agree(oracle):
+            stopped = oracle.saturation.stopped
+            return Proof(False, reason=f"saturation {stopped}" if stopped else "the laws do not show it")
+        return Proof(True, self._sufficient(joint, oracle))
+
+    def _sufficient(self, joint: Expression, oracle: Oracle) -> tuple[str, ...]:
+        """Laws that prove it together and no fewer of them: others are dropped in halves, then one by one."""
+        matched = {law for law, count in oracle.saturation.matches if count}
+        equations = [law.name for law in self.rulebook.laws if any(action.kind == "union" for action in law.actions)]
+        needed = [law for law in equations if any(name in matched for name in _spellings(law))]
+        dropped = set(equations) - set(needed)
+        size = max(1, len(needed) // 2)
+        while True:
+            for start in range(0, len(needed), size):
+                chunk = needed[start : start + size]
+                if chunk and _agree(saturate(self.rulebook, joint, self.limits, without=frozenset(dropped.union(chunk)))):
+                    dropped.update(chunk)
+            needed = [law for law in needed if law not in dropped]
+            if size == 1:
+                return tuple(needed)
+            size = max(1, size // 2)
+
+
+def _spellings(law: str) -> tuple[str, ...]:
+    """The names under which egglog counts a law: a birewrite has one for each direction."""
+    return law, f"{law}=>", f"{law}<="
+
+
+def _agree(oracle: Oracle) -> bool:
+    half = len(oracle.outputs) // 2
+    return oracle.outputs[:half] == oracle.outputs[half:]
+
+
+def express_both(program: Graph, candidate: Graph) -> Expression:
+    """Both graphs as indexed terms over the same parts: the program's outputs, then the candidate's.
+
+    Raises:
+        UnsupportedError: axes that cannot be inferred, or that the two graphs use in contradicting ways.
+    """
+    flat = Flat()
+    inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
+    outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
+    for value in outputs[0] + outputs[1]:
+        flat.apply("output", value)
+    count = len(flat.nodes)
+    for wanted, got in zip(*outputs, strict=True):  # aligned: an index of one output is that index of the other
+        flat.apply("add", wanted, got)
+    aligned = Graph(tuple(flat.nodes))
+    axes = infer_axes(aligned)
+    for wanted, got in zip(*outputs, strict=True):
+        if axes.dims[wanted] != axes.dims[got]:
+            raise UnsupportedError(f"the outputs have the axes {axes.show(wanted)} and {axes.show(got)}")
+    return _reachable(express(Graph(tuple(flat.nodes[:count])), axes, Split(), "indexed"))
+
+
+def _reachable(expression: Expression) -> Expression:
+    """Without the terms that no output depends on."""
+    wanted = _below(expression.terms, [*expression.inputs, *expression.outputs])
+    place = {old: new for new, old in enumerate(sorted(wanted))}
+    terms = tuple(
+        Term(item.constructor, item.constants, tuple(place[child] for child in item.children))
+        for position, item in enumerate(expression.terms)
+        if position in place
+    )
+    inputs = tuple(place[value] for value in expression.inputs)
+    return Expression(terms, inputs, tuple(place[value] for value in expression.outputs), expression.free)
+
+
+def _below(terms: tuple[Term, ...], roots: Iterable[int]) -> set[int]:
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        if value not in found:
+            found.add(value)
+            stack += terms[value].children
+    return found
