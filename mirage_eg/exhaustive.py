@@ -19,7 +19,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.models import FLOAT64, Meaning, Model, UndefinedError
 from mirage_eg.oracle import Key, Oracle, Saturation
-from mirage_eg.space import LOOP, Item, Space, Value
+from mirage_eg.space import LOOP, Item, Load, Space, Value
 
 _PART_SIZE = 2
 _NOTHING = Saturation(0, 0, True, None, 0, 0.0, (), ())
@@ -162,6 +162,7 @@ class Exhaustive:
     whole: int | None = None
     visited: int = 0
     complete: bool = True
+    loads: tuple[Load, ...] = ()
 
     def run(self) -> Iterator[tuple[Found, Terms]]:
         """Every structure with the program's function that uses all it computes and computes no term twice."""
@@ -169,6 +170,7 @@ class Exhaustive:
         oracle = Oracle(terms, terms.inputs, terms.outputs, _NOTHING)
         space = Space(self.program, self.axes, self.split, "indexed", oracle, self.whole)
         space.unary, space.binary = _Unary(terms), _Binary(terms)
+        self.loads = tuple(load for load, _ in space.loads)
         values: list[Value] = []
         agenda: list[Item] = []
         for _, value in space.loads:

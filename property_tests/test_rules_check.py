@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from mirage_eg.expression import express, splits
+from mirage_eg.growth import oracles
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.expand import expand
-from mirage_eg.oracle import Limits, build_oracle
+from mirage_eg.lints import lint_collapse
+from mirage_eg.oracle import Limits, build_oracle, oracle_builder
 from mirage_eg.proof import equal_by_laws
 from mirage_eg.rulebook import load_rules
 from mirage_eg.rules_check import CHECK_LIMITS, check_file
@@ -90,11 +92,13 @@ def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str,
     assert all(finding.counterexample is None for finding in report.findings)
 
 
-def test_two_laws_that_cancel_together_are_found_on_the_standard_targets(tmp_path: Path) -> None:
-    laws = "(rewrite (Div x y) (Mul x (Pow (bigrat (bigint -1) (bigint 1)) y)))\n"
-    laws += "(rewrite (Mul (Mul x y) (Pow (bigrat (bigint -1) (bigint 1)) z)) x :when ((= y z)))"
-    report = check_file(written(tmp_path, laws, "abstract"))
-    assert not report.sound
+def test_cancellation_makes_attention_one_class_with_v_and_the_lint_says_so(tmp_path: Path) -> None:
+    rulebook = load_rules("abstract", [written(tmp_path, CANCELLATION["(x·y)/y = x"], "abstract")])
+    with oracle_builder(rulebook, Limits(nodes=5_000), keep_cut=True) as build:
+        [lint] = lint_collapse("my.egg", list(oracles(build, "abstract", ["gqa"])))
+    assert "the input x2" in lint.message
+    with oracle_builder(load_rules("abstract")) as build:
+        assert not list(lint_collapse("rules", list(oracles(build, "abstract", ["gqa"]))))
 
 
 def test_a_law_that_follows_from_the_others_is_remarked_upon_and_a_new_one_is_not(tmp_path: Path) -> None:
