@@ -64,5 +64,6 @@ def with_proof(verdict: Verdict, name: str, candidate: Graph, prover: Prover) ->
             f"{name}: proved equal by the laws {', '.join(proof.laws)}, but differs at {verdict.difference}: "
             "a law is unsound or mirage_eg is wrong; mirage-eg rules check tests the laws"
         )
-    # A proof also decides what the tests leave open.
-    return replace(verdict, verdict=Equality.EQUAL, known_by=("proved", "tested"), laws=proof.laws)
+    if verdict.verdict is Equality.UNDECIDED:  # a proof decides what the tests leave open
+        return replace(verdict, verdict=Equality.EQUAL, known_by=("proved",), laws=proof.laws)
+    return replace(verdict, known_by=("proved", "tested"), laws=proof.laws)

@@ -1,0 +1,180 @@
+"""Proofs of concrete µGraphs: right ones are proved by the laws, wrong ones never, and what cannot be translated is said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.flatten import flatten
+from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.judge import ContradictionError, judge
+from mirage_eg.prove import Prover
+from mirage_eg.rulebook import load_rules
+from mirage_eg.verdict import Equality
+from mirage_eg.verify import Reference, verify
+from property_tests.graphs import EVERY, TAME, as_program, block_graphs, mutants
+
+SEEDS = st.integers(0, 2**32 - 1)
+M, K, N = 4, 12, 6
+NO_CUTS = EVERY - {"concat", "split"}
+
+
+def product(scaled: bool = False) -> Graph:
+    program = KernelGraph()
+    x, w = program.new_input((M, K), name="X"), program.new_input((K, N), name="W")
+    result = program.matmul(x, w)
+    program.mark_output(program.scale(result, 2) if scaled else result)
+    return program.graph()
+
+
+def tiled_product(grid: tuple[int, ...], loop: int, imaps: tuple[tuple[int, ...], ...], fmaps: tuple[int, int]) -> Graph:
+    """X W over tiles; grid dims over K leave partial results, which are summed."""
+    program = KernelGraph()
+    x, w = program.new_input((M, K), name="X"), program.new_input((K, N), name="W")
+    block = ThreadblockGraph(grid, forloop_range=loop)
+    tile = block.matmul(block.new_input(x, imaps[0], fmaps[0]), block.new_input(w, imaps[1], fmaps[1]))
+    over_k = [dim for dim, target in enumerate(imaps[0]) if target == 1]
+    omap = tuple(
+        NEW_DIM if dim in over_k else 0 if imaps[0][dim] == 0 else 1 if imaps[1][dim] == 1 else -1 for dim in range(len(grid))
+    )
+    block.new_output(block.forloop_accum(tile), omap)
+    [result] = program.customized([x, w], block)
+    for _ in over_k:
+        result = program.reduction(result, 0)
+    program.mark_output(program.reshape(result, (M, N)))
+    return program.graph()
+
+
+@given(block_graphs(NO_CUTS), SEEDS)
+def test_a_flattened_block_graph_is_the_same_function(block: Graph, seed: int) -> None:
+    graph = as_program(block)
+    flat = flatten(graph)
+    assert {OPS[item.op].kind for item in flat.nodes} <= {*Kind} - {Kind.GRAPH, Kind.ACCUMULATOR, Kind.DERIVED}
+    assert flat.output_types == graph.output_types and flat.input_types == graph.input_types
+    inputs = [np.random.default_rng(seed).standard_normal(kind.shape) for kind in graph.input_types]
+    for got, want in zip(evaluate(flat, inputs, FloatAlgebra()), evaluate(graph, inputs, FloatAlgebra()), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+@given(st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]))
+def test_a_product_over_any_grid_and_loop_is_proved(loop: int, rows: int, columns: int, split: int) -> None:
+    candidate = tiled_product((rows, columns, split), loop, ((0, -1, 1), (-1, 1, 0)), (1, 0))
+    proof = Prover(product()).prove(candidate)
+    assert proof.proved and proof.reason is None
+    assert verify(product(), candidate).equal
+
+
+def test_two_grid_dims_on_one_dim_are_proved() -> None:
+    assert Prover(product()).prove(tiled_product((2, 2), 3, ((0, 0), (-1, -1)), (1, 0))).proved
+
+
+def test_a_loop_over_one_operand_alone_is_not_proved() -> None:
+    program = KernelGraph()
+    x, w = program.new_input((K, K)), program.new_input((K, K))
+    program.mark_output(program.matmul(x, w))
+    other = KernelGraph()
+    x, w = other.new_input((K, K)), other.new_input((K, K))
+    block = ThreadblockGraph((2,), forloop_range=2)
+    tile = block.matmul(block.new_input(x, (0,), -1), block.new_input(w, (-1,), 1))
+    block.new_output(block.forloop_accum(block.concat([tile, tile], 1)), (0,))
+    [result] = other.customized([x, w], block)
+    other.mark_output(result)
+    proof = Prover(program.graph()).prove(other.graph())
+    assert not proof.proved and proof.reason is not None and "concat of tiles" in proof.reason
+
+
+def test_a_law_that_is_needed_is_named_and_without_it_there_is_no_proof() -> None:
+    scaled = tiled_scale()
+    proof = Prover(product(scaled=True)).prove(scaled)
+    assert proof.proved and "scale of a product" in proof.laws
+    weaker = load_rules("indexed", without=("30_scale",))
+    refused = Prover(product(scaled=True), weaker).prove(scaled)
+    assert not refused.proved and refused.reason == "the laws do not show it"
+
+
+def tiled_scale() -> Graph:
+    """(2 X) W, looped."""
+    program = KernelGraph()
+    x, w = program.new_input((M, K), name="X"), program.new_input((K, N), name="W")
+    block = ThreadblockGraph((2,), forloop_range=3)
+    tile = block.scale(block.new_input(x, (-1,), 1), 2)
+    block.new_output(block.forloop_accum(block.matmul(tile, block.new_input(w, (1,), 0))), (1,))
+    [result] = program.customized([x, w], block)
+    program.mark_output(result)
+    return program.graph()
+
+
+@given(st.data(), SEEDS)
+def test_no_wrong_mutant_of_a_random_block_graph_is_proved(data: st.DataObject, seed: int) -> None:
+    block = data.draw(block_graphs(TAME, attempts=5))
+    program, prover = as_program(block), Prover(as_program(block))
+    for mutant in mutants(block)[:4]:
+        if not prover.prove(as_program(mutant)).proved:
+            continue
+        inputs = [np.random.default_rng(seed).standard_normal(kind.shape) for kind in block.input_types]
+        pairs = zip(
+            evaluate(program, inputs, FloatAlgebra()), evaluate(as_program(mutant), inputs, FloatAlgebra()), strict=True
+        )
+        for want, got in pairs:
+            np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-7)
+
+
+@given(block_graphs(NO_CUTS, attempts=5))
+def test_a_graph_that_can_be_translated_is_proved_equal_to_itself(block: Graph) -> None:
+    proof = Prover(as_program(block)).prove(as_program(block))
+    assert proof.proved or (proof.reason or "").startswith("cannot be translated")
+
+
+def test_a_transposed_square_is_not_taken_for_the_square() -> None:
+    def view(transposed: bool) -> Graph:
+        program = KernelGraph()
+        x = program.new_input((4, 4))
+        program.mark_output(program.transpose(x, (1, 0)) if transposed else program.scale(x, 1))
+        return program.graph()
+
+    assert not Prover(view(False)).prove(view(True)).proved
+
+
+def test_a_proof_decides_what_the_tests_leave_undecided() -> None:
+    def graph(swapped: bool) -> Graph:
+        program = KernelGraph()
+        x, y = program.new_input((4, 4)), program.new_input((4, 4))
+        square = program.square(program.mul(y, x) if swapped else program.mul(x, y))
+        program.mark_output(program.sqrt(program.shift(program.scale(square, -1), -1)))
+        return program.graph()
+
+    # Not a number everywhere: no test says anything.
+    assert Reference(graph(False)).check(graph(True)).verdict is Equality.UNDECIDED
+    [(verdict, _)] = judge(graph(False), {"0": graph(True)})
+    assert verdict.equal and verdict.known_by == ("proved",)
+
+
+def test_a_proof_against_a_not_equal_stops_everything(tmp_path: Path) -> None:
+    (tmp_path / "wrong.egg").write_text('; domain: indexed\n(rewrite (Sub x y) (Add x y) :ruleset equivalence :name "a lie")\n')
+
+    def graph(op: str) -> Graph:
+        program = KernelGraph()
+        program.mark_output(program.op(op, program.new_input((4, 4)), program.new_input((4, 4))))
+        return program.graph()
+
+    with pytest.raises(ContradictionError, match="0: proved equal by the laws a lie, but differs at out0"):
+        judge(graph("sub"), {"0": graph("add")}, rulebook=load_rules("indexed", [tmp_path / "wrong.egg"]))
+
+
+def test_a_concat_of_tiles_cannot_be_flattened() -> None:
+    program = KernelGraph()
+    x = program.new_input((4, 4))
+    block = ThreadblockGraph((2,))
+    tile = block.new_input(x, (0,))
+    block.new_output(block.concat([tile, tile], 1), (0,))
+    [result] = program.customized([x], block)
+    program.mark_output(result)
+    with pytest.raises(UnsupportedError, match="concat of tiles"):
+        flatten(program.graph())
