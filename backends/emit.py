@@ -16,11 +16,12 @@ from mirage_eg.backends.emit_address import Pointer, launch_grid, row_major
 from mirage_eg.backends.emit_block import BlockKernel, emit_block
 from mirage_eg.backends.emit_check import write_main, write_reference
 from mirage_eg.backends.emit_ops import HELPERS, torch_call
+from mirage_eg.backends.emit_partials import Export, Peak, exports_of, with_peaks
 from mirage_eg.backends.emit_tiles import names_used
 from mirage_eg.backends.emit_writer import Choices
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph, Node, TensorType
 from mirage_eg.ir.shapes import Shape, text
 
 _TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
@@ -54,6 +55,8 @@ class _Program:
     graph: Graph
     schedule: Schedule
     strides: list[Shape]
+    types: list[TensorType]
+    peaks: dict[int, list[Peak]] = field(default_factory=dict)  # of values that are shifted by maxima
     names: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     kernels: list[BlockKernel] = field(default_factory=list)
@@ -100,7 +103,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
             f"{_types(graph.input_types)} to {_types(graph.output_types)}"
         )
     named = program or graph
-    file = _Program(graph, schedule, _layouts(graph))
+    file = _Program(graph, schedule, _layouts(graph), list(graph.types))
     file.taken |= {"torch", "triton", "tl", "run", "reference", "main", "INPUTS", "SIGNATURES", "OPTIONS", "X_ptr", *HELPERS}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
@@ -225,7 +228,7 @@ def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str]) ->
 
 
 def _empty(file: _Program, value: int) -> str:
-    type_, strides = file.graph.types[value], file.strides[value]
+    type_, strides = file.types[value], file.strides[value]
     made = (
         f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
     )
@@ -239,22 +242,48 @@ def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int
         raise UnsupportedError(
             f"node {number}: block: got a grid of {prod(inner.grid)} blocks; CUDA launches at most {_LARGEST_GRID}"
         )
-    types = file.graph.types
+    types = file.types
+    operands = item.operands
+    choices = file.schedule.choices(len(file.kernels))
+    peaks: list[int] = []
+    exports: list[Export] = []
+    if choices.safe:
+        inner, operands = with_peaks(inner, operands, file.peaks)
+        exports = exports_of(inner, _read_by_blocks(file.graph, values))
+        peaks = [_new_peaks(file, export, values) for export in exports]
 
     def pointer(value: int) -> Pointer:
         name = file.names[value]
         return Pointer(f"{name}_ptr", name, types[value].shape, types[value].dtype, file.strides[value])
 
-    reads, writes = [pointer(value) for value in item.operands], [pointer(value) for value in values]
+    reads, writes = [pointer(value) for value in operands], [pointer(value) for value in values]
     name = file.new_name(f"{'_'.join(file.names[value] for value in values)}_kernel")
-    choices = file.schedule.choices(len(file.kernels))
-    kernel = emit_block(inner, name, reads, writes, choices)
-    arguments = dict.fromkeys([*(item.operands[place] for place in kernel.used), *values])
+    kernel = emit_block(inner, name, reads, writes, choices, list(zip(exports, map(pointer, peaks), strict=True)))
+    arguments = dict.fromkeys([*(operands[place] for place in kernel.used), *values, *peaks])
     file.kernels.append(kernel)
     file.signatures.append(tuple(f"*{_TRITON_TYPES[types[value].dtype]}" for value in arguments))
-    file.body += [f"    {file.names[value]} = {_empty(file, value)}" for value in values]
+    file.body += [f"    {file.names[value]} = {_empty(file, value)}" for value in (*values, *peaks)]
     listed = ", ".join(file.names[value] for value in arguments)
     file.body.append(f'    {name}[{launch_grid(inner.grid, choices.last_first)}]({listed}, **OPTIONS["{name}"])')
+
+
+def _read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
+    """The positions among `values` of those that generated kernels read, and nothing else."""
+    readers = {value: [item for item in graph.nodes if value in item.operands] for value in values}
+    return frozenset(
+        place for place, value in enumerate(values) if readers[value] and all(item.op == "block" for item in readers[value])
+    )
+
+
+def _new_peaks(file: _Program, export: Export, values: Sequence[int]) -> int:
+    """A tensor of maxima, as one more value behind those of the graph."""
+    made = len(file.types)
+    file.types.append(TensorType(export.shape, export.dtype))
+    file.strides.append(row_major(export.shape))
+    file.names[made] = file.new_name("_".join([*(file.names[values[place]] for place in export.degrees), "peak"]))
+    for place, degree in export.degrees.items():
+        file.peaks.setdefault(values[place], []).append(Peak(made, export.shape, export.dtype, degree))
+    return made
 
 
 def _write_library_call(file: _Program, item: Node, value: int) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from mirage_eg.backends.emit_address import GRID_NAMES, LARGEST_OFFSET, Pointer, address, coordinates, highest_offset, parts
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.emit_ops import ELEMENTWISE
+from mirage_eg.backends.emit_partials import Export, peak_tile
 from mirage_eg.backends.emit_rearrange import write_rearrangement
 from mirage_eg.backends.emit_reduce import write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.emit_safe import safe_exponentials
-from mirage_eg.backends.emit_tiles import MatmulForm, flatten, matmul_form, padding, zero_dims
+from mirage_eg.backends.emit_tiles import MatmulForm, Tile, flatten, matmul_form, padding, zero_dims
 from mirage_eg.backends.emit_writer import Choices, Writer, aligned, cast, condition
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
@@ -33,9 +34,14 @@ class BlockKernel:
 
 
 def emit_block(
-    graph: Graph, name: str, inputs: Sequence[Pointer], outputs: Sequence[Pointer], choices: Choices = _PLAIN
+    graph: Graph,
+    name: str,
+    inputs: Sequence[Pointer],
+    outputs: Sequence[Pointer],
+    choices: Choices = _PLAIN,
+    exports: Sequence[tuple[Export, Pointer]] = (),
 ) -> BlockKernel:
-    """The kernel of a block graph whose inputs and outputs lie behind the given pointers.
+    """The kernel of a block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports.
 
     Raises:
         UnsupportedError: a tile beyond what Triton can hold.
@@ -45,11 +51,13 @@ def emit_block(
     used = tuple(
         place for place, value in enumerate(v[0] for item, v in graph.numbered() if item.op == "input") if value in needed
     )
+    pointers = (*inputs, *outputs, *(pointer for _, pointer in exports))
+    exported = frozenset(position for export, _ in exports for position in export.degrees)
     writer = Writer(
         graph=graph,
         padded=padding(graph),
-        safe=safe_exponentials(graph) if choices.safe else {},
-        wide=any(highest_offset(pointer) > LARGEST_OFFSET for pointer in (*inputs, *outputs)),
+        safe=safe_exponentials(graph, exported) if choices.safe else {},
+        wide=any(highest_offset(pointer) > LARGEST_OFFSET for pointer in pointers),
         choices=choices,
         names={
             "triton",
@@ -60,11 +68,13 @@ def emit_block(
             "float",
             "tanh",
             *GRID_NAMES,
-            *(pointer.name for pointer in (*inputs, *outputs)),
+            *(pointer.name for pointer in pointers),
         },
     )
     _write_body(writer, inputs, outputs)
-    arguments = dict.fromkeys(pointer.name for pointer in (*(inputs[i] for i in used), *outputs))
+    for export, pointer in exports:
+        _store(writer, peak_tile(writer, export), export.omap, pointer)
+    arguments = dict.fromkeys(pointer.name for pointer in (*(inputs[i] for i in used), *outputs, *(p for _, p in exports)))
     source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(_assemble(writer))]) + "\n"
     return BlockKernel(name, source, used, frozenset(writer.helpers))
 
@@ -96,7 +106,7 @@ def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Poi
     fused: dict[int, DotPlan] = {}
     for item, values in graph.numbered():
         if item.op == "output":
-            _write_store(writer, item, next(stores))
+            _store(writer, writer.tiles[item.operands[0]], item["omap"], next(stores))
             continue
         [value] = values
         match OPS[item.op].kind:
@@ -164,18 +174,17 @@ def _reads_stored(graph: Graph, consumer: Node) -> bool:
             return False
 
 
-def _write_store(writer: Writer, item: Node, pointer: Pointer) -> None:
+def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) -> None:
     graph = writer.graph
-    tile = writer.tiles[item.operands[0]]
-    new = [grid_dim for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
+    new = [grid_dim for grid_dim, target in enumerate(omap) if target == NEW_DIM]
     splits = [parts([(grid_dim, graph.grid[grid_dim])], 1) for grid_dim in new]
     for dim, extent in enumerate(tile.shape):
-        split = [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in enumerate(item["omap"]) if target == dim]
+        split = [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in enumerate(omap) if target == dim]
         splits.append(parts(split, extent))
     where = address(writer, pointer, splits, tile, lead=len(new))
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}" if tile.ragged else ""
     store = f"tl.store({where}, {cast(tile.name, tile.dtype, pointer.dtype)}{mask})"
-    alike = [dim for dim, target in enumerate(item["omap"]) if target == REPLICATED and graph.grid[dim] > 1]
+    alike = [dim for dim, target in enumerate(omap) if target == REPLICATED and graph.grid[dim] > 1]
     if alike:  # every block along these dims has the same value; the first one stores it
         writer.grid_used.update(alike)
         first = " and ".join(f"{GRID_NAMES[dim]} == 0" for dim in alike)

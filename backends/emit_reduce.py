@@ -117,7 +117,7 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
     [x] = (writer.tiles[i] for i in item.operands)
     phase, dtype = writer.graph.phases[value], writer.compute_dtype(value)
     peak = writer.new_name("peak")
-    writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"))
+    writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"), peak=peak)
     scores = cast(x.name, x.dtype, dtype)
     if x.ragged & shift.reduced:
         inside = writer.new_name(f"inside_{x.name}")

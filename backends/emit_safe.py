@@ -4,12 +4,13 @@ With e′ = exp(x − p), p constant along some dims R of x, the true e is exp(p
 *degree*, the power of exp(p) by which it differs. Sums over dims in R, products and quotients keep that form; where each output
 has degree 0, p cancels and may be the maximum over R (in a loop the running one, accumulators shrinking as it rises). This is
 the reasoning behind online softmax (Milakov and Gimelshein, 2018) and FlashAttention (Dao et al., 2022), without looking for
-attention.
+attention. Outputs that only generated kernels read may have another degree: their peaks leave with them (`emit_partials`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import count
 
 from mirage_eg.backends.emit_tiles import reshape_groups
 from mirage_eg.ir.graph import Graph, Node, Phase
@@ -27,7 +28,9 @@ class SafeExponential:
     kept: frozenset[int]
     degrees: Mapping[int, Fraction]
     origins: Mapping[int, Origin]
+    exported: Mapping[int, int]  # output position -> its degree, where that is not 0
     rescale: str = ""  # the variable by which accumulators shrink, once it is written
+    peak: str = ""  # the variable that holds the maximum
 
 
 @dataclass(slots=True)
@@ -41,21 +44,33 @@ class _Trace:
     divisors: list[int] = field(default_factory=list)
 
 
-def safe_exponentials(graph: Graph) -> dict[int, SafeExponential]:
-    """The exponentials of a flattened, expanded block graph that may be shifted, by value."""
+def safe_exponentials(graph: Graph, exportable: frozenset[int] = frozenset()) -> dict[int, SafeExponential]:
+    """The exponentials of a flattened, expanded block graph that may be shifted, by value.
+
+    Outputs at the positions `exportable` may depend on the shift: all who read them take it back.
+    """
     found = {}
     for item, values in graph.numbered():
-        if item.op == "exp" and (safe := _analyse(graph, values[0])) is not None:
+        if item.op == "exp" and (safe := _analyse(graph, values[0], exportable)) is not None:
             found[values[0]] = safe
     return found
 
 
-def _analyse(graph: Graph, exponential: int) -> SafeExponential | None:
+def _analyse(graph: Graph, exponential: int, exportable: frozenset[int]) -> SafeExponential | None:
     dims = frozenset(_real(graph.types[exponential].shape))
     trace = _Trace(graph, exponential, {exponential: Fraction(1)}, {exponential: {dim: dim for dim in dims}})
+    exported: dict[int, int] = {}
+    positions = count()
     for item, values in graph.numbered():
+        position = next(positions) if item.op == "output" else None
         if any(operand in trace.degrees for operand in item.operands):
-            if item.op == "output" or not (step := _step(trace, item, values[0])):
+            if position is not None:
+                degree = trace.degrees[item.operands[0]]
+                if position not in exportable or degree.denominator > 1 or degree < 1:
+                    return None
+                exported[position] = int(degree)
+                continue
+            if not (step := _step(trace, item, values[0])):
                 return None
             degree, origin = step
             if degree:
@@ -71,7 +86,9 @@ def _analyse(graph: Graph, exponential: int) -> SafeExponential | None:
         rows = [origin[dim] for dim in sorted(origin) if origin[dim] in kept]
         if rows != sorted(rows):
             return None
-    return SafeExponential(reduced, kept, trace.degrees, trace.origins)
+    if exported and not reduced:
+        return None  # the shift would be as large as what is shifted
+    return SafeExponential(reduced, kept, trace.degrees, trace.origins, exported)
 
 
 def _real(shape: Shape) -> list[int]:

@@ -333,10 +333,14 @@ class ThreadblockGraph(Builder):
         """out[i] = Σ over the loop and k of x[i + k·columns] along `dim`."""
         return self.op("accum_strided_sum", x, dim=self._dim("accum_strided_sum", x, dim), columns=columns)
 
-    def new_output(self, stensor: Tensor, output_map: Sequence[int]) -> None:
-        """Store a tile: each grid dim goes to a dim by concatenation, to a new one (NEW_DIM), or to −1 if nothing varies."""
+    def new_output(self, stensor: Tensor, output_map: Sequence[int], dtype: DType | str | None = None) -> None:
+        """Store a tile: each grid dim goes to a dim by concatenation, to a new one (NEW_DIM), or to −1 if nothing varies.
+
+        `dtype` is the element type in memory where it is not that of the tile: partial results are best kept in float32.
+        """
         [position] = self._positions("new_output", [stensor])
-        self._append(node("output", position, omap=tuple(output_map)[: len(self.checker.grid)]))
+        stored = None if dtype is None else str(dtype)
+        self._append(node("output", position, omap=tuple(output_map)[: len(self.checker.grid)], dtype=stored))
 
     def graph(self) -> Graph:
         """The block graph, frozen."""

@@ -151,6 +151,37 @@ def attention(dtype: str, heads: int, m: int, d: int, keys: int, rows: int, loop
     return pair({"Q": (heads, m, d), "K": (heads, d, keys), "V": (heads, keys, d)}, dtype, write, fuse)
 
 
+def split_attention(
+    dtype: str, heads: int, m: int, d: int, keys: int, rows: int, parts: int, loop: int, last_rows: int, early: bool = False
+) -> Pair:
+    """Keys split over the grid: partial sums of exponentials leave in a new leading dim, a second kernel combines them.
+
+    With `early`, the combining kernel divides before it sums.
+    """
+    program = attention(dtype, heads, m, d, keys, rows, 1).program
+
+    def fuse(p: KernelGraph, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        b = new_threadblock_graph((heads, m // rows, parts), forloop_range=loop)
+        looped = loop > 1
+        scores = b.matmul(b.new_input(q, (0, 1, REPLICATED)), b.new_input(k, (0, REPLICATED, 2), 2 if looped else REPLICATED))
+        e = b.exp(b.scale(scores, Fraction(1, 4)))
+        product = b.matmul(e, b.new_input(v, (0, REPLICATED, 1), 1 if looped else REPLICATED))
+        for partial in (b.forloop_accum(product), b.forloop_accum(e, "sum", 2)) if looped else (product, b.sum(e, 2)):
+            b.new_output(partial, (0, 1, NEW_DIM), dtype="float32")
+        numerators, sums = p.customized([q, k, v], b)
+        c = new_threadblock_graph((m // last_rows, heads))
+        top, below = c.new_input(numerators, (2, 1)), c.new_input(sums, (2, 1))
+        total = c.sum(below, 0)
+        combined = c.sum(c.div(top, total), 0) if early else c.div(c.sum(top, 0), total)
+        c.new_output(c.reshape(combined, (1, last_rows, d)), (1, 0), dtype=dtype)
+        return p.customized([numerators, sums], c)[0]
+
+    kernel = new_kernel_graph()
+    shapes = {"Q": (heads, m, d), "K": (heads, d, keys), "V": (heads, keys, d)}
+    kernel.mark_output(fuse(kernel, *(kernel.new_input(shape, dtype, name) for name, shape in shapes.items())))
+    return Pair(program, kernel.graph())
+
+
 def layer_norm_linear(dtype: str, m: int, k: int, n: int, blocks: int, loop: int) -> Pair:
     """X is loaded twice: whole for the statistics before the loop, in slices for the product."""
 
@@ -204,6 +235,10 @@ HAND_WRITTEN = {
     "attention": lambda dtype: attention(dtype, 2, 32, 16, 64, 16, 4),
     "attention, ragged": lambda dtype: attention(dtype, 2, 10, 20, 42, 5, 2),
     "attention, one query": lambda dtype: attention(dtype, 3, 1, 16, 48, 1, 1),
+    "attention, split": lambda dtype: split_attention(dtype, 2, 32, 16, 64, 16, 4, 1, 8),
+    "attention, split and looped": lambda dtype: split_attention(dtype, 2, 32, 16, 128, 16, 2, 4, 1),
+    "attention, split, ragged": lambda dtype: split_attention(dtype, 3, 10, 20, 42, 5, 3, 2, 2),
+    "attention, split, divided early": lambda dtype: split_attention(dtype, 2, 32, 16, 64, 32, 4, 1, 16, early=True),
     "layer_norm_linear": lambda dtype: layer_norm_linear(dtype, 8, 64, 32, 2, 4),
     "layer_norm_linear, ragged": lambda dtype: layer_norm_linear(dtype, 5, 21, 20, 1, 3),
     "split_product": lambda dtype: split_product(dtype, 16, 64, 32, 2, 2),
