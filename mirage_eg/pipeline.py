@@ -185,19 +185,10 @@ def _few_chains(chains: Sequence[Chain]) -> list[Chain]:
     taken: Counter[Split] = Counter()
     few = []
     for chain in chains:
-        if taken[chain.split] < CHAINS_PER_SPLIT and not _exports_exponentials(chain):
+        if taken[chain.split] < CHAINS_PER_SPLIT:
             taken[chain.split] += 1
             few.append(chain)
     return few
-
-
-def _exports_exponentials(chain: Chain) -> bool:
-    """Whether a partial result depends on an exponential: unshifted, it could overflow between the kernels."""
-    loads = len(chain.first.loads)
-    depends = [False] * loads
-    for step in chain.first.steps:
-        depends.append(step.op == "exp" or any(depends[i] for i in step.operands))
-    return any(depends[output] for output in chain.first.outputs)
 
 
 def _verify_structures(
