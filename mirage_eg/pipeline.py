@@ -112,11 +112,11 @@ def optimize(
     measurements: list[Record] = []
     if on_gpu:
         with watch.stage("tune"):
-            tuned = _tune(program, ranked, options, tuning or Tuning(), measurements, watch)
-            finalists = [entry for entries in ranked for entry in entries if entry.graph in tuned] or finalists
-            finalists = sorted(finalists, key=lambda entry: tuned[entry.graph].us if entry.graph in tuned else inf)[
-                : options.top
-            ]
+            written = _Ranked(program, predict_us(primitive, device), proved=True, fused=False)
+            pool = [[written], *sorted(ranked, key=lambda entries: entries[0].predicted_us)]
+            tuned = _tune(program, pool, options, tuning or Tuning(), measurements, watch)
+            fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
+            finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists
     if axes is not None and not ranked:
         notes.append(_why_nothing(found, structures))
     library = _Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
@@ -281,7 +281,7 @@ def _tune(
     with loky.ProcessPoolExecutor(options.jobs or os.cpu_count() or 1) as executor:
         found = tune(
             program,
-            [*graphs, [expand(program)]],
+            [[expand(program)], *graphs],
             options.target,
             timer,
             effort=tuning.effort,
