@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from time import perf_counter
 
 from egglog import bindings
 
 from mirage_eg.expression import Constant, Expression, Term
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.rulebook import OWN_RULESET, Rulebook
+from mirage_eg.rulebook import OWN_RULESET, Rulebook, Theory
 from mirage_eg.worker import Worker
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
@@ -96,7 +97,8 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
     """
     limits = limits or Limits()
     if rulebook.packaged:
-        yield lambda target: saturate(rulebook, target, limits)
+        egraph = rulebook.new_egraph()  # declaring the laws takes longer than saturating: once for all targets
+        yield lambda target: _saturate_target(egraph, rulebook.domain, target, limits)
         return
     with Worker() as worker:
         yield lambda target: _build_in(worker, rulebook, target, limits, keep_cut)
@@ -115,7 +117,9 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
 
     what = f"{_own_paths(rulebook)}: saturation"
     seconds = 1.5 * limits.seconds + 1.0  # a worker that can still count iterations stops by itself
-    oracle: Oracle = worker.call(saturate, rulebook, target, limits, seconds=seconds, what=what, on_note=hear, explain=blame)
+    oracle: Oracle = worker.call(
+        saturate_again, rulebook, target, limits, seconds=seconds, what=what, on_note=hear, explain=blame
+    )
     if not keep_cut:
         check_saturated(rulebook, oracle.saturation)
     return oracle
@@ -129,7 +133,8 @@ def check_saturated(rulebook: Rulebook, saturation: Saturation) -> None:
 
 
 def _own_paths(rulebook: Rulebook) -> str:
-    return ", ".join(theory.path for theory in rulebook.theories if not theory.packaged)
+    own = [theory.path for theory in rulebook.theories if not theory.packaged]
+    return ", ".join(own) or f"rules/{rulebook.domain}"
 
 
 def _blame(rulebook: Rulebook, matches: dict[str, int]) -> str:
@@ -141,14 +146,29 @@ def _blame(rulebook: Rulebook, matches: dict[str, int]) -> str:
     return f"; the law with the most matches is {law.name!r} ({law.place}) with {matches[law.name]:,}; does it feed itself?"
 
 
-def saturate(
-    rulebook: Rulebook, target: Expression, limits: Limits, note: Note | None = None, without: frozenset[str] = frozenset()
+def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
+    """The same in this process, whatever the rules, but for the laws named in `without`."""
+    return _saturate_target(rulebook.new_egraph(without), rulebook.domain, target, limits)
+
+
+def saturate_again(rulebook: Rulebook, target: Expression, limits: Limits, note: Note) -> Oracle:
+    """In a worker: the same with a kept e-graph; `note` hears of every iteration."""
+    return _saturate_target(_keep_egraph(rulebook.theories), rulebook.domain, target, limits, note)
+
+
+@lru_cache(maxsize=1)
+def _keep_egraph(theories: tuple[Theory, ...]) -> bindings.EGraph:
+    return Rulebook("", theories, {}).new_egraph()
+
+
+def _saturate_target(
+    egraph: bindings.EGraph, domain: str, target: Expression, limits: Limits, note: Note | None = None
 ) -> Oracle:
-    """The same in this process, whatever the rules, but for the laws named in `without`; `note` hears of every iteration."""
+    """Leaves the e-graph as it was."""
     start = perf_counter()
-    egraph = rulebook.new_egraph(without)
+    egraph.run_program(bindings.Push(1))
     egraph.set_report_level(bindings.TimeOnly())
-    insert(egraph, rulebook.domain, target)
+    insert(egraph, domain, target)
     iterations, stopped, growth, matches = _saturate(egraph, limits, start, note)
     for output in target.outputs:
         egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, _call("below", bindings.Var(_SPAN, f"$t{output}")))))
@@ -159,6 +179,8 @@ def saturate(
     def classes(terms: Iterable[int]) -> tuple[int, ...]:
         return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1], UNUSED) for term in terms)
 
+    inputs, outputs = classes(target.inputs), classes(target.outputs)
+    egraph.run_program(bindings.Pop(_SPAN, 1))
     saturation = Saturation(
         nodes=growth[-1],
         classes=len(set(table.values())),
@@ -169,7 +191,7 @@ def saturate(
         growth=tuple(growth),
         matches=tuple(sorted(matches.items(), key=lambda entry: (-entry[1], entry[0]))),
     )
-    return Oracle(table, classes(target.inputs), classes(target.outputs), saturation)
+    return Oracle(table, inputs, outputs, saturation)
 
 
 def _call(name: str, *arguments: bindings._Expr) -> bindings.Call:

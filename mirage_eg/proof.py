@@ -13,13 +13,29 @@ from mirage_eg.rulebook import Rulebook
 _CONSTANTS = (Fraction(3, 7), Fraction(-5, 11), Fraction(13, 4))
 
 
-def equal_by_laws(
-    rulebook: Rulebook, both: Expression, limits: Limits | None = None, without: frozenset[str] = frozenset()
-) -> bool | None:
+def equal_by_laws(rulebook: Rulebook, both: Expression, limits: Limits | None = None) -> bool | None:
     """Whether saturation puts the two outputs of `both` into one class; None where it hit a limit and did not."""
-    oracle = saturate(rulebook, both, limits or Limits(), without=without)
+    oracle = saturate(rulebook, both, limits or Limits())
     left, right = oracle.outputs
     return True if left == right else False if oracle.saturation.saturated else None
+
+
+def reaches(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> bool:
+    """Whether the laws, but those in `without`, find the second output of `both` from the first alone, within the limits."""
+    left, right = both.outputs
+    needed = {left, *both.inputs}
+    for position in range(left, -1, -1):
+        if position in needed:
+            needed.update(both.terms[position].children)
+    order = sorted(needed)
+    place = {old: new for new, old in enumerate(order)}
+    terms = tuple(
+        Term(term.constructor, term.constants, tuple(place[child] for child in term.children))
+        for term in map(both.terms.__getitem__, order)
+    )
+    alone = Expression(terms, tuple(place[i] for i in both.inputs), (place[left],), both.free)
+    oracle = saturate(rulebook, alone, limits, without)
+    return oracle.class_of(both, right) == oracle.outputs[0]
 
 
 def sides(plan: Plan, domain: str) -> Expression | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from mirage_eg.ir.ops import OPS
 from mirage_eg.laws import Law, applications, patterns
 from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
 from mirage_eg.oracle import Limits, Oracle, check_saturated, oracle_builder
-from mirage_eg.proof import equal_by_laws, sides
+from mirage_eg.proof import reaches, sides
 from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, header, load_rules, read_files
 from mirage_eg.soundness import Finding, Truth, test_law
 from mirage_eg.worker import Worker
@@ -114,20 +114,28 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
 
 @contextmanager
 def _prover(rulebook: Rulebook) -> Iterator[Callable[[Plan], bool]]:
-    def instance(plan: Plan) -> tuple[Any, ...] | None:
+    """Whether the other laws find a law's right side from its left, and for a birewrite the left from the right."""
+
+    def jobs(plan: Plan) -> list[tuple[Any, ...]]:
         both = sides(plan, rulebook.domain)
-        return None if both is None else (rulebook, both, _PROOF_LIMITS, frozenset({plan.law.name}))
+        if both is None:
+            return []
+        turned = [replace(both, outputs=both.outputs[::-1])] if plan.law.form == "birewrite" else []
+        return [(rulebook, way, _PROOF_LIMITS, frozenset({plan.law.name})) for way in (both, *turned)]
+
+    def all_true(plan: Plan, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
+        asked = jobs(plan)
+        return bool(asked) and all(map(prove, asked))
 
     if rulebook.packaged:
-        yield lambda plan: (job := instance(plan)) is not None and equal_by_laws(*job) is True
+        yield lambda plan: all_true(plan, lambda job: reaches(*job))
         return
     with Worker() as worker:
 
         def prove(plan: Plan) -> bool:
-            if (job := instance(plan)) is None:
-                return False
             what = f"{plan.law.place}: asking whether the law follows from the others"
-            return worker.call(equal_by_laws, *job, seconds=_PROOF_LIMITS.seconds + 10, what=what) is True
+            seconds = _PROOF_LIMITS.seconds + 10
+            return all_true(plan, lambda job: worker.call(reaches, *job, seconds=seconds, what=what) is True)
 
         yield prove
 

@@ -9,7 +9,7 @@ from mirage_eg.rulebook import DOMAINS, load_rules
 
 BROKEN = {
     "unbalanced parenthesis": ("(rewrite (Exp x) x", 1, "parse error"),
-    "misspelt command": ("; a comment\n(rewrit (Exp x) x)", 2, "misspelt"),
+    "misspelt command": ("; a comment\n(rewrit (Exp x) x)", 2, "did you mean rewrite?"),
     "unbound right-hand variable": ("(rewrite (Exp x)\n  y)", 2, "Unbound symbol y"),
     "wrong arity": ("\n(rewrite (Exp x z) x)", 2, "Arity mismatch, expected 1"),
     "wrong type": ('(rewrite (Exp "x") (Exp "x"))', 1, "x"),
