@@ -54,14 +54,15 @@ def judge(
     return results
 
 
-def with_proof(verdict: Verdict, name: str, candidate: Graph, prover: Prover) -> Verdict:
-    """The verdict with what the prover says; a verdict that is not `equal` is held against it."""
+def with_proof(verdict: Verdict, name: str, candidate: Graph, prover: Prover, searched: bool = False) -> Verdict:
+    """The verdict with what the prover says; `searched`: the search found it in the program's class, by its own laws."""
     proof = prover.prove(candidate)
-    if not proof.proved:
+    if not (proof.proved or searched):
         return replace(verdict, not_proved=proof.reason)
     if verdict.verdict is Equality.NOT_EQUAL:
+        by = f"the laws {', '.join(proof.laws)}" if proof.proved else "the laws of the search"
         raise ContradictionError(
-            f"{name}: proved equal by the laws {', '.join(proof.laws)}, but differs at {verdict.difference}: "
+            f"{name}: proved equal by {by}, but differs at {verdict.difference}: "
             "a law is unsound or mirage_eg is wrong; mirage-eg rules check tests the laws"
         )
     if verdict.verdict is Equality.UNDECIDED:  # a proof decides what the tests leave open

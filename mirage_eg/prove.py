@@ -19,6 +19,8 @@ from mirage_eg.rulebook import Rulebook, load_rules
 
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
 
+SEARCHED_SECONDS = 0.2  # fewer laws are looked for where a saturation takes no longer
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -55,10 +57,15 @@ class Prover:
         return Proof(True, self._sufficient(joint, oracle))
 
     def _sufficient(self, joint: Expression, oracle: Oracle) -> tuple[str, ...]:
-        """Laws that prove it together and no fewer of them: others are dropped in halves, then one by one."""
+        """Laws that prove it together: of those that matched, others are dropped in halves, then one by one.
+
+        Where one saturation takes long, all that matched.
+        """
         matched = {law for law, count in oracle.saturation.matches if count}
         equations = [law.name for law in self.rulebook.laws if any(action.kind == "union" for action in law.actions)]
         needed = [law for law in equations if any(name in matched for name in _spellings(law))]
+        if oracle.saturation.seconds > SEARCHED_SECONDS:
+            return tuple(needed)
         dropped = set(equations) - set(needed)
         size = max(1, len(needed) // 2)
         while True:
