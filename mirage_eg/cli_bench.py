@@ -6,6 +6,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli_bench_gpu import bench_gpu
+from mirage_eg.cli_bench_verify import bench_verify
 from mirage_eg.growth import STANDARD
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.options import DOMAINS, Options
@@ -13,6 +14,7 @@ from mirage_eg.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.workloads import WORKLOADS
 
 app = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
+app.command("verify")(bench_verify)
 app.command("gpu")(bench_gpu)
 
 

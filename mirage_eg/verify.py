@@ -66,6 +66,11 @@ class Reference:
         self._floats: dict[str, _FloatDraw] = {}
         self.draws = draws
 
+    def draw_all(self) -> None:
+        """Make what is made once for all candidates: inputs and program of every draw."""
+        for number in range(self.draws):
+            self._field(number)
+
     def check(self, candidate: Graph) -> Verdict:
         """Equal if the field finds no difference, and float64 none where the field obeys other laws than numbers do."""
         [(verdict, _)] = self.check_all([candidate])

@@ -1,0 +1,116 @@
+"""What `mirage-eg bench verify` measures: how long verdicts take, on small instances and at real size, stage by stage."""
+
+import platform
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.cost import predict_us
+from mirage_eg.devices import device_for
+from mirage_eg.instantiate import TileLimits, instances, small_instance
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.prove import Prover
+from mirage_eg.rulebook import load_rules
+from mirage_eg.search import search
+from mirage_eg.verify import Reference
+from mirage_eg.workloads import WORKLOADS
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One workload at one batch size; seconds are medians of the repetitions, the first run of each stage left out."""
+
+    workload: str
+    batch: int
+    device: str
+    small_per_second: float  # verdicts on small instances of the workload's structures
+    draw_seconds: float  # drawing the inputs of all draws and running the program on them, once for all candidates
+    field_seconds: float  # one candidate on two draws, float64 included where the field obeys other laws
+    float_seconds: float  # one float check
+    prove_seconds: float  # one proof, nothing known before
+    proved: bool
+    peak_mib: int  # of the process until then, on the CPU
+    versions: str
+
+
+def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
+    """Verify the cheapest µGraph that the search finds, and the small instances of all structures."""
+    xp, device, wait = _arrays(gpu)
+    program = WORKLOADS[workload](batch)
+    small, candidate = _candidates(program)
+    references = {graph: Reference(graph, xp=xp) for graph, _ in small}
+    for graph, example in small:  # tables and draws are made
+        _equal(references[graph], example)
+    wait()
+    start = perf_counter()
+    for _ in range(repetitions):
+        for graph, example in small:
+            _equal(references[graph], example)
+    wait()
+    small_per_second = repetitions * len(small) / (perf_counter() - start)
+
+    reference = Reference(program, xp=xp)
+    start = perf_counter()
+    reference.draw_all()
+    wait()
+    drawn = perf_counter() - start
+    _equal(reference, candidate)
+    field = _median(lambda: _equal(reference, candidate), wait, repetitions)
+    reference.float_check(candidate)
+    floats = _median(lambda: reference.float_check(candidate), wait, repetitions)
+    start = perf_counter()
+    proof = Prover(program).prove(candidate)
+    proving = perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
+    return Measured(workload, batch, device, small_per_second, drawn, field, floats, proving, proof.proved, peak, versions)
+
+
+def _arrays(gpu: bool) -> tuple[Any, str, Callable[[], None]]:
+    """The array module, the name of what it runs on, and how to wait for it."""
+    if not gpu:
+        return np, platform.processor() or platform.machine(), lambda: None
+    try:
+        import cupy
+    except ImportError:
+        raise OptionError("--gpu: CuPy is not installed; install mirage-eg[cuda12] or mirage-eg[cuda13]") from None
+    if not cupy.cuda.is_available():
+        raise OptionError("--gpu: got no usable CUDA GPU; leave --gpu out to measure on the CPU")
+    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    return cupy, name, cupy.cuda.get_current_stream().synchronize
+
+
+def _candidates(program: Graph) -> tuple[list[tuple[Graph, Graph]], Graph]:
+    """The small instances of the structures found, each with its small program, and the cheapest µGraph at real size."""
+    primitive = expand(program)
+    axes = infer_axes(primitive)
+    structures = search(primitive, axes, load_rules("indexed")).structures
+    device = device_for("sm_90")
+    limits = TileLimits(shared_memory=device.shared_memory)
+    found = [graph for structure in structures for graph in instances(structure, primitive, axes, limits)]
+    best = min(found, key=lambda graph: predict_us(graph, device), default=primitive)
+    return [small_instance(structure, primitive, axes) for structure in structures], best
+
+
+def _equal(reference: Reference, candidate: Graph) -> None:
+    verdict = reference.check(candidate)
+    if not verdict.equal:
+        raise MirageError(f"got a µGraph of the search that is {verdict.verdict}: {verdict.difference}")
+
+
+def _median(work: Callable[[], object], wait: Callable[[], None], repetitions: int) -> float:
+    seconds = []
+    for _ in range(repetitions):
+        start = perf_counter()
+        work()
+        wait()
+        seconds.append(perf_counter() - start)
+    return float(np.median(seconds))
