@@ -118,7 +118,9 @@ def _always(attributes: Attributes) -> bool:
     return True
 
 
-def _random(name: str) -> Meaning:
+def keyed(name: str) -> Meaning:
+    """A random function, called `name`, of the value: what an op means that means nothing in a field."""
+
     def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         return Component(draw.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
 
@@ -217,17 +219,17 @@ ELEMENTWISE: Mapping[str, Meaning] = {
     "mul": _binary(Modulus.multiply),
     "div": Meaning(((0, 0), (1, 0)), _divide),
     "exp": Meaning(((0, 1),), _exp),
-    "log": _random("log"),
+    "log": keyed("log"),
     "square": Meaning(((0, 0),), _square),
     "sqrt": Meaning(((0, 0),), _sqrt, _always),
     "rsqrt": Meaning(((0, 0),), _rsqrt, _always),
     "silu": Meaning(((0, 0), (0, 1)), _silu),
     "sigmoid": Meaning(((0, 1),), _sigmoid),
-    "gelu": _random("gelu"),
-    "relu": _random("relu"),
-    "tanh": _random("tanh"),
+    "gelu": keyed("gelu"),
+    "relu": keyed("relu"),
+    "tanh": keyed("tanh"),
     "pow": Meaning(((0, 0),), _pow, _is_no_whole_power),
-    "clamp": _random("clamp"),
+    "clamp": keyed("clamp"),
     "scale": Meaning(((0, 0),), _scale),
     "shift": Meaning(((0, 0),), _shift),
 }

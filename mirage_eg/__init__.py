@@ -16,6 +16,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
 from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.new_op import register_op
 from mirage_eg.version import __version__
 
 float16 = DType.float16
@@ -49,6 +50,7 @@ __all__ = [
     "from_json",
     "new_kernel_graph",
     "new_threadblock_graph",
+    "register_op",
     "superoptimize",
     "to_json",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from mirage_eg.expression import op_of
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
 from mirage_eg.models import Meaning, Model, UndefinedError
@@ -90,8 +91,6 @@ def _calls(pattern: Pattern, name: str) -> bool:
 
 
 def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> None:
-    from mirage_eg.expression import op_of
-
     signature = signatures.get(name)
     kind = "primitive" if signature is None else signature.kind
     if kind == "constructor" and (op_of(name) is not None or name == "Var"):

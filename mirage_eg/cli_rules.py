@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.options import DOMAINS, Options
+from mirage_eg.program import load_program
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress, record
 from mirage_eg.workloads import WORKLOADS
 
@@ -63,6 +64,7 @@ def check(
     domain: DomainOption = None,
     examples: Annotated[int, typer.Option(help="Random assignments on which each law is tested.")] = 300,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    ops: Annotated[list[Path] | None, typer.Option(metavar="FILE.py", help="A Python file that registers ops.")] = None,
     as_json: JsonOption = False,
 ) -> Job:
     """Test every law in the model of its domain, lint, measure growth; exit code 0 sound, 1 refuted or lint error, 2 bad file
@@ -74,6 +76,8 @@ def check(
         Options(seed=seed, domain=domain or DOMAINS[0])  # the same checks as everywhere
         if examples < 10:
             raise RuleError(f"--examples: got {examples}, wanted at least 10")
+        for file in ops or ():
+            load_program(str(file))
         code = 0
         for file in files:
             with progress() as observer:

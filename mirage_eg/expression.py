@@ -5,9 +5,11 @@ partial results a second kernel reduces. A reduced axis has up to three parts, `
 them (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from math import prod
 
 from mirage_eg.ir.axes import Axes
@@ -99,12 +101,16 @@ def constructor(op: str) -> str:
 
 def op_of(name: str) -> str | None:
     """The op of a constructor, or None where it stands for none."""
-    return _OPS_BY_CONSTRUCTOR.get(name)
+    row = OPS.get(_op_name(name))
+    return row.name if row is not None and row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION) else None
 
 
-_OPS_BY_CONSTRUCTOR = {
-    constructor(row.name): row.name for row in OPS.values() if row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION)
-}
+@cache
+def _op_name(name: str) -> str:
+    return _CAPITAL.sub("_", name).lower()
+
+
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression:

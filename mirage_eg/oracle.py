@@ -98,13 +98,19 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
     limits = limits or Limits()
     if rulebook.packaged:
         egraph = rulebook.new_egraph()  # declaring the laws takes longer than saturating: once for all targets
-        yield lambda target: _saturate_target(egraph, rulebook.domain, target, limits)
+
+        def build(target: Expression) -> Oracle:
+            _check_declared(rulebook, target)
+            return _saturate_target(egraph, rulebook.domain, target, limits)
+
+        yield build
         return
     with Worker() as worker:
         yield lambda target: _build_in(worker, rulebook, target, limits, keep_cut)
 
 
 def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits, keep_cut: bool) -> Oracle:
+    _check_declared(rulebook, target)
     last: tuple[int, int, dict[str, int]] = (0, 0, {})
 
     def hear(note: tuple[int, int, dict[str, int]]) -> None:
@@ -137,17 +143,37 @@ def _own_paths(rulebook: Rulebook) -> str:
     return ", ".join(own) or f"rules/{rulebook.domain}"
 
 
-def _blame(rulebook: Rulebook, matches: dict[str, int]) -> str:
+def spellings(law: str) -> tuple[str, ...]:
+    """The names under which egglog counts a law: a birewrite has one for each direction."""
+    return law, f"{law}=>", f"{law}<="
+
+
+def undeclared(rulebook: Rulebook, target: Expression) -> str | None:
+    """The first constructor of the target that no theory declares."""
+    return next((term.constructor for term in target.terms if term.constructor not in rulebook.signatures), None)
+
+
+def _check_declared(rulebook: Rulebook, target: Expression) -> None:
+    if (name := undeclared(rulebook, target)) is not None:
+        raise RuleError(
+            f"the program has an op whose constructor {name} no loaded theory declares; wanted a rule file with "
+            f"(constructor {name} (E) E) and the laws of its axes and of what is below it, as rules/README.md shows"
+        )
+
+
+def _blame(rulebook: Rulebook, by_name: dict[str, int]) -> str:
     """The law with the most matches, of the user's own if one of them matched at all."""
-    own = [law for theory in rulebook.theories if not theory.packaged for law in theory.laws if matches.get(law.name)]
-    law = max(own or rulebook.laws, key=lambda law: matches.get(law.name, 0))
-    if not matches.get(law.name):
+    matches = {law.name: sum(by_name.get(name, 0) for name in spellings(law.name)) for law in rulebook.laws}
+    own = [law for theory in rulebook.theories if not theory.packaged for law in theory.laws if matches[law.name]]
+    law = max(own or rulebook.laws, key=lambda law: matches[law.name])
+    if not matches[law.name]:
         return ""
     return f"; the law with the most matches is {law.name!r} ({law.place}) with {matches[law.name]:,}; does it feed itself?"
 
 
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
     """The same in this process, whatever the rules, but for the laws named in `without`."""
+    _check_declared(rulebook, target)
     return _saturate_target(rulebook.new_egraph(without), rulebook.domain, target, limits)
 
 

@@ -14,7 +14,7 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import Limits, Oracle, saturate
+from mirage_eg.oracle import Limits, Oracle, saturate, undeclared
 from mirage_eg.rulebook import Rulebook, load_rules
 
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
@@ -50,6 +50,8 @@ class Prover:
         return self._known[joint]
 
     def _proof(self, joint: Expression) -> Proof:
+        if (unknown := undeclared(self.rulebook, joint)) is not None:
+            return Proof(False, reason=f"cannot be translated: no packaged theory declares {unknown}")
         oracle = saturate(self.rulebook, joint, self.limits)
         if not _agree(oracle):
             stopped = oracle.saturation.stopped

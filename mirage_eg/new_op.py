@@ -1,0 +1,71 @@
+"""An elementwise op from outside the package: its row, its meaning in the algebras, its Triton expression.
+
+The laws of the op, and the laws of `axes` and `below` without which the search cannot use it, are a rule file of the user's.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from mirage_eg.backends import emit_ops, exact, floats, meanings
+from mirage_eg.ir import ops, shapes
+from mirage_eg.ir.errors import GraphError
+
+
+def register_op(
+    name: str,
+    *,
+    numbers: Callable[..., Any],
+    exactly: Callable[..., Any],
+    triton: str,
+    torch: str,
+    keeps_zero: bool = False,
+) -> None:
+    """Add an elementwise op of one operand to the op table and to every algebra.
+
+    `numbers(xp, x)` computes on NumPy or CuPy arrays, `exactly(x)` on mpmath's numbers; `triton` and `torch` are expressions in
+    `{x}`, which stands for a name or a call. `keeps_zero`: zero in gives zero out. In the finite field the op is a random
+    function, equal on equal arguments, as relu is. Registering a name again replaces what it meant.
+
+    Raises:
+        GraphError: the name is no identifier or is an op of the package; a function or expression does not take one operand.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise GraphError(f"register_op: got the name {name!r}, wanted lower-case letters, digits and underscores")
+    if name in ops.OPS and name not in _REGISTERED:
+        raise GraphError(f"register_op: an op {name!r} stands already in the op table; choose another name")
+    for function, wanted in ((numbers, 2), (exactly, 1)):
+        if len(inspect.signature(function).parameters) != wanted:
+            raise GraphError(f"register_op: {name}: wanted numbers(xp, x) and exactly(x); a new op takes one operand")
+    for text in (triton, torch):
+        if "{x}" not in text:
+            raise GraphError(f"register_op: {name}: got the expression {text!r}, wanted one in {{x}}")
+    _REGISTERED.add(name)
+    row = ops.Op(
+        name=name,
+        kind=ops.Kind.ELEMENTWISE,
+        arity=(1, 1),
+        levels=ops.EVERYWHERE,
+        shape=shapes.broadcast,
+    )
+    ops.OPS[name] = row
+    _table(floats.ELEMENTWISE)[name] = numbers
+    _table(exact.ELEMENTWISE)[name] = exactly
+    _table(meanings.ELEMENTWISE)[name] = meanings.keyed(name)
+    emit_ops.ELEMENTWISE[name] = emit_ops.ElementwiseRow(
+        name,
+        lambda x, attributes: triton.format(x=x[0]),
+        lambda x, attributes: torch.format(x=x[0]),
+        lambda attributes: keeps_zero,
+        False,
+    )
+    emit_ops.NOUNS[name] = name
+
+
+_REGISTERED: set[str] = set()
+
+
+def _table(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """A table that is read-only to everyone else."""
+    return cast(dict[str, Any], rows)
