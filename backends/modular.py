@@ -21,6 +21,7 @@ from mirage_eg.backends.floats import for_blas
 
 PRIMES = (1_037_087, 518_543, 259_271)
 PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
+_SMALL = 256  # two operands of so many elements make at most two pieces
 _EXACT = 2**53
 
 
@@ -54,6 +55,8 @@ def residues_of_sums(x: Array, prime: int) -> Array:
 
 def in_pieces(xp: Any, function: Callable[..., Array], *operands: Array) -> Array:
     """`function(*operands)` for an elementwise function, piece by piece where the result is large (NumPy only)."""
+    if operands[0].ndim and all(x.size <= _SMALL for x in operands):
+        return function(*operands)
     shape = np.broadcast_shapes(*(x.shape for x in operands))
     if not shape:  # NumPy makes scalars of arrays without dims, which cannot be worked on in place
         return function(*(x.reshape(1) for x in operands)).reshape(())

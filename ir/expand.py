@@ -8,6 +8,8 @@ from mirage_eg.ir.ops import OPS
 
 def expand(graph: Graph) -> Graph:
     """The same graph in primitive ops; equal shapes, equal function."""
+    if _is_primitive(graph):
+        return graph
     checker = Checker(graph.level, graph.grid, graph.loop)
     nodes: list[Node] = []
     place: dict[int, int] = {}
@@ -30,3 +32,10 @@ def expand(graph: Graph) -> Graph:
             attributes = {key: expand(value) if isinstance(value, Graph) else value for key, value in item.attributes}
             place.update(zip(values, append(node(item.op, *operands, **attributes)), strict=True))
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+
+
+def _is_primitive(graph: Graph) -> bool:
+    return all(
+        OPS[item.op].expand is None and all(_is_primitive(value) for _, value in item.attributes if isinstance(value, Graph))
+        for item in graph.nodes
+    )

@@ -1,0 +1,136 @@
+"""Mutation testing: a single change of a right µGraph that stays legal is rejected, or float64 shows it equal after all."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.instantiate import small_instance
+from mirage_eg.ir import serialize
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.program import load_program
+from mirage_eg.published import read_published
+from mirage_eg.rulebook import load_rules
+from mirage_eg.search import search
+from mirage_eg.verdict import Equality
+from mirage_eg.verify import Reference
+from mirage_eg.workloads import WORKLOADS
+from property_tests.graphs import mutants
+from property_tests.test_published import FOLDER, PROGRAMS, published
+
+_PLAIN = [row.name for row in OPS.values() if row.kind is Kind.ELEMENTWISE and not row.attributes]
+_STRUCTURES = 3  # of each workload
+
+
+def changed_extents(block: Graph) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Other loops and grids: one extent doubled, halved, or set to one."""
+    for loop in {1, block.loop * 2, max(1, block.loop // 2), block.loop + 1} - {block.loop}:
+        yield block.grid, loop
+    for place, extent in enumerate(block.grid):
+        for other in {1, extent * 2, max(1, extent // 2), extent + 1} - {extent}:
+            yield (*block.grid[:place], other, *block.grid[place + 1 :]), block.loop
+
+
+def changed_ops(block: Graph) -> Iterator[tuple[Node, ...]]:
+    """One elementwise op exchanged for another of as many operands, or one reduction for another."""
+    for place, item in enumerate(block.nodes):
+        others = _PLAIN if OPS[item.op].kind is Kind.ELEMENTWISE else ["sum", "mean", "max"]
+        if OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.REDUCTION):
+            for op in others:
+                if op != item.op and OPS[op].arity == OPS[item.op].arity and not OPS[item.op].attributes.keys() - {"dim"}:
+                    yield (*block.nodes[:place], Node(op, item.operands, item.attributes), *block.nodes[place + 1 :])
+
+
+def all_mutants(block: Graph) -> Iterator[Graph]:
+    """Every legal single change of the same input and output types."""
+    yield from mutants(block)
+    changes = [(nodes, block.grid, block.loop) for nodes in changed_ops(block)]
+    changes += [(block.nodes, grid, loop) for grid, loop in changed_extents(block)]
+    for nodes, grid, loop in changes:
+        try:
+            mutant = Graph(nodes, Level.BLOCK, grid, loop)
+        except GraphError:
+            continue
+        if (mutant.input_types, mutant.output_types) == (block.input_types, block.output_types):
+            yield mutant
+
+
+def mutated(graph: Graph) -> Iterator[Graph]:
+    """A kernel graph with one of its block graphs mutated."""
+    for place, item in enumerate(graph.nodes):
+        if item.op == "block":
+            for mutant in all_mutants(item["graph"]):
+                yield Graph(
+                    (*graph.nodes[:place], Node("block", item.operands, (("graph", mutant),)), *graph.nodes[place + 1 :])
+                )
+
+
+def check_mutants(program: Graph, graph: Graph) -> tuple[int, int]:
+    """How many mutants were rejected, and how many are equal in float64."""
+    reference = Reference(program)
+    assert reference.check(graph).equal
+    inputs = [np.random.default_rng(7).random(kind.shape) + 0.5 for kind in program.input_types]
+    wanted = evaluate(program, inputs, FloatAlgebra())
+    rejected = equal = 0
+    for mutant in mutated(graph):
+        if reference.check(mutant).verdict is not Equality.EQUAL:
+            rejected += 1
+            continue
+        equal += 1
+        for got, want in zip(evaluate(mutant, inputs, FloatAlgebra()), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9)
+    return rejected, equal
+
+
+@cache
+def small_examples(workload: str) -> list[tuple[Graph, Graph]]:
+    primitive = expand(WORKLOADS[workload](1))
+    axes = infer_axes(primitive)
+    structures = search(primitive, axes, load_rules("indexed")).structures
+    step = max(1, len(structures) // _STRUCTURES)
+    return [small_instance(structure, primitive, axes) for structure in structures[::step][:_STRUCTURES]]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_legal_single_change_of_a_workloads_graph_is_rejected_or_truly_equal(workload: str) -> None:
+    rejected = 0
+    for program, graph in small_examples(workload):
+        found, _ = check_mutants(program, graph)
+        rejected += found
+    assert rejected >= 5
+
+
+@published
+def test_every_legal_single_change_of_the_published_lora_graphs_is_rejected_or_truly_equal() -> None:
+    _, program = load_program(str(PROGRAMS / "lora.py"))
+    for graph in serialize.read(FOLDER / "lora_bs1.json", read_published)[:2]:
+        assert isinstance(graph, Graph)
+        rejected, _ = check_mutants(program, graph)
+        assert rejected >= 5
+
+
+@published
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batch", "file"), [("rmsnorm", 1, "rmsnorm_bs1"), ("gqa", 8, "gqa_bs8")])
+def test_single_changes_of_published_graphs_at_their_size_are_rejected_or_truly_equal(name: str, batch: int, file: str) -> None:
+    _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
+    reference = Reference(program)
+    graph = serialize.read(FOLDER / f"{file}.json", read_published)[0]
+    assert isinstance(graph, Graph)
+    changes = list(mutated(graph))
+    chosen = changes[:: max(1, len(changes) // 8)]
+    verdicts = [result.verdict for result, _ in reference.check_all(chosen)]
+    inputs = [np.random.default_rng(7).random(kind.shape, dtype=np.float32) for kind in program.input_types]
+    for mutant, verdict in zip(chosen, verdicts, strict=True):
+        if verdict is Equality.EQUAL:
+            pairs = zip(evaluate(mutant, inputs, FloatAlgebra()), evaluate(program, inputs, FloatAlgebra()), strict=True)
+            for got, want in pairs:
+                np.testing.assert_allclose(got, want, rtol=1e-9)
+    assert verdicts.count(Equality.NOT_EQUAL) >= 2
