@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from egglog import bindings
 
@@ -21,6 +22,9 @@ from mirage_eg.expression import Constant, Expression, Term
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.rulebook import OWN_RULESET, Rulebook, Theory
 from mirage_eg.worker import Worker
+
+if TYPE_CHECKING:
+    from mirage_eg.egraph_view import EGraphView
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
 UNUSED = -1  # the class of an input that no output depends on
@@ -70,6 +74,13 @@ class Oracle:
             pruned = any(child is None for child in children)
             classes.append(None if pruned else self.table.get((item.constructor, *item.constants, *children)))  # type: ignore[arg-type]
         return classes[term]
+
+    @property
+    def egraph(self) -> EGraphView:
+        """The e-graph as a picture and tables, for notebooks."""
+        from mirage_eg.egraph_view import EGraphView
+
+        return EGraphView(self)
 
 
 _SPAN = bindings.EgglogSpan(bindings.SrcFile("target", ""), 0, 0)

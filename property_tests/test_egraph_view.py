@@ -1,0 +1,73 @@
+"""E-graphs to look at: the picture is well-formed and counts what it leaves out; explanations are true of the oracle."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from mirage_eg.egraph_view import explain
+from mirage_eg.expression import Expression, Term
+from mirage_eg.growth import STANDARD, targets
+from mirage_eg.oracle import Oracle, build_oracle
+from mirage_eg.rulebook import load_rules
+
+RULES = load_rules("indexed")
+
+
+def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
+    _, target = targets(name, "indexed")[-1]
+    return target, build_oracle(RULES, target)
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_the_picture_has_a_box_for_every_class_up_to_its_limit_and_counts_the_rest(name: str) -> None:
+    _, oracle = example(name)
+    for boxes in (5, 1000):
+        picture = replace(oracle.egraph, boxes=boxes)._repr_svg_()
+        root = ElementTree.fromstring(picture)
+        groups = [item for item in root.iter() if item.tag.endswith("}g")]
+        total = len(oracle.egraph.classes())
+        assert len(groups) == min(boxes, total)
+        assert (f"and {total - boxes} more classes" in picture) == (total > boxes)
+        assert "(root)" in picture
+
+
+def test_every_e_node_is_drawn_and_marked_classes_are_filled() -> None:
+    target, oracle = example()
+    classes = oracle.egraph.classes()
+    assert sum(map(len, classes.values())) == len(oracle.table)
+    plain, marked = (replace(view, boxes=1000)._repr_svg_() for view in (oracle.egraph, oracle.egraph.mark(target, 3)))
+    assert plain.count("#ffe9a8") == 0
+    assert marked.count("#ffe9a8") == 1
+
+
+def test_growth_and_matches_are_those_of_the_saturation() -> None:
+    _, oracle = example()
+    assert [nodes for _, nodes in oracle.egraph.growth()] == list(oracle.saturation.growth)
+    page = oracle.egraph._repr_html_()
+    assert all(f"<td>{count}</td>" in page for _, count in oracle.egraph.matches())
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_every_part_of_the_program_is_explained_by_a_path_of_e_nodes_from_a_root(name: str) -> None:
+    target, oracle = example(name)
+    for term in range(len(target.terms)):
+        assert explain(oracle, target, term, RULES, target).kept
+
+
+def test_what_is_pruned_is_explained_by_the_first_part_that_is() -> None:
+    target, oracle = example()
+    x = target.inputs[0]
+    terms = (*target.terms, Term("Exp", (), (x,)), Term("Mul", (), (x, len(target.terms))))
+    explanation = explain(oracle, replace(target, terms=terms), len(terms) - 1, RULES, target)
+    assert not explanation.kept
+    assert explanation.steps[0][0].startswith("Exp")
+    assert oracle.class_of(replace(target, terms=terms), len(terms) - 1) is None
+
+
+def test_a_form_that_a_law_found_names_the_law() -> None:
+    target, oracle = example()
+    gain, weight = target.inputs[1:]
+    terms = (*target.terms, Term("Mul", (), (gain, weight)))
+    text = str(explain(oracle, replace(target, terms=terms), len(terms) - 1, RULES, target))
+    assert "[mul commutes]" in text or "[mul associates]" in text
