@@ -16,6 +16,7 @@ from mirage_eg.backends.algebra import Algebra
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.backends.slices import cut
 from mirage_eg.backends.terms import TermAlgebra, TermValue
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph, exact
 from mirage_eg.ir.dtypes import DType
@@ -217,6 +218,34 @@ def test_a_mutated_block_graph_is_equal_in_the_field_only_if_it_is_in_float64(da
     if all(np.array_equal(x, y, equal_nan=True) for x, y in pairs):
         numbers = normal_inputs(graph, seed)
         assert_close(evaluate(mutant, numbers, FloatAlgebra()), by_loops(graph, numbers, FloatAlgebra(), read_floats))
+
+
+@given(kernel_programs(TAME), SEEDS, st.integers(1, 12))
+def test_evaluating_a_program_in_slices_of_an_axis_changes_nothing(program: Graph, seed: int, elements: int) -> None:
+    program = expand(program)
+    inputs = [np.random.default_rng(seed).standard_normal(kind.shape) for kind in program.input_types]
+    whole = evaluate(program, inputs, FloatAlgebra())
+    for got, want in zip(evaluate(program, inputs, FloatAlgebra(), elements), whole, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_attention_is_cut_along_its_heads_and_along_no_reduced_axis() -> None:
+    program = KernelGraph()
+    q, k, v = program.new_input((6, 4, 3)), program.new_input((6, 3, 8)), program.new_input((6, 8, 3))
+    program.mark_output(program.matmul(program.softmax(program.matmul(q, k), 2), v))
+    plan = cut(expand(program.graph()), 40)
+    assert plan is not None and len(plan.pieces) == 5 and plan.output_dims == (0,)
+    assert plan.pieces[0].windows == ((0, 0, 1), (0, 0, 1), (0, 0, 1))
+    assert cut(expand(program.graph()), 10_000) is None
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=50))
+def test_float16_is_rounded_as_numpy_does(numbers: list[float]) -> None:
+    x = np.array(numbers, dtype=np.float32)
+    x = np.concatenate([x, x * np.float32(1e-5), np.float32(65519) + x, np.float32([2**-14, 2**-25, 65520, 65519.99])])
+    with np.errstate(all="ignore"):
+        want = x.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(FloatAlgebra(np, DType.float32, rounds=True).cast(x, DType.float16), want)
 
 
 @given(kernel_programs(EVERY), SEEDS)

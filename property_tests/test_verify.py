@@ -14,6 +14,7 @@ from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.meanings import Component
 from mirage_eg.backends.modular import PRIMES
 from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.verdict import Equality
@@ -355,3 +356,42 @@ def test_a_wrong_constant_is_not_equal(factor: Fraction, seed: int) -> None:
     program = KernelGraph()
     program.mark_output(program.scale(program.new_input((4, 4)), factor))
     assert verify(identity(), program.graph(), seed=seed).verdict is Equality.NOT_EQUAL
+
+
+@given(SEEDS)
+def test_many_candidates_checked_together_get_the_verdicts_that_each_gets_alone(seed: int) -> None:
+    candidates = [split_attention(True), split_attention(False), attention()]
+    together = Reference(attention(), seed=seed).check_all(candidates)
+    assert [verdict for verdict, _ in together] == [verify(attention(), candidate, seed=seed) for candidate in candidates]
+    assert all(seconds > 0 for _, seconds in together)
+
+
+def test_large_inputs_that_are_kept_for_one_draw_at_a_time_change_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Reference(attention()).check_all([split_attention(True), split_attention(False)])
+    monkeypatch.setattr("mirage_eg.verify.KEPT_ELEMENTS", 0)
+    fresh = Reference(attention())
+    again = fresh.check_all([split_attention(True), split_attention(False)])
+    assert [verdict for verdict, _ in again] == [verdict for verdict, _ in kept]
+    assert fresh.float_check(split_attention(True)) == Reference(attention()).float_check(split_attention(True))
+
+
+def scores(safe: bool) -> Graph:
+    """softmax(8 x), with or without its maximum subtracted."""
+    program = KernelGraph()
+    x = program.scale(program.new_input((4, 8), dtype="float32"), 8)
+    program.mark_output(program.softmax(program.sub(x, program.max(x, 1)) if safe else x, 1))
+    return program.graph()
+
+
+def test_a_kernel_that_overflows_where_its_safe_form_would_not_is_marked() -> None:
+    unsafe, safe = float_check(scores(True), scores(False)), float_check(scores(True), scores(True))
+    assert unsafe.overflows and not safe.overflows
+    assert unsafe.magnitude == safe.magnitude == 64
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("float16", 64), ("float16", 512), ("float32", 64), ("bfloat16", 64)])
+def test_the_tolerance_grows_with_the_types_roundoff_and_with_k(dtype: str, k: int) -> None:
+    program = KernelGraph()
+    program.matmul(program.new_input((4, k), dtype=dtype), program.new_input((k, 4), dtype=dtype))
+    check = float_check(program.graph(), program.graph())
+    assert check.ok and check.tolerance == 8 * DType(dtype).unit_roundoff * 2 + 2 * k * DType.float32.unit_roundoff
