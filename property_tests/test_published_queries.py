@@ -1,0 +1,86 @@
+"""Every intermediate of the correct published µGraphs passes the pruning query: the laws are no obstacle to finding them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirage_eg.ir import serialize
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.oracle import build_oracle
+from mirage_eg.program import load_program
+from mirage_eg.prove import express_both
+from mirage_eg.published import read_published
+from mirage_eg.rulebook import load_rules
+from mirage_eg.verdict import Equality
+from property_tests.test_published import CHECKPOINTS, FOLDER, PROGRAMS, UNSEEN, published
+
+Case = tuple[str, Graph, Callable[[], Graph], bool]
+
+
+def ask(program: Graph, candidate: Graph) -> tuple[list[str], bool]:
+    """The terms of the candidate that the indexed oracle for the program prunes, and whether its outputs are the roots."""
+    joint = express_both(expand(program), expand(candidate))
+    half = len(joint.outputs) // 2
+    target = replace(joint, outputs=joint.outputs[:half])
+    needed = set(target.outputs) | set(joint.inputs)
+    for position in range(len(joint.terms) - 1, -1, -1):
+        if position in needed:
+            needed.update(joint.terms[position].children)
+    order = sorted(needed)
+    place = {old: new for new, old in enumerate(order)}
+    terms = tuple(
+        replace(term, children=tuple(place[child] for child in term.children)) for term in map(joint.terms.__getitem__, order)
+    )
+    alone = replace(
+        joint,
+        terms=terms,
+        inputs=tuple(place[i] for i in joint.inputs),
+        outputs=tuple(place[i] for i in target.outputs),
+    )
+    oracle = build_oracle(load_rules("indexed"), alone)
+    assert oracle.saturation.saturated
+    roots = [oracle.class_of(joint, output) for output in joint.outputs[half:]] == list(oracle.outputs)
+    pruned = [str(term) for position, term in enumerate(joint.terms) if oracle.class_of(joint, position) is None]
+    return pruned, roots
+
+
+def checkpoints(verdict: Equality) -> list[tuple[str, int, str]]:
+    return [(name, batch, file) for name, batch, file, _, known in CHECKPOINTS if known is verdict]
+
+
+@published
+@pytest.mark.parametrize(("name", "batch", "file"), checkpoints(Equality.EQUAL))
+def test_every_intermediate_of_a_correct_published_graph_passes_the_query(name: str, batch: int, file: str) -> None:
+    _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
+    for graph in serialize.read(FOLDER / f"{file}.json", read_published):
+        assert isinstance(graph, Graph)
+        assert ask(program, graph) == ([], True)
+
+
+@published
+@pytest.mark.parametrize(("name", "batch", "file"), checkpoints(Equality.NOT_EQUAL))
+def test_a_wrong_published_graph_is_not_taken_for_the_program(name: str, batch: int, file: str) -> None:
+    _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
+    for graph in serialize.read(FOLDER / f"{file}.json", read_published):
+        assert isinstance(graph, Graph)
+        assert is_refused(program, graph)
+
+
+def is_refused(program: Graph, candidate: Graph) -> bool:
+    """Whether its axes contradict the program's, or an output is in another class than the program's."""
+    try:
+        return not ask(program, candidate)[1]
+    except UnsupportedError:
+        return True
+
+
+@pytest.mark.parametrize("case", UNSEEN, ids=[case[0] for case in UNSEEN])
+def test_hand_written_graphs_pass_the_query_if_they_are_right_and_miss_the_root_if_not(case: Case) -> None:
+    _, program, candidate, equal = case
+    if equal:
+        assert ask(program, candidate()) == ([], True)
+    else:
+        assert is_refused(program, candidate())
