@@ -62,11 +62,11 @@ def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple
     sizes: list[int] = []
     tiles = iter(_SMALL_TILES)
     for axis in range(len(axes.sizes)):
-        cut = 2 if axis == plan.split.spread or any(axis in chosen for chosen in gridded) else 1
+        cut = 2 if axis == plan.split.spread or any(axis in group for chosen in gridded for group in chosen) else 1
         sizes.append(cut * (3 if axis == plan.split.looped else 1) * next(tiles))
     small = resize(program, axes, sizes)
     extents = [
-        kernel.extents((*sizes, 2), {axis: sizes[axis] // 2 for axis in chosen}, 3, 2)
+        kernel.extents((*sizes, 2), {group[0]: sizes[group[0]] // 2 for group in chosen}, 3, 2)
         for kernel, chosen in zip(kernels, gridded, strict=True)
     ]
     return small, realize(plan, small, axes, *extents)
@@ -113,15 +113,19 @@ class _Kernel:
 
     structure: Structure
     shapes: tuple["_Shape", ...]  # of loads and steps
-    parallel: tuple[int, ...]  # the axes that the grid may split, largest first
+    parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
     spread: int | None  # the axis that the grid must split
     looped: int | None
 
     def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
-        """Extents with these tiles of parallel axes; axes that stay whole get no grid dim."""
-        grid = [(axis, sizes[axis] // tile) for axis, tile in tiles.items() if tile < sizes[axis]]
+        """Extents with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
+        grid = [
+            (group, sizes[group[0]] // tiles[group[0]])
+            for group in self.parallel
+            if tiles.get(group[0], sizes[group[0]]) < sizes[group[0]]
+        ]
         if self.spread is not None:
-            grid.append((self.spread, spread))
+            grid.append(((self.spread,), spread))
         return Extents(sizes, tuple(sorted(grid)), 1 if self.looped is None else loop)
 
 
@@ -149,7 +153,20 @@ def _kernel(
     reduced = {axis for step in structure.steps for axis in step.reduced}
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
-    return _Kernel(structure, tuple(shapes), tuple(parallel), spread, looped)
+    return _Kernel(structure, tuple(shapes), _groups(parallel, shapes), spread, looped)
+
+
+def _groups(parallel: Sequence[int], shapes: Sequence["_Shape"]) -> tuple[tuple[int, ...], ...]:
+    """Axes that no value has two of are split together: otherwise each block would compute the other's columns again."""
+    groups: list[list[int]] = []
+    for axis in parallel:
+        beside = frozenset[int]().union(*(shape.axes for shape in shapes if axis in shape.axes))
+        group = next((group for group in groups if beside.isdisjoint(group)), None)
+        if group is None:
+            groups.append([axis])
+        else:
+            group.append(axis)
+    return tuple(map(tuple, groups))
 
 
 def _options(kernel: _Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Extents]:
@@ -158,14 +175,14 @@ def _options(kernel: _Kernel, axes: Axes, limits: TileLimits, filters: Filters, 
     dims = MAX_GRID_DIMS - (kernel.spread is not None)
     roles = _matmul_roles(kernel)
     many = len(kernel.parallel) > dims
-    tiles = [_tile_sizes(axes.sizes[axis], limits.max_tile, roles.get(axis), many) for axis in kernel.parallel]
+    tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
     length = 1
     if kernel.looped is not None:
         length = sizes[kernel.looped] // (spread if kernel.looped == kernel.spread else 1)
     options = []
     for loop in [1] if kernel.looped is None else _loop_counts(length, filters):
         for chosen in product(*tiles):
-            tile = dict(zip(kernel.parallel, chosen, strict=True))
+            tile = {group[0]: first for group, first in zip(kernel.parallel, chosen, strict=True)}
             extents = kernel.extents(sizes, tile, loop, spread)
             if len(extents.grid) <= MAX_GRID_DIMS and _plausible(kernel, extents, limits):
                 options.append(extents)
@@ -205,7 +222,7 @@ def _matmul_roles(kernel: _Kernel) -> dict[int, str]:
 
 def _plausible(kernel: _Kernel, extents: Extents, limits: TileLimits) -> bool:
     """A bound before anything is built: no computed tile alone is larger than the registers."""
-    blocks = dict(extents.grid)
+    blocks = {axis: count for group, count in extents.grid for axis in group}
     for shape in kernel.shapes[len(kernel.structure.loads) :]:
         elements = 1
         for axis in shape.axes:
@@ -214,6 +231,14 @@ def _plausible(kernel: _Kernel, extents: Extents, limits: TileLimits) -> bool:
         if elements * 4 > limits.registers:
             return False
     return True
+
+
+def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: dict[int, str], many: bool) -> list[int]:
+    """Tiles of the first axis of a group whose number of blocks divides the other axes too."""
+    first, *others = group
+    tiles = _tile_sizes(sizes[first], most, roles.get(first), many)
+    fitting = [tile for tile in tiles if all(sizes[axis] % (sizes[first] // tile) == 0 for axis in others)]
+    return fitting or [sizes[first]]
 
 
 def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]:

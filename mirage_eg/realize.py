@@ -4,7 +4,7 @@ A structure's values have sets of axes; a block graph's tiles have dims in order
 each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loads keep the order of the program's tensor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -19,11 +19,12 @@ from mirage_eg.space import Chain, Step, Structure
 class Extents:
     """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
 
-    The axis behind the last stands for the dim of partial results, and its size for the blocks that a spread axis is cut into.
+    One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis behind the
+    last stands for the dim of partial results, and its size for the blocks that a spread axis is cut into.
     """
 
     sizes: tuple[int, ...]
-    grid: tuple[tuple[int, int], ...]  # (axis, blocks), slowest grid dim first
+    grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
     loop: int = 1
 
 
@@ -127,9 +128,9 @@ class _Block:
     ) -> None:
         self.structure, self.axes, self.extents = structure, writer.axes, extents
         self.spread_axis = len(self.axes.sizes)  # the dim of partial results
-        grid = extents.grid or ((-1, 1),)
+        grid = extents.grid or (((), 1),)
         self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), extents.loop)
-        self.gridded = [axis for axis, _ in grid]
+        self.gridded = [axes for axes, _ in grid]
         self.nodes: list[Node] = []
         self.layouts: list[Dims] = []  # of every value of the block graph
         self.tiles: list[dict[int, int]] = []  # the extent of each axis in the tile of every value
@@ -148,7 +149,7 @@ class _Block:
         looped = self.structure.split.looped
         for load, dtype, layout in zip(self.structure.loads, self.dtypes, self.loads, strict=True):
             dim_of = {axis: place for place, dim in enumerate(layout) for axis in dim}
-            imap = tuple(dim_of.get(axis, REPLICATED) for axis in self.gridded)
+            imap = self.grid_map(dim_of)
             fmap = dim_of[looped] if load.looped and looped is not None else REPLICATED
             shape = _shape(layout, self.extents.sizes)
             self.place.append(self.append(node("input", shape=shape, dtype=str(dtype), imap=imap, fmap=fmap), layout))
@@ -165,11 +166,17 @@ class _Block:
         dims = _one_axis_each(self.layouts[value]) if store.dims is None else store.dims
         value = self.rearrange(value, dims)
         spread = self.structure.split.spread if store.dims is None else None
-        dim_of = {axis: place for place, dim in enumerate(dims) for axis in dim} | {spread: NEW_DIM}
+        dim_of = {axis: place for place, dim in enumerate(dims) for axis in dim}
+        if spread is not None:
+            dim_of[spread] = NEW_DIM
         dtype = None if self.checker.types[value].dtype is store.dtype else str(store.dtype)
-        omap = tuple(dim_of.get(axis, REPLICATED) for axis in self.gridded)
+        omap = self.grid_map(dim_of)
         self.nodes.append(node("output", value, omap=omap, dtype=dtype))
         self.stored.append(dims if spread is None else ((self.spread_axis,), *dims))
+
+    def grid_map(self, dim_of: Mapping[int, int]) -> tuple[int, ...]:
+        """For every grid dim the dim of a tensor that it splits."""
+        return tuple(next((dim_of[axis] for axis in axes if axis in dim_of), REPLICATED) for axes in self.gridded)
 
     def step(self, step: Step) -> int:
         operands = [self.place[i] for i in step.operands]

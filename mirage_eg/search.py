@@ -15,7 +15,7 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import Limits, Oracle, Saturation, oracle_builder
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.space import LOOP, Chain, Item, Load, Space, Stage, Step, Structure, Value, distances, input_values
+from mirage_eg.space import LOOP, Chain, Index, Item, Load, Space, Stage, Step, Structure, Value, distances, input_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class SearchLimits:
     max_block_ops: int = 16
     max_states: int = 250_000  # for each split and input loaded twice
     max_outputs: int = 3  # partial results that a first kernel may leave
-    max_spread_states: int = 50_000  # for each split that spreads an axis over the grid
+    max_spread_states: int = 20_000  # of both kernels, for each split that spreads an axis over the grid
+    max_chains: int = 2_000  # likewise
     max_combining_ops: int = 8  # of the kernel that reduces partial results
     seconds: float | None = None  # wall clock; what was found until then is kept
 
@@ -77,14 +78,15 @@ def search(
             began = perf_counter()
             oracle = build(express(program, axes, split, rulebook.domain))
             context = (program, axes, split, rulebook.domain, oracle)
+            index = Index(oracle)
             if split.spread is None:
-                spaces = [Space(*context, whole) for whole in (None, *_loaded_twice(program, axes, split))]
+                spaces = [Space(*context, whole, index=index) for whole in (None, *_loaded_twice(program, axes, split))]
                 explorers = [_Explorer(space, limits, deadline) for space in spaces]
                 new = [structure for explorer in explorers for structure in explorer.run()]
                 found += new
                 count = len(new)
             else:
-                explorers, linked = _explore_chains(context, limits, deadline)
+                explorers, linked = _explore_chains(context, index, limits, deadline)
                 chains += linked
                 count = len(linked)
             records.append(
@@ -106,20 +108,23 @@ def search(
 
 
 def _explore_chains(
-    context: tuple[Graph, Axes, Split, str, Oracle], limits: SearchLimits, deadline: float | None
+    context: tuple[Graph, Axes, Split, str, Oracle], index: Index, limits: SearchLimits, deadline: float | None
 ) -> tuple[list["_Explorer"], list[Chain]]:
     """First kernels that end in partial results, each with every last kernel that makes the program's outputs of them."""
-    first = _Explorer(Space(*context, stage=Stage.FIRST), replace(limits, max_states=limits.max_spread_states), deadline)
+    space = Space(*context, stage=Stage.FIRST, index=index)
+    first = _Explorer(space, replace(limits, max_states=limits.max_spread_states), deadline)
     explorers = [first]
     memo: dict[tuple[tuple[int, int], ...], list[Structure]] = {}
-    chains = []
+    chains: list[Chain] = []
     for structure, partials in first.run_to_partials():
+        left = limits.max_spread_states - sum(explorer.visited for explorer in explorers)
+        if left <= 0 or len(chains) >= limits.max_chains:
+            first.complete = False
+            break
         if partials not in memo:
-            last = _Explorer(
-                Space(*context, stage=Stage.LAST, partials=partials),
-                replace(limits, max_block_ops=min(limits.max_block_ops, limits.max_combining_ops)),
-                deadline,
-            )
+            combining = min(limits.max_block_ops, limits.max_combining_ops)
+            space = Space(*context, stage=Stage.LAST, partials=partials, index=index)
+            last = _Explorer(space, replace(limits, max_block_ops=combining, max_states=left), deadline)
             memo[partials] = list(last.run())
             explorers.append(last)
         chains += [Chain(structure, last) for last in memo[partials]]

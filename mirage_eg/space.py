@@ -97,46 +97,13 @@ PROLOGUE = int(Phase.PROLOGUE)
 _REDUCTIONS = (("Sum", "sum"), ("Mean", "mean"), ("Max", "max"))
 
 
-class Space:
-    """The oracle of one split, indexed for the enumeration, and the rules that say which op may follow which values."""
+class Index:
+    """The elementwise e-nodes of an oracle by their children; built once, shared by all spaces of a split."""
 
-    def __init__(
-        self,
-        program: Graph,
-        axes: Axes,
-        split: Split,
-        domain: str,
-        oracle: Oracle,
-        whole: int | None = None,
-        stage: Stage = Stage.ONLY,
-        partials: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        self.split, self.oracle, self.whole, self.stage = split, oracle, whole, stage
-        self.indexed = domain == "indexed"
-        self.parts: dict[int, Parts] = parts_of(axes, split, domain)
-        self.looped = 0 if split.looped is None or stage is Stage.LAST else 1 << split.looped
-        self.spread = 0 if split.spread is None else 1 << split.spread
-        self.tile = 1 << len(axes.sizes)
-        self.grid = 1 << len(axes.sizes) + 1
-        self.spread_axis = len(axes.sizes)  # stands for the dim of partial results in `Step.reduced`
-        self.program_axes = _maximal({_bits(axes.of(value)) for value in range(len(program.types))})
-        self.fits: dict[int, bool] = {}
+    def __init__(self, oracle: Oracle) -> None:
         self.unary: dict[int, list[tuple[str, tuple[Constant, ...], int]]] = {}
         self.binary: dict[tuple[int, int], list[tuple[str, int]]] = {}
-        self._index()
-        self.loads: list[tuple[Load, Value]] = []
-        outputs: list[tuple[int, int]] = []
-        for number, value in enumerate(input_values(program)):
-            self._add_loads(number, _bits(axes.of(value)))
-        self.partials = len(partials)
-        for number, (class_, bits) in enumerate(partials, len(program.inputs)):
-            self.loads.insert(number - len(program.inputs), (Load(number, False), (class_, bits, PROLOGUE)))
-        for item in program.outputs:
-            outputs.append((oracle.outputs[len(outputs)], _bits(axes.of(item.operands[0]))))
-        self.outputs = tuple(outputs)
-
-    def _index(self) -> None:
-        for (name, *arguments), parent in self.oracle.table.items():
+        for (name, *arguments), parent in oracle.table.items():
             op = op_of(str(name))
             if op is None or OPS[op].kind is not Kind.ELEMENTWISE:
                 continue
@@ -151,6 +118,45 @@ class Space:
             unary.sort(key=lambda use: (use[0], tuple(map(str, use[1])), use[2]))
         for binary in self.binary.values():
             binary.sort()
+
+
+class Space:
+    """The oracle of one split, indexed for the enumeration, and the rules that say which op may follow which values."""
+
+    def __init__(
+        self,
+        program: Graph,
+        axes: Axes,
+        split: Split,
+        domain: str,
+        oracle: Oracle,
+        whole: int | None = None,
+        stage: Stage = Stage.ONLY,
+        partials: Sequence[tuple[int, int]] = (),
+        index: "Index | None" = None,
+    ) -> None:
+        self.split, self.oracle, self.whole, self.stage = split, oracle, whole, stage
+        self.indexed = domain == "indexed"
+        self.parts: dict[int, Parts] = parts_of(axes, split, domain)
+        self.looped = 0 if split.looped is None or stage is Stage.LAST else 1 << split.looped
+        self.spread = 0 if split.spread is None else 1 << split.spread
+        self.tile = 1 << len(axes.sizes)
+        self.grid = 1 << len(axes.sizes) + 1
+        self.spread_axis = len(axes.sizes)  # stands for the dim of partial results in `Step.reduced`
+        self.program_axes = _maximal({_bits(axes.of(value)) for value in range(len(program.types))})
+        self.fits: dict[int, bool] = {}
+        index = index or Index(oracle)
+        self.unary, self.binary = index.unary, index.binary
+        self.loads: list[tuple[Load, Value]] = []
+        outputs: list[tuple[int, int]] = []
+        for number, value in enumerate(input_values(program)):
+            self._add_loads(number, _bits(axes.of(value)))
+        self.partials = len(partials)
+        for number, (class_, bits) in enumerate(partials, len(program.inputs)):
+            self.loads.insert(number - len(program.inputs), (Load(number, False), (class_, bits, PROLOGUE)))
+        for item in program.outputs:
+            outputs.append((oracle.outputs[len(outputs)], _bits(axes.of(item.operands[0]))))
+        self.outputs = tuple(outputs)
 
     def _add_loads(self, number: int, axes: int) -> None:
         class_ = self.oracle.inputs[number]
