@@ -31,6 +31,7 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.verdict import Difference, Equality, FloatCheck, Verdict
 
 KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept for all draws, larger ones for one at a time
+MOST_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
 COARSE = frozenset({"max", "sqrt", "rsqrt", "pow"})  # a wrong maximum or sign is right by chance at one element in two
 COARSE_COMPARISONS = 32  # so at least so many elements are compared where there are such ops
@@ -42,7 +43,7 @@ def verify(program: Graph, candidate: Graph, *, draws: int = 2, seed: int = 0) -
 
     Raises:
         GraphError: the two take or give tensors of different types.
-        UnsupportedError: the program itself divides by zero almost everywhere.
+        UnsupportedError: the program itself divides by zero almost everywhere, or is too large.
     """
     return Reference(program, draws, seed).check(candidate)
 
@@ -58,6 +59,11 @@ class Reference:
     def __init__(self, program: Graph, draws: int = 2, seed: int = 0, xp: Any = np) -> None:
         if draws < 1:
             raise GraphError(f"got {draws} draws, wanted at least one")
+        elements = sum(prod(kind.shape) for kind in (*program.input_types, *program.output_types))
+        if elements > MOST_ELEMENTS:
+            raise UnsupportedError(
+                f"got a program of {elements:,} input and output elements, wanted at most {MOST_ELEMENTS:,} to verify it at its size"
+            )
         self.program, self.seed, self.xp = program, seed, xp
         self._primitive = expand(program)
         self._shapes = [kind.shape for kind in program.input_types]

@@ -395,3 +395,8 @@ def test_the_tolerance_grows_with_the_types_roundoff_and_with_k(dtype: str, k: i
     program.matmul(program.new_input((4, k), dtype=dtype), program.new_input((k, 4), dtype=dtype))
     check = float_check(program.graph(), program.graph())
     assert check.ok and check.tolerance == 8 * DType(dtype).unit_roundoff * 2 + 2 * k * DType.float32.unit_roundoff
+
+
+def test_a_program_too_large_for_memory_is_refused_before_anything_is_drawn() -> None:
+    with pytest.raises(UnsupportedError, match="wanted at most 1,073,741,824"):
+        Reference(identity((1 << 20, 1 << 20)))
