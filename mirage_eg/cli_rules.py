@@ -38,8 +38,8 @@ def list_rules(
         options = Options(domain=domain, rules=tuple(rules or ()))
         off = [theory_name(file.path) for file in packaged_files(domain) if header(file.text, "default") == "off"]
         loaded = load_rules(domain, options.rules)
-        everything = load_rules(domain, [*options.rules, *off])
         on = {theory.path for theory in loaded.theories}
+        theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
         if as_json:
             print(
                 json_line(
@@ -48,10 +48,10 @@ def list_rules(
             )
             return 0
         table = Table("theory", "laws", "by default", "sha256")
-        for theory in everything.theories:
+        for theory in theories:
             table.add_row(theory.path, str(len(theory.laws)), "on" if theory.path in on else "off", theory.sha256[:12])
         console().print(table)
-        for law in everything.laws if laws else ():
+        for law in (law for theory in theories if laws for law in theory.laws):
             console().print(f"{law.place}: {law.text}", soft_wrap=True, highlight=False, markup=False)
         return 0
 
