@@ -7,7 +7,6 @@ the inputs of one draw are made once and those of two never stand in memory toge
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from math import ceil, prod, sqrt
 from time import perf_counter
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.degree import DegreeAlgebra, DegreeValue, of_difference
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.meanings import Component
 from mirage_eg.backends.modular import PRIMES
+from mirage_eg.bound import Bound, longest_reduction
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -61,11 +60,10 @@ class Reference:
             raise GraphError(f"got {draws} draws, wanted at least one")
         elements = sum(prod(kind.shape) for kind in (*program.input_types, *program.output_types))
         if elements > MOST_ELEMENTS:
-            raise UnsupportedError(
-                f"got a program of {elements:,} input and output elements, wanted at most {MOST_ELEMENTS:,} to verify it at its size"
-            )
+            raise UnsupportedError(f"got a program of {elements:,} input and output elements, wanted at most {MOST_ELEMENTS:,}")
         self.program, self.seed, self.xp = program, seed, xp
         self._primitive = expand(program)
+        self._bound = Bound(program)
         self._shapes = [kind.shape for kind in program.input_types]
         self._keep = sum(map(prod, self._shapes)) <= KEPT_ELEMENTS
         self._fields: dict[int, _FieldDraw] = {}
@@ -134,7 +132,7 @@ class Reference:
                 verdict, difference = Equality.NOT_EQUAL, shown
             elif error is None:
                 verdict = Equality.UNDECIDED
-        bound, reason = self._bound(trial.candidate, trial.done)
+        bound, reason = self._bound.of(trial.candidate, trial.done)
         if unfaithful:
             reason += f"; the field does not know every law of {', '.join(sorted(unfaithful))}, so float64 was compared too"
         return Verdict(
@@ -216,7 +214,7 @@ class Reference:
         """`zero-mean` and `positive` inputs, and `rounded` ones: zero-mean, rounded to the types of the inputs."""
         if name not in self._floats:
             self._make_room()
-            inputs = [self._numbers(name, place, shape) for place, shape in enumerate(self._shapes)]
+            inputs = [_numbers(self.xp, self.seed, name, place, shape) for place, shape in enumerate(self._shapes)]
             if name == "rounded":
                 rounding = FloatAlgebra(self.xp, DType.float32, rounds=True)
                 types = self.program.input_types
@@ -241,25 +239,10 @@ class Reference:
                     x *= np.float32(magnitude / current)
                 current = magnitude
                 outputs = evaluate(self._primitive, inputs, FloatAlgebra(self.xp))
-                if all(map(self._fits, outputs, self.program.output_types)):
+                if all(map(_fits, outputs, self.program.output_types)):
                     break
             self._floats["large"] = _FloatDraw(inputs, outputs, current)
         return self._floats["large"]
-
-    def _fits(self, x: Array, kind: TensorType) -> bool:
-        largest = 65504.0 if kind.dtype is DType.float16 else 3e38
-        return bool((self.xp.abs(x) <= largest).all())
-
-    def _numbers(self, name: str, place: int, shape: Shape) -> Array:
-        """Uniform numbers in ½ … 1½ for `positive`, else in ±√3: mean 0, variance 1."""
-        generator = np.random.Generator(np.random.SFC64([self.seed, place, *name.encode()]))
-        numbers = generator.random(shape, dtype=np.float32)
-        if name == "positive":
-            numbers += np.float32(0.5)
-        else:
-            numbers -= np.float32(0.5)
-            numbers *= np.float32(2 * sqrt(3))
-        return self.xp.asarray(numbers)
 
     def _float_difference(self, candidate: Graph, suspected: bool) -> tuple[float | None, Difference | None]:
         """The largest error in float64, and the first difference beyond rounding; no error where nothing could be compared.
@@ -302,26 +285,6 @@ class Reference:
                     first = Difference(name, index, float(x[index]), float(want[index]), "float64")
         return worst, first, compared
 
-    @cached_property
-    def _degrees(self) -> list[DegreeValue]:
-        return _degrees(self.program)
-
-    def _bound(self, candidate: Graph, draws: int) -> tuple[float | None, str]:
-        """Schwartz–Zippel: a polynomial of degree d that is not zero vanishes at d/p of all points, or less."""
-        own = self._degrees
-        if not any(x.beyond for x in own):  # else the candidate's degrees say nothing either
-            own = [*own, *_degrees(candidate)]
-        beyond = sorted(frozenset[str]().union(*(x.beyond for x in own)))
-        if beyond:
-            return None, f"no theorem with a useful bound covers {', '.join(beyond)}"
-        half = len(own) // 2
-        pairs = list(zip(own[:half], own[half:], strict=True))
-        degree = max(of_difference(x.degree, y.degree) for x, y in pairs)
-        if degree >= PRIMES[0]:
-            return None, f"the degree may be {degree}, more than p: the Schwartz–Zippel bound says nothing"
-        theorem = f"Schwartz–Zippel: degree at most {degree}, {draws} independent draws, for functions that differ modulo p"
-        return (degree / PRIMES[0]) ** draws, theorem
-
 
 @dataclass(frozen=True, slots=True)
 class _FieldDraw:
@@ -357,29 +320,6 @@ class _Trial:
         return number < self.draws and self.difference is None and not self.undefined
 
 
-def longest_reduction(graph: Graph) -> int:
-    """The largest number of values that one op of the graph adds up, over its loop where it is an accumulator."""
-    graph = expand(graph)
-    longest = 1
-    for item, values in graph.numbered():
-        match OPS[item.op].kind:
-            case Kind.GRAPH:
-                longest = max(longest, longest_reduction(item["graph"]))
-            case Kind.MATMUL:
-                longest = max(longest, graph.types[item.operands[0]].shape[-1])
-            case Kind.REDUCTION | Kind.ACCUMULATOR:
-                added = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
-                longest = max(longest, graph.loop * added)
-            case Kind.BOUNDARY | Kind.ELEMENTWISE | Kind.REARRANGEMENT | Kind.DERIVED:
-                pass  # a derived op was expanded
-    return longest
-
-
-def _degrees(graph: Graph) -> list[DegreeValue]:
-    algebra = DegreeAlgebra()
-    return evaluate(graph, [algebra.input(kind.shape) for kind in graph.input_types], algebra)
-
-
 def _defined(x: Component, y: Component) -> int:
     """The number of elements that are defined on both sides."""
     masks = [component.undefined for component in (x, y) if component.undefined is not None]
@@ -399,3 +339,20 @@ def _field_difference(name: str, got: Component, want: Component) -> Difference 
 
 def _first(wrong: Array) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+
+
+def _fits(x: Array, kind: TensorType) -> bool:
+    largest = 65504.0 if kind.dtype is DType.float16 else 3e38
+    return bool((abs(x) <= largest).all())
+
+
+def _numbers(xp: Any, seed: int, name: str, place: int, shape: Shape) -> Array:
+    """Uniform numbers in ½ … 1½ for `positive`, else in ±√3: mean 0, variance 1."""
+    generator = np.random.Generator(np.random.SFC64([seed, place, *name.encode()]))
+    numbers = generator.random(shape, dtype=np.float32)
+    if name == "positive":
+        numbers += np.float32(0.5)
+    else:
+        numbers -= np.float32(0.5)
+        numbers *= np.float32(2 * sqrt(3))
+    return xp.asarray(numbers)

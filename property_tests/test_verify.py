@@ -13,12 +13,13 @@ from mirage_eg.backends.field import FieldAlgebra
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.meanings import Component
 from mirage_eg.backends.modular import PRIMES
+from mirage_eg.bound import longest_reduction
 from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.verdict import Equality
-from mirage_eg.verify import Reference, float_check, longest_reduction, verify
+from mirage_eg.verify import Reference, float_check, verify
 from property_tests.graphs import TAME, as_program, block_graphs, kernel_programs, mutants
 
 SEEDS = st.integers(0, 2**32 - 1)

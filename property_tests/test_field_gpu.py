@@ -1,0 +1,27 @@
+"""On a GPU the field, the floats and the verdicts are those of the CPU: one code path for NumPy and CuPy."""
+
+import numpy as np
+import pytest
+
+from mirage_eg.verdict import Equality
+from mirage_eg.verify import Reference
+from property_tests.test_verify import attention, split_attention
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_verdict_on_the_gpu_is_that_of_the_cpu(right: bool) -> None:
+    cupy = pytest.importorskip("cupy")
+    on_cpu = Reference(attention()).check(split_attention(right))
+    on_gpu = Reference(attention(), xp=cupy).check(split_attention(right))
+    assert on_gpu.verdict is on_cpu.verdict is (Equality.EQUAL if right else Equality.NOT_EQUAL)
+    assert on_gpu.coverage == on_cpu.coverage
+
+
+def test_a_float_check_on_the_gpu_is_that_of_the_cpu() -> None:
+    cupy = pytest.importorskip("cupy")
+    on_cpu = Reference(attention()).float_check(split_attention(True))
+    on_gpu = Reference(attention(), xp=cupy).float_check(split_attention(True))
+    assert on_gpu.ok and on_cpu.ok and on_gpu.tolerance == on_cpu.tolerance
+    assert np.isclose(on_gpu.error, on_cpu.error, atol=on_cpu.tolerance)
