@@ -41,11 +41,7 @@ def list_rules(
         on = {theory.path for theory in loaded.theories}
         theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
         if as_json:
-            print(
-                json_line(
-                    [record(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in everything.theories]
-                )
-            )
+            print(json_line([record(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
             return 0
         table = Table("theory", "laws", "by default", "sha256")
         for theory in theories:
