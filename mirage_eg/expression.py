@@ -1,8 +1,8 @@
 """What a program computes, as terms of a rule domain, for one split of its reduced axes into parts (DESIGN §4 and §5).
 
 A split says which reduced axis the loop of a block graph walks, and which one is spread over the grid of a first kernel, whose
-partial results a second kernel reduces. A reduced axis has up to three parts, `grid`, `loop` and `tile`. The indexed domain names
-them (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
+partial results a second kernel reduces. A reduced axis has up to three parts, `grid`, `loop` and `tile`. The indexed domain
+names them (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
 """
 
 import re
