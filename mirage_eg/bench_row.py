@@ -155,7 +155,7 @@ def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key:
         return RememberingTimer(timer, scratch(folder) / f"{workload}-{key['batch']}.jsonl", key)
 
     tuning = Tuning(
-        effort=Effort(structures=options.structures, seconds=options.seconds),
+        effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
         gpu=lambda: gpu_lock(folder),
         record=keep,
         wrap=wrap,

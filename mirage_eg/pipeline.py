@@ -279,7 +279,7 @@ def _tune(
     measurements: list[Record],
     watch: _Watch,
 ) -> dict[Graph, Tuned]:
-    """The fastest schedule of each µGraph that was tried on the GPU and is right, fastest first."""
+    """The fastest schedule of each µGraph that was timed with care on the GPU and is right, fastest first."""
     from mirage_eg.backends.trial import Trials
 
     def record(line: Record) -> None:
@@ -303,7 +303,8 @@ def _tune(
         )
     best: dict[Graph, Tuned] = {}
     for entry in found:
-        best.setdefault(entry.variant.graph, entry)
+        if entry.timing is not None:
+            best.setdefault(entry.variant.graph, entry)
     return best
 
 

@@ -45,7 +45,8 @@ class Effort:
     best_structures: int = 4
     extents: int = 10  # of each of the best structures
     best_graphs: int = 6
-    finalists: int = 6
+    finalists: int = 6  # variants that are timed with care at the end, besides the best one of each of the `reported` µGraphs
+    reported: int = 16
     seconds: float = 60.0
 
 
@@ -123,7 +124,8 @@ def tune(
     _try(run, "extents", more)
     _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant)])
     _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant)])
-    return _careful(run, effort.finalists)
+    chosen = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
+    return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +278,11 @@ def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
         schedule = replace(schedule, num_stages=_with(every, number, stages - 1))
 
 
-def _careful(run: _Tuning, most: int) -> list[Tuned]:
-    """The fastest few timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
+def _careful(run: _Tuning, chosen: Sequence[Tuned]) -> list[Tuned]:
+    """The chosen ones timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
     timed = []
     with run.gpu():
-        for tuned in _fastest(run)[:most]:
+        for tuned in chosen:
             outcome, timing = run.timer.full(tuned.variant.source)
             run.record(_line("final", tuned.variant, outcome) | {"timing": timing and asdict(timing)})
             if timing is not None and outcome.error is not None:
