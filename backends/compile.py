@@ -92,8 +92,14 @@ def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
         OptionError: an unknown target.
         MirageError: the source is no emitted program.
     """
+    _check(target)
     with loaded(source) as module:
         return [record for record, _ in compile_module(module, target)]
+
+
+def _check(target: str) -> None:
+    if target not in TARGETS:
+        raise OptionError(f"target: got {target!r}, wanted one of {', '.join(TARGETS)}")
 
 
 def compile_module(module: ModuleType, target: str, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
@@ -105,8 +111,7 @@ def compile_module(module: ModuleType, target: str, resources: bool = True) -> l
     Raises:
         OptionError: an unknown target.
     """
-    if target not in TARGETS:
-        raise OptionError(f"target: got {target!r}, wanted one of {', '.join(TARGETS)}")
+    _check(target)
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
     signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
