@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -57,6 +58,8 @@ def run_rows(
     on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> list[Failure]:
     """Measure the rows, at most `parallel` at a time on each visible GPU, each for at most `row_seconds`."""
+    if find_spec("torch") is None:
+        raise MirageError("bench gpu: needs torch, with which it times and compares; pip install torch")
     folder.mkdir(parents=True, exist_ok=True)
     waiting = [(row, 1) for row in rows]
     free = [device for _ in range(parallel) for device in visible_gpus()]

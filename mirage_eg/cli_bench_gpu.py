@@ -88,7 +88,8 @@ def bench_gpu(
         if as_json:
             print(json_line({"rows": [asdict(row) for row in rows], "failures": [asdict(failure) for failure in failures]}))
         else:
-            console().print(_table(rows))
+            if rows:
+                console().print(_table(rows))
             for failure in failures:
                 console().print(f"{failure.workload} b{failure.batch}: {failure.reason}", markup=False, highlight=False)
             console().print(f"lines: {rows_path(out)}", markup=False, highlight=False, soft_wrap=True)
