@@ -17,12 +17,13 @@ from tempfile import TemporaryFile
 from time import perf_counter, sleep
 from typing import IO
 
-from mirage_eg.bench_row import DEVICE_LOST, ROWS, RowOptions, lines
+from mirage_eg.bench_row import DEVICE_LOST, ROWS, RowOptions, append, lines
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.tune import Record
 
 STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
 BATCHES = (1, 8, 16)
+FAILURES = "failures.jsonl"
 _ATTEMPTS = 4  # of a row whose GPU context is lost
 _TAIL = 1500  # characters of what a failed row said
 
@@ -89,6 +90,7 @@ def run_rows(
                 if code != 0:
                     why = f"took over {row_seconds:g} s" if late else f"ended with code {code}"
                     failures.append(Failure(*entry.row, f"{why}: {told}"))
+                    append(folder / FAILURES, asdict(failures[-1]))
                 on_progress(done, len(rows), f"{entry.row[0]} b{entry.row[1]}")
     finally:
         for entry in running:

@@ -21,7 +21,7 @@ from tempfile import gettempdir
 from time import perf_counter, time
 from typing import Any, TypeVar
 
-from mirage_eg.backends.timing import Timing, time_launches, time_source
+from mirage_eg.backends.timing import Timing, gpu_available, time_launches, time_source
 from mirage_eg.backends.trial import DeviceLost, Outcome, Trials
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
@@ -305,6 +305,8 @@ def main() -> int:
     workload, batch, folder, *rest = sys.argv[1:]
     options = RowOptions(**json.loads(rest[0])) if rest else RowOptions()
     try:
+        if not gpu_available():
+            raise MirageError("no CUDA GPU is usable here")
         run_row(workload, int(batch), Path(folder), options)
     except DeviceLost as error:
         print(f"{workload} b{batch}: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ import pytest
 from mirage_eg import bench_row, pipeline
 from mirage_eg.backends import timing
 from mirage_eg.backends.trial import DeviceLost, Outcome
-from mirage_eg.bench_gpu import geometric_mean, rows_path, run_rows, summarize
+from mirage_eg.bench_gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
 from mirage_eg.bench_picture import picture
 from mirage_eg.bench_row import RememberingTimer, RowOptions, append, floor_us, run_row
 from mirage_eg.ir.errors import MirageError
@@ -114,6 +114,8 @@ def test_a_row_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypat
         [("rmsnorm", 1), ("lora", 1)], tmp_path, RowOptions(), parallel=2, on_progress=lambda n, total, text: done.append(n)
     )
     assert {(failure.workload, failure.batch) for failure in failures} == {("rmsnorm", 1), ("lora", 1)}
+    assert all("no CUDA GPU is usable here" in failure.reason for failure in failures)
+    assert [told["workload"] for told in bench_row.lines(tmp_path / FAILURES)] == [failure.workload for failure in failures]
     assert done == [1, 2]
     assert not rows_path(tmp_path).exists()
 
