@@ -33,6 +33,7 @@ class Options:
     domain: str = "indexed"
     max_block_ops: int = 16
     max_outputs: int = 3
+    max_kernels: int = 2
     target: str = "sm_90"
     device: str = "auto"
     seed: int = 0
@@ -51,7 +52,7 @@ class Options:
     config: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_block_ops", "max_outputs", "top", "draws"):
+        for name in ("batch", "max_block_ops", "max_outputs", "max_kernels", "top", "draws"):
             _check_int(name, getattr(self, name), 1)
         if self.jobs is not None:
             _check_int("jobs", self.jobs, 1)

@@ -19,7 +19,7 @@ from mirage_eg.backends.emit import emit
 from mirage_eg.cost import predict, predict_us
 from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import Filters, TileLimits, instances, small_instance
+from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -172,7 +172,7 @@ def _search(
     def progress(done: int, total: int, structures: int) -> None:
         watch.observer("search", done, total, f"{structures} structures")
 
-    limits = SearchLimits(options.max_block_ops, seconds=options.budget)
+    limits = SearchLimits(options.max_block_ops, seconds=options.budget, max_kernels=options.max_kernels)
     found = search(primitive, axes, rulebook, limits, on_progress=progress)
     for record in found.records:
         if not record.complete:
@@ -233,9 +233,19 @@ def _instantiate(
 
 
 def _diverse(ranked: Sequence[Sequence[_Ranked]], top: int) -> list[_Ranked]:
-    """Different structures first: the best µGraph of each by cost, then the second best of each, and so on."""
+    """Different structures first: the best µGraph of each by cost, then the second best of each, and so on.
+
+    The best of each number of kernels stands in front: a cost model may be wrong about what launches cost.
+    """
     rounds = (sorted(filter(None, entries), key=lambda entry: entry.predicted_us) for entries in zip_longest(*ranked))
-    return [entry for entries in rounds for entry in entries][:top]
+    ordered = [entry for entries in rounds for entry in entries]
+    leaders: dict[int, _Ranked] = {}
+    for entry in ordered:
+        leaders.setdefault(len(blocks_of(entry.graph)), entry)
+    return (
+        sorted(leaders.values(), key=lambda entry: entry.predicted_us)[:top]
+        + [entry for entry in ordered if all(entry is not leader for leader in leaders.values())][: max(0, top - len(leaders))]
+    )
 
 
 def _verify_finalists(
@@ -455,11 +465,27 @@ def _report(
             "fused": best.fused,
             "float_error": best.float_check.error,
         },
+        "mugraphs": [_mugraph_record(candidate, device_for(options.target)) for candidate in candidates],
         "ranked_by": "cost model" if best.measured_us is None else "measured time",
         "notes": list(notes),
         "seconds": watch.seconds | {"total": watch.total()},
         "versions": _versions(),
         "seed": options.seed,
+    }
+
+
+def _mugraph_record(candidate: Candidate, device: Device) -> dict[str, Any]:
+    """One µGraph of the result, in their order; `candidates/RANK.json` and `.py` have the rest."""
+    return {
+        "kernels": len(predict(candidate.graph, device)),
+        "fused": candidate.fused,
+        "grid": [list(block.grid) for block in blocks_of(candidate.graph)],
+        "loop": [block.loop for block in blocks_of(candidate.graph)],
+        "verdict": str(candidate.verdict.verdict),
+        "proved": candidate.proved,
+        "compiled": candidate.compile.ok,
+        "predicted_us": candidate.predicted_us,
+        "measured_us": candidate.measured_us,
     }
 
 

@@ -24,6 +24,7 @@ class SearchLimits:
 
     max_block_ops: int = 16
     max_states: int = 250_000  # for each split and input loaded twice
+    max_kernels: int = 2  # block graphs in a µGraph; one: no partial results
     max_outputs: int = 3  # partial results that a first kernel may leave
     max_spread_states: int = 20_000  # of both kernels, for each split that spreads an axis over the grid
     max_chains: int = 2_000  # likewise
@@ -72,7 +73,7 @@ def search(
     found: list[Structure] = []
     records: list[SplitRecord] = []
     chains: list[Chain] = []
-    choices = (*splits(axes), *spread_splits(axes))
+    choices = (*splits(axes), *(spread_splits(axes) if limits.max_kernels > 1 else ()))
     with oracle_builder(rulebook, saturation) as build:
         for done, split in enumerate(choices, 1):
             began = perf_counter()

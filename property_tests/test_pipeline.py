@@ -80,6 +80,16 @@ def test_the_report_has_what_it_promises_and_is_json() -> None:
     json.dumps(report)
 
 
+def test_the_best_of_each_number_of_kernels_is_among_the_results() -> None:
+    kernels = {entry["kernels"] for entry in run(attention(keys=256), top=2).report["mugraphs"] if entry["fused"]}
+    assert kernels == {1, 2}
+
+
+def test_one_kernel_at_most_means_no_partial_results() -> None:
+    result = run(attention(keys=256), max_kernels=1, top=4)
+    assert {entry["kernels"] for entry in result.report["mugraphs"] if entry["fused"]} == {1}
+
+
 @pytest.mark.parametrize("domain", ["indexed", "abstract"])
 def test_both_domains_end_in_a_fused_kernel(domain: str) -> None:
     result = run(rms_linear(), domain=domain, max_block_ops=9)
