@@ -251,18 +251,27 @@ def test_version_and_help_are_no_errors(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_an_interrupt_is_one_line_and_exit_code_130(folder: Path) -> None:
     (folder / "waits.py").write_text("import time, pathlib\npathlib.Path('started').touch()\ntime.sleep(60)\n")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "mirage_eg", "optimize", "waits.py"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    while not (folder / "started").exists() and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+        preexec_fn=_hear_interrupts,
+    ) as process:
+        while not (folder / "started").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert (process.returncode, out, err) == (130, "", "mirage-eg: interrupted\n")
+
+
+def _hear_interrupts() -> None:
+    """A shell starts background jobs with interrupts ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_reader_that_leaves_early_is_no_traceback(folder: Path) -> None:
