@@ -119,8 +119,8 @@ def superoptimize(
 ) -> MuGraphs:
     """Search for µGraphs that compute `graph`, verify and compile them; best first.
 
-    `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; `config` is accepted as
-    mirage-project/mirage has it, and restricts nothing. Further options are those of `mirage_eg.options.Options`. With
+    `griddims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; `blockdims` and `config` are accepted as
+    mirage-project/mirage has them, and restrict nothing yet. Further options are those of `mirage_eg.options.Options`. With
     `verbose`, each step is logged by the logger `mirage_eg`.
 
     Raises:

@@ -107,7 +107,7 @@ def optimize(
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the search after this time.")] = None,
     top: Annotated[int, typer.Option(help="µGraphs to keep.")] = 16,
     draws: DrawsOption = 2,
-    config: Annotated[str | None, typer.Option(help=f"Preset of restrictions: {', '.join(CONFIGS)}.")] = None,
+    config: Annotated[str | None, typer.Option(help=f"Accepted, restricts nothing: {', '.join(CONFIGS)}.")] = None,
     seed: SeedOption = 0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
     as_json: JsonOption = False,

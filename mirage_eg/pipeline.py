@@ -99,6 +99,8 @@ def optimize(
     device = device_for(options.target)
     rulebook = load_rules(options.domain, options.rules, options.without)
     notes: list[str] = []
+    if options.blockdims is not None:
+        notes.append("blockdims restrict nothing yet: warps a block are a choice of the schedule")
     with watch.stage("search"):
         primitive = drop_shifts(expand(program))
         if primitive != expand(program):
