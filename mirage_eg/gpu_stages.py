@@ -1,0 +1,82 @@
+"""The stages of a run that use the GPU at hand: whether there is one, tuning, and timing what was not tuned."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+import loky
+
+from mirage_eg.backends.emit import emit
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.options import Options
+from mirage_eg.results import Candidate, Ranked, Watch
+from mirage_eg.tune import Record, Tuned, Tuning, tune
+
+
+def uses_gpu(options: Options) -> bool:
+    """Whether candidates are run on a GPU here."""
+    from mirage_eg.backends.timing import gpu_available
+
+    if options.device == "cpu":
+        return False
+    if gpu_available():
+        return True
+    if options.device == "cuda":
+        raise MirageError("device: got cuda, but no CUDA GPU is usable here; use --device cpu to rank by the cost model")
+    return False
+
+
+def tune_ranked(
+    program: Graph,
+    ranked: Sequence[Sequence[Ranked]],
+    options: Options,
+    tuning: Tuning,
+    measurements: list[Record],
+    watch: Watch,
+) -> dict[Graph, Tuned]:
+    """The fastest schedule of each µGraph that was timed with care on the GPU and is right, fastest first."""
+    from mirage_eg.backends.trial import Trials
+
+    def record(line: Record) -> None:
+        measurements.append(line)
+        tuning.record(line)
+        best = min((entry["us"] for entry in measurements if entry["us"] is not None), default=inf)
+        watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
+
+    graphs = [[entry.graph for entry in entries] for entries in ranked]
+    timer = tuning.wrap(Trials(emit(program, program=program), options.target, options.seed))
+    with loky.ProcessPoolExecutor(options.jobs or os.cpu_count() or 1) as executor:
+        found = tune(
+            program,
+            [[expand(program)], *graphs],
+            options.target,
+            timer,
+            effort=tuning.effort,
+            parallel=executor.map,
+            gpu=tuning.gpu,
+            record=record,
+        )
+    best: dict[Graph, Tuned] = {}
+    for entry in found:
+        if entry.timing is not None:
+            best.setdefault(entry.variant.graph, entry)
+    return best
+
+
+def time_candidates(candidates: Sequence[Candidate], tuned: Mapping[Graph, Tuned], watch: Watch) -> tuple[list[Candidate], str]:
+    """The candidates with their measured times; those that tuning has not timed are timed now."""
+    from mirage_eg.backends.timing import gpu_name, time_source
+
+    timed = []
+    for done, candidate in enumerate(candidates, 1):
+        if candidate.graph in tuned:
+            measured: float | None = tuned[candidate.graph].us
+        else:
+            measured = time_source(candidate.source).warm_us if candidate.compile.ok else None
+        timed.append(replace(candidate, measured_us=measured))
+        best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=inf)
+        watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
+    return timed, gpu_name()
