@@ -1,19 +1,20 @@
-"""An oracle's e-graph to look at: boxes of classes as SVG, tables of growth, and why an expression is kept or pruned.
+"""An oracle's e-graph to look at: boxes of classes as SVG, tables of growth, and egglog's interactive widget.
 
 Everything is read off the frozen table; nothing here is needed by the search.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
-from mirage_eg.expression import Expression, op_of
-from mirage_eg.ir.ops import OPS
-from mirage_eg.laws import Apply, Law, Literal, Pattern, Variable
-from mirage_eg.oracle import Key, Oracle, spellings
-from mirage_eg.rulebook import Rulebook
+from mirage_eg.expression import Expression
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.oracle import Key, Oracle
 
-_LINE, _CHARACTER, _GAP, _PER_ROW = 16, 6.6, 28, 5  # pixels; boxes in a row
+_LINE, _CHARACTER, _GAP, _PER_ROW = 16, 6.7, 24, 5  # pixels; boxes in a row
+_INK, _FILL, _MARKED, _EDGE, _ROOT_EDGE = "#17212f", "#f4f6fa", "#ffe9a8", "#7f8ba0", "#b3261e"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,15 @@ class EGraphView:
         nodes: dict[int, list[Key]] = {}
         for key, class_ in self.oracle.table.items():
             nodes.setdefault(class_, []).append(key)
-        order = [class_ for class_ in dict.fromkeys(self.oracle.outputs) if class_ in nodes]
-        for class_ in order:
+        order = dict.fromkeys(class_ for class_ in self.oracle.outputs if class_ in nodes)
+        waiting = list(order)
+        for class_ in waiting:
             for key in nodes[class_]:
-                order += [child for child in _children(key) if child not in order]
-        return {class_: sorted(nodes[class_], key=str) for class_ in [*order, *(c for c in nodes if c not in order)]}
+                for child in children_of(self.oracle, key):
+                    if child not in order:
+                        order[child] = None
+                        waiting.append(child)
+        return {class_: sorted(nodes[class_], key=str) for class_ in (order | dict.fromkeys(nodes))}
 
     def growth(self) -> tuple[tuple[int, int], ...]:
         """E-nodes after each iteration."""
@@ -49,58 +54,101 @@ class EGraphView:
         """How often each law matched, most first."""
         return self.oracle.saturation.matches
 
+    def widget(self) -> Any:
+        """The interactive widget that egglog ships, with this e-graph in it.
+
+        Raises:
+            UnsupportedError: what the widget needs is not installed.
+        """
+        try:
+            from egglog.visualizer_widget import VisualizerWidget
+        except ImportError as error:
+            raise UnsupportedError(
+                f"egglog's widget cannot be shown: {error}; install anywidget and ipython (pip install anywidget ipython), "
+                "or display the view itself, which needs neither"
+            ) from None
+        return VisualizerWidget(egraphs=[self.to_json()])
+
+    def to_json(self) -> str:
+        """The e-graph in the format of egraph-serialize, which egglog's widget reads."""
+        nodes: dict[str, dict[str, Any]] = {}
+        first: dict[int, str] = {}  # the format names a child by a node of its class
+        for place, (_, class_) in enumerate(self.oracle.table.items()):
+            first.setdefault(class_, f"n{place}")
+        for place, (key, class_) in enumerate(self.oracle.table.items()):
+            children = [first[child] for child in children_of(self.oracle, key)]
+            nodes[f"n{place}"] = {
+                "op": _label(self.oracle, key),
+                "children": children,
+                "eclass": f"c{class_}",
+                "cost": 1.0,
+                "subsumed": False,
+            }
+        roots = [f"c{class_}" for class_ in dict.fromkeys(self.oracle.outputs) if class_ in first]
+        return json.dumps({"nodes": nodes, "root_eclasses": roots, "class_data": {f"c{it}": {"type": "E"} for it in first}})
+
     def _repr_html_(self) -> str:
-        """Growth per iteration and matches per law, as tables beside the picture."""
-        return (
-            f"{self._repr_svg_()}{_table(('iteration', 'e-nodes'), self.growth())}{_table(('law', 'matches'), self.matches())}"
-        )
+        """Growth per iteration and matches per law, as tables below the picture."""
+        matched = [row for row in self.matches() if row[1]]
+        return f"{self._repr_svg_()}{_table(('iteration', 'e-nodes'), self.growth())}{_table(('law', 'matches'), matched)}"
 
     def _repr_svg_(self) -> str:
         """One box per e-class with its e-nodes inside; roots are outlined, marked classes filled, the rest counted."""
         classes = self.classes()
-        shown = dict(list(classes.items())[: self.boxes])
         svg: list[str] = []
         x = y = row_height = width = 0.0
-        for place, (class_, keys) in enumerate(shown.items()):
-            lines = [f"class {class_}", *map(show_node, keys)]
-            box_width, box_height = _CHARACTER * max(map(len, lines)) + 16, _LINE * len(lines) + 10
+        for place, (class_, keys) in enumerate(list(classes.items())[: self.boxes]):
+            root = class_ in self.oracle.outputs
+            lines = [f"class {class_}{' (root)' if root else ''}", *(show_node(self.oracle, key) for key in keys)]
+            frame = _size(lines)
             if place and place % _PER_ROW == 0:
                 x, y, row_height = 0.0, y + row_height + _GAP, 0.0
-            svg += _box(class_, lines, x, y, box_width, box_height, class_ in self.oracle.outputs, class_ in self.marked)
-            x += box_width + _GAP
-            row_height, width = max(row_height, box_height), max(width, x)
+            fill, edge = _MARKED if class_ in self.marked else _FILL, _ROOT_EDGE if root else _EDGE
+            svg.append(f"<g>{_box(lines, frame, (x, y), fill, edge, True)}</g>")
+            x += frame[0] + _GAP
+            row_height, width = max(row_height, frame[1]), max(width, x)
         y += row_height
-        if hidden := len(classes) - len(shown):
-            y += _LINE + 8
-            svg.append(f'<text x="4" y="{y:.0f}">and {hidden} more classes</text>')
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 8:.0f}" height="{y + 8:.0f}" '
-        style = 'font-family="monospace" font-size="11">'
+        if hidden := len(classes) - self.boxes if self.boxes < len(classes) else 0:
+            words = [f"and {hidden} more class{'es' if hidden > 1 else ''}"]
+            svg.append(_box(words, _size(words), (0.0, y + _GAP), _FILL, _FILL, False))
+            y += _GAP + _size(words)[1]
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 4:.0f}" height="{y + 4:.0f}" '
+        style = f'font-family="monospace" font-size="11" fill="{_INK}">'
         return f"{head}{style}{''.join(svg)}</svg>"
 
 
-def show_node(key: Key) -> str:
+def _label(oracle: Oracle, key: Key) -> str:
+    name, *arguments = key
+    constants = (str(it) for it, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort != "E")
+    return " ".join([str(name), *constants])
+
+
+def show_node(oracle: Oracle, key: Key) -> str:
     """An e-node as text: children are class numbers."""
     name, *arguments = key
-    children = _children(key)
-    constants = arguments[: len(arguments) - len(children)]
-    return " ".join([str(name), *map(str, constants), *(f"#{child}" for child in children)])
+    sorts = oracle.sorts[str(name)]
+    return " ".join([str(name), *(f"#{it}" if sort == "E" else str(it) for it, sort in zip(arguments, sorts, strict=True))])
 
 
-def _children(key: Key) -> tuple[int, ...]:
+def children_of(oracle: Oracle, key: Key) -> tuple[int, ...]:
+    """The classes of an e-node's children."""
     name, *arguments = key
-    op = op_of(str(name))
-    return tuple(int(child) for child in arguments[len(arguments) - OPS[op].arity[0] :]) if op is not None else ()
+    return tuple(int(value) for value, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort == "E")
 
 
-def _box(class_: int, lines: list[str], x: float, y: float, width: float, height: float, root: bool, marked: bool) -> list[str]:
-    fill, edge = ("#ffe9a8" if marked else "#f7f7f7"), ("#b3261e" if root else "#999")
-    box = f'<rect x="{x + 2:.0f}" y="{y + 2:.0f}" width="{width:.0f}" height="{height:.0f}" rx="4" fill="{fill}" '
-    result = [f'<g id="class{class_}">{box}stroke="{edge}" stroke-width="{2 if root else 1}"/>']
-    for place, line in enumerate(lines, 1):
-        weight = ' font-weight="bold"' if place == 1 else ""
-        text = escape(line + (" (root)" if root and place == 1 else ""))
-        result.append(f'<text x="{x + 10:.0f}" y="{y + _LINE * place:.0f}"{weight}>{text}</text>')
-    return [*result, "</g>"]
+def _box(lines: list[str], frame: tuple[float, float], corner: tuple[float, float], fill: str, edge: str, bold: bool) -> str:
+    """A rectangle of a size at a corner with lines of text in it."""
+    (width, height), (x, y) = frame, corner
+    place = f'x="{x + 2:.0f}" y="{y + 2:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    parts = [f'<rect {place} rx="4" fill="{fill}" stroke="{edge}" stroke-width="{2 if edge == _ROOT_EDGE else 1}"/>']
+    for row, line in enumerate(lines, 1):
+        weight = ' font-weight="bold"' if bold and row == 1 else ""
+        parts.append(f'<text x="{x + 10:.0f}" y="{y + 2 + _LINE * row:.0f}"{weight}>{escape(line)}</text>')
+    return "".join(parts)
+
+
+def _size(lines: list[str]) -> tuple[float, float]:
+    return _CHARACTER * max(map(len, lines)) + 16, _LINE * len(lines) + 10
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
@@ -108,114 +156,3 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 
     return f"<table>{row(head, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why an expression is kept: e-nodes from a root down to its class, each with what put it there; or where it dies."""
-
-    kept: bool
-    steps: tuple[tuple[str, str], ...]  # an e-node, and the law, or the program, that put it into its class
-
-    def __str__(self) -> str:
-        head = "kept: it is part of the program by" if self.kept else "pruned at"
-        return "\n".join([head, *(f"  {node}  [{reason}]" for node, reason in self.steps)])
-
-
-def explain(oracle: Oracle, expression: Expression, term: int, rulebook: Rulebook, program: Expression) -> Explanation:
-    """Why the oracle for `program` keeps a term of `expression`, or the first of its parts that it prunes."""
-    classes: list[int | None] = []
-    for position, item in enumerate(expression.terms[: term + 1]):
-        children = [classes[child] for child in item.children]
-        class_ = None
-        if None not in children:
-            class_ = oracle.class_of(expression, position)
-            if class_ is None and _is_part(expression, term, position):
-                node = show_node((item.constructor, *item.constants, *children))  # type: ignore[arg-type]
-                return Explanation(False, ((node, "no expression that the laws make equal to the program has this e-node"),))
-        classes.append(class_)
-    goal = classes[term]
-    if goal is None:
-        raise AssertionError("some part of a pruned term is pruned first")
-    given = {
-        (item.constructor, *item.constants, *(oracle.class_of(program, child) for child in item.children))
-        for item in program.terms
-    }
-    finder = _Finder(oracle, rulebook)
-    steps = [(show_node(key), "the program" if key in given else finder.reason(key)) for key in _path(oracle, goal)]
-    return Explanation(True, tuple(steps) or (("the program itself", "the program"),))
-
-
-def _is_part(expression: Expression, term: int, position: int) -> bool:
-    needed = {term}
-    for place in range(term, position, -1):
-        if place in needed:
-            needed.update(expression.terms[place].children)
-    return position in needed
-
-
-def _path(oracle: Oracle, goal: int) -> list[Key]:
-    """A shortest chain of e-nodes from a root to the class `goal`."""
-    above: dict[int, list[Key]] = {}
-    by_class: dict[int, list[Key]] = {}
-    for key, class_ in oracle.table.items():
-        by_class.setdefault(class_, []).append(key)
-    frontier = list(oracle.outputs)
-    above = {class_: [] for class_ in frontier}
-    for class_ in frontier:
-        for key in by_class.get(class_, ()):
-            for child in _children(key):
-                if child not in above:
-                    above[child] = [*above[class_], key]
-                    frontier.append(child)
-    return above[goal]
-
-
-class _Finder:
-    """Finds a law that puts an e-node into its class: its right side matches the node, its left side another of the class."""
-
-    def __init__(self, oracle: Oracle, rulebook: Rulebook) -> None:
-        matched = {name for name, _ in oracle.saturation.matches}
-        self.laws = [law for law in rulebook.laws if law.sides and any(name in matched for name in spellings(law.name))]
-        self.nodes: dict[int, list[Key]] = {}
-        self.oracle = oracle
-        for key, class_ in oracle.table.items():
-            self.nodes.setdefault(class_, []).append(key)
-
-    def reason(self, key: Key) -> str:
-        """The name of the law."""
-        class_ = self.oracle.table[key]
-        for law in self.laws:
-            for left, right in _ways(law):
-                for bound in self._match_node(right, key, {}):
-                    if any(True for _ in self._match(left, class_, bound)):
-                        return law.name
-        return "several laws together"
-
-    def _match(self, pattern: Pattern, value: object, bound: dict[str, object]) -> Iterator[dict[str, object]]:
-        match pattern:
-            case Variable(name):
-                if bound.setdefault(name, value) == value:
-                    yield bound
-            case Literal(literal):
-                if literal == value:
-                    yield bound
-            case Apply() if isinstance(value, int):
-                for key in self.nodes.get(value, ()):
-                    yield from self._match_node(pattern, key, dict(bound))
-
-    def _match_node(self, pattern: Pattern, key: Key, bound: dict[str, object]) -> Iterator[dict[str, object]]:
-        if not isinstance(pattern, Apply) or pattern.name != key[0] or len(pattern.arguments) != len(key) - 1:
-            return
-        found = [dict(bound)]
-        for argument, value in zip(pattern.arguments, key[1:], strict=True):
-            found = [longer for shorter in found for longer in self._match(argument, value, dict(shorter))]
-        yield from found
-
-
-def _ways(law: Law) -> Iterator[tuple[Pattern, Pattern]]:
-    assert law.sides is not None
-    left, right = law.sides
-    yield left, right
-    if law.form == "birewrite":
-        yield right, left

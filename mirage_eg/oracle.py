@@ -61,6 +61,7 @@ class Oracle:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     saturation: Saturation
+    sorts: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)  # of each constructor's arguments, for views
 
     def query(self, constructor: str, *arguments: Constant) -> int | None:
         """The class of an e-node, or None if no expression equal to the target has it as a part."""
@@ -211,7 +212,7 @@ def _saturate_target(
         egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, _call("below", bindings.Var(_SPAN, f"$t{output}")))))
     closure = bindings.RunSchedule(bindings.Saturate(_SPAN, bindings.Run(_SPAN, bindings.RunConfig("subexpression", None))))
     egraph.run_program(closure)
-    table, numbers = _freeze(egraph)
+    table, numbers, sorts = _freeze(egraph)
 
     def classes(terms: Iterable[int]) -> tuple[int, ...]:
         return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1], UNUSED) for term in terms)
@@ -228,7 +229,7 @@ def _saturate_target(
         growth=tuple(growth),
         matches=tuple(sorted(matches.items(), key=lambda entry: (-entry[1], entry[0]))),
     )
-    return Oracle(table, inputs, outputs, saturation)
+    return Oracle(table, inputs, outputs, saturation, sorts)
 
 
 def _call(name: str, *arguments: bindings._Expr) -> bindings.Call:
@@ -313,7 +314,8 @@ def _count(egraph: bindings.EGraph) -> int:
     return sum(size for name, size in sizes.sizes if name[0].isupper())
 
 
-def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Value, int]]:
+def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Value, int], dict[str, tuple[str, ...]]]:
+    """The e-nodes of sort E that are below a root, with numbers for their classes, and the sorts of what they apply."""
     frozen = egraph.freeze().functions
     numbers: dict[bindings.Value, int] = {}
     for row in frozen["below"].rows:
@@ -325,13 +327,15 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
         "E": numbers.get,
     }
     table: dict[Key, int] = {}
+    sorts: dict[str, tuple[str, ...]] = {}
     for name, function in frozen.items():
-        if not name[0].isupper():
+        if function.output_sort != "E" or not name[0].isupper():
             continue
         read = [readers[sort] for sort in function.input_sorts]
+        sorts[name] = tuple(function.input_sorts)
         for row in function.rows:
             if row.output in numbers:
                 arguments = [reader(value) for reader, value in zip(read, row.inputs, strict=True)]  # type: ignore[operator]
                 if None not in arguments:
                     table[(name, *arguments)] = numbers[row.output]
-    return table, numbers
+    return table, numbers, sorts

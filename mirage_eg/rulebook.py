@@ -23,6 +23,8 @@ from mirage_eg.worker import in_worker
 
 DOMAINS = ("indexed", "abstract")
 OWN_RULESET = "equivalence"  # what a law without :ruleset joins
+RULESETS = (OWN_RULESET, "subexpression")  # those that are run
+READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments that the oracle's table can hold
 
 LARGEST_FILE = 100_000  # characters
 CHECKING_SECONDS = 30.0
@@ -199,6 +201,7 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
     places: dict[str, str] = {}
     signatures: dict[str, Signature] = {}
     theories = []
+    rulesets = set[str]()
     for file in files:
         laws = []
         for command, place in _commands(egraph, file.path, file.text):
@@ -206,6 +209,10 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
                 raise RuleError(f"{place}: {_hint(command)}")
             if isinstance(command, _LAWS):
                 law = read_law(command, place, _source(command))
+                if law.ruleset in rulesets - set(RULESETS):
+                    raise RuleError(
+                        f"{place}: got the ruleset {law.ruleset}, which nothing runs; wanted {' or '.join(RULESETS)}"
+                    )
                 if law.name in places:
                     raise RuleError(f"{place}: a law named {law.name!r} stands already at {places[law.name]}; rename one")
                 places[law.name] = place
@@ -214,9 +221,25 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
                 egraph.run_program(command)
             except bindings.EggSmolError as error:
                 raise RuleError(_located(error, file.path) + _advice(str(error), signatures)) from None
-            signatures.update(read_signatures(command))
+            rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
+            declared = read_signatures(command)
+            _check_declared(declared, place)
+            signatures.update(declared)
         theories.append(Theory(file.path, file.text, tuple(laws), file.packaged))
     return Rulebook(domain, tuple(theories), signatures)
+
+
+def _check_declared(declared: Mapping[str, Signature], place: str) -> None:
+    """What makes an expression must be readable for the oracle, and is told from other functions by its capital."""
+    for name, signature in declared.items():
+        if signature.output != "E":
+            continue
+        if name[0].isupper() != (signature.kind == "constructor"):
+            kind = "a constructor of expressions begins with a capital, a function into expressions with a small letter"
+            raise RuleError(f"{place}: got the {signature.kind} {name}, but {kind}")
+        for sort in signature.inputs if signature.kind == "constructor" else ():
+            if sort not in READABLE:
+                raise RuleError(f"{place}: {name}: got an argument of sort {sort}, wanted one of {', '.join(READABLE)}")
 
 
 def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:

@@ -1,13 +1,18 @@
 """E-graphs to look at: the picture is well-formed and counts what it leaves out; explanations are true of the oracle."""
 
+import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from egglog.visualizer_widget import VisualizerWidget
 
-from mirage_eg.egraph_view import explain
+from mirage_eg.explain import explain
 from mirage_eg.expression import Expression, Term
 from mirage_eg.growth import STANDARD, targets
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.oracle import Oracle, build_oracle
 from mirage_eg.rulebook import load_rules
 
@@ -71,3 +76,40 @@ def test_a_form_that_a_law_found_names_the_law() -> None:
     terms = (*target.terms, Term("Mul", (), (gain, weight)))
     text = str(explain(oracle, replace(target, terms=terms), len(terms) - 1, RULES, target))
     assert "[mul commutes]" in text or "[mul associates]" in text
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_the_widget_of_egglog_is_given_every_e_node_and_class(name: str) -> None:
+    _, oracle = example(name)
+    widget = oracle.egraph.widget()
+    assert isinstance(widget, VisualizerWidget)
+    [text] = widget.egraphs
+    graph = json.loads(text)
+    assert len(graph["nodes"]) == len(oracle.table)
+    assert set(graph["class_data"]) == {node["eclass"] for node in graph["nodes"].values()}
+    assert set(graph["root_eclasses"]) <= set(graph["class_data"])
+    for node, key in zip(graph["nodes"].values(), oracle.table, strict=True):
+        children = [graph["nodes"][child]["eclass"] for child in node["children"]]
+        assert f"c{oracle.table[key]}" == node["eclass"]
+        assert children == [f"c{child}" for child in key[len(key) - len(children) :]]
+
+
+def test_without_anywidget_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "egglog.visualizer_widget", raising=False)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(UnsupportedError, match="pip install anywidget"):
+        example()[1].egraph.widget()
+
+
+def test_a_class_that_only_a_constructor_of_the_users_reaches_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "twice.egg"
+    path.write_text(
+        """(constructor Twice (E i64) E)
+(rule ((= e (Exp x)) (= a (axes x))) ((union e (Twice x 2))) :name "helper")
+(rule ((below e) (= e (Twice x n))) ((below x)) :ruleset subexpression :name "below twice")
+"""
+    )
+    _, target = targets("gqa", "indexed")[0]
+    view = build_oracle(load_rules("indexed", [path]), target).egraph
+    assert "Twice #" in replace(view, boxes=1000)._repr_svg_()
+    assert '"op": "Twice 2"' in view.to_json()
