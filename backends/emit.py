@@ -19,6 +19,7 @@ from mirage_eg.backends.emit_ops import HELPERS, torch_call
 from mirage_eg.backends.emit_partials import Export, Peak, exports_of, with_peaks
 from mirage_eg.backends.emit_tiles import names_used
 from mirage_eg.backends.emit_writer import Choices
+from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, TensorType
@@ -26,16 +27,20 @@ from mirage_eg.ir.shapes import Shape, text
 
 _TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
 _LARGEST_GRID = 2**31 - 1
+# What the file itself names or calls.
+_RESERVED = frozenset("torch triton tl run launch reference main X_ptr INPUTS BUFFERS SIGNATURES OPTIONS".split())
+_RESERVED |= frozenset("buffers shape dtype strides getattr".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """How the kernels are written and compiled: warps a block, stages of the software pipeline, and `Choices` of the text.
 
-    Each field but `safe` may be one value for all kernels or a tuple with one for each block graph.
+    Each field but `safe` may be one value for all kernels or a tuple with one for each block graph. Without `num_warps` each
+    block graph's own threads count.
     """
 
-    num_warps: int | tuple[int, ...] = 4
+    num_warps: int | tuple[int, ...] | None = None
     num_stages: int | tuple[int, ...] = 3
     safe: bool = True
     swapped: bool | tuple[bool, ...] = False
@@ -61,6 +66,8 @@ class _Program:
     taken: set[str] = field(default_factory=set)
     kernels: list[BlockKernel] = field(default_factory=list)
     signatures: list[tuple[str, ...]] = field(default_factory=list)
+    warps: list[int] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)  # values that kernels write
     body: list[str] = field(default_factory=list)
 
     def new_name(self, wanted: str) -> str:
@@ -89,6 +96,9 @@ def identifier(name: str) -> str:
 def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> str:
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
+    `run` allocates what the kernels write (BUFFERS) and calls `launch`, which launches them; a launcher of its own may do so
+    with memory of its own (`backends.runtime`).
+
     With `program`, the graph as it was written, the file also has a `reference` in PyTorch and checks and times itself when it
     is run.
 
@@ -104,7 +114,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
         )
     named = program or graph
     file = _Program(graph, schedule, _layouts(graph), list(graph.types))
-    file.taken |= {"torch", "triton", "tl", "run", "reference", "main", "INPUTS", "SIGNATURES", "OPTIONS", "X_ptr", *HELPERS}
+    file.taken |= {*_RESERVED, *HELPERS}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
     returned = _write_run(file, inputs, outputs)
@@ -114,9 +124,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
         _header(graph, inputs, outputs),
         *(kernels if file.kernels else []),
         _tables(file, inputs),
-        "\n".join(
-            [f"def run({', '.join(inputs)}):", f'    """{_doc(graph, outputs)}"""', *file.body, f"    return {returned}\n"]
-        ),
+        _functions(file, inputs, outputs, returned),
     ]
     if program is not None:
         sections += [write_reference(program, inputs), write_main(program, outputs)]
@@ -127,9 +135,30 @@ def _types(types: Sequence[object]) -> str:
     return ", ".join(map(str, types))
 
 
-def _doc(graph: Graph, outputs: Sequence[str]) -> str:
-    made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, graph.output_types, strict=True))
-    return f"Launch the kernels; returns {made}."
+def _functions(file: _Program, inputs: Sequence[str], outputs: Sequence[str], returned: str) -> str:
+    """`launch` and `run`; without a generated kernel there is nothing to allocate, and `run` is `launch`."""
+    made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
+    if not file.kernels:
+        return "\n".join(
+            [f"def run({', '.join(inputs)}):", f'    """Returns {made}."""', *file.body, f"    return {returned}\n"]
+        )
+    written = [file.names[value] for value in file.buffers]
+    return "\n".join(
+        [
+            f"def launch({', '.join([*inputs, *written])}):",
+            f'    """Launch the kernels, which write {", ".join(written)}; returns the outputs."""',
+            *file.body,
+            f"    return {returned}\n\n",
+            f"def run({', '.join(inputs)}):",
+            f'    """Allocate what the kernels write and launch them; returns {made}."""',
+            "    import torch  # here, so that the kernels can be compiled without it\n",
+            "    buffers = [",
+            f"        torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device={inputs[0]}.device)",
+            "        for shape, dtype, strides in BUFFERS.values()",
+            "    ]",
+            f"    return launch({', '.join(inputs)}, *buffers)\n",
+        ]
+    )
 
 
 def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
@@ -139,10 +168,13 @@ def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
 
 def _tables(file: _Program, inputs: Sequence[str]) -> str:
     lines = ["# name: (shape, element type, strides in elements)", "INPUTS = {"]
-    for name, type_, strides in zip(inputs, file.graph.input_types, file.strides, strict=False):
-        lines.append(f'    "{name}": ({type_.shape}, "{type_.dtype}", {strides}),')
+    values = [values[0] for item, values in file.graph.numbered() if item.op == "input"]
+    lines += [_layout_line(file, name, value) for name, value in zip(inputs, values, strict=True)]
     lines.append("}")
     if file.kernels:
+        lines += ["", "# what the kernels write", "BUFFERS = {"]
+        lines += [_layout_line(file, file.names[value], value) for value in file.buffers]
+        lines.append("}")
         lines += ["", "# what the kernels take, and how they are compiled", "SIGNATURES = {"]
         for kernel, signature in zip(file.kernels, file.signatures, strict=True):
             listed = ", ".join(f'"{type_}"' for type_ in signature)
@@ -150,13 +182,18 @@ def _tables(file: _Program, inputs: Sequence[str]) -> str:
         lines += ["}", "OPTIONS = {"]
         for number, kernel in enumerate(file.kernels):
             options = {
-                "num_warps": _choice(file.schedule.num_warps, number, "num_warps"),
+                "num_warps": file.warps[number],
                 "num_stages": _choice(file.schedule.num_stages, number, "num_stages"),
                 "enable_fp_fusion": True,
             }
             lines.append(f'    "{kernel.name}": {_dict_text(options)},')
         lines.append("}")
     return "\n".join(lines) + "\n"
+
+
+def _layout_line(file: _Program, name: str, value: int) -> str:
+    type_ = file.types[value]
+    return f'    "{name}": ({type_.shape}, "{type_.dtype}", {file.strides[value]}),'
 
 
 def _dict_text(options: Mapping[str, int]) -> str:
@@ -244,7 +281,10 @@ def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int
         )
     types = file.types
     operands = item.operands
-    choices = file.schedule.choices(len(file.kernels))
+    place = len(file.kernels)
+    choices = file.schedule.choices(place)
+    asked = file.schedule.num_warps
+    file.warps.append(written_warps(inner, f"node {number}: block") if asked is None else _choice(asked, place, "num_warps"))
     peaks: list[int] = []
     exports: list[Export] = []
     if choices.safe:
@@ -262,7 +302,7 @@ def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int
     arguments = dict.fromkeys([*(operands[place] for place in kernel.used), *values, *peaks])
     file.kernels.append(kernel)
     file.signatures.append(tuple(f"*{_TRITON_TYPES[types[value].dtype]}" for value in arguments))
-    file.body += [f"    {file.names[value]} = {_empty(file, value)}" for value in (*values, *peaks)]
+    file.buffers += [*values, *peaks]
     listed = ", ".join(file.names[value] for value in arguments)
     file.body.append(f'    {name}[{launch_grid(inner.grid, choices.last_first)}]({listed}, **OPTIONS["{name}"])')
 

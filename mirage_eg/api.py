@@ -119,9 +119,9 @@ def superoptimize(
 ) -> MuGraphs:
     """Search for µGraphs that compute `graph`, verify and compile them; best first.
 
-    `griddims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; `blockdims` and `config` are accepted as
-    mirage-project/mirage has them, and restrict nothing yet. Further options are those of `mirage_eg.options.Options`. With
-    `verbose`, each step is logged by the logger `mirage_eg`.
+    `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; of `blockdims` the number of
+    threads counts. `config` is accepted as mirage-project/mirage has it, and restricts nothing. Further options are those of
+    `mirage_eg.options.Options`. With `verbose`, each step is logged by the logger `mirage_eg`.
 
     Raises:
         OptionError: an option that does not exist or a value that is not offered.

@@ -1,7 +1,7 @@
 """The stages of a run that use the GPU at hand: whether there is one, tuning, and timing what was not tuned."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -55,6 +55,7 @@ def tune_ranked(
             options.target,
             timer,
             effort=tuning.effort,
+            warps=options.warps,
             parallel=executor.map,
             gpu=tuning.gpu,
             record=record,
@@ -66,17 +67,15 @@ def tune_ranked(
     return best
 
 
-def time_candidates(candidates: Sequence[Candidate], tuned: Mapping[Graph, Tuned], watch: Watch) -> tuple[list[Candidate], str]:
+def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> tuple[list[Candidate], str]:
     """The candidates with their measured times; those that tuning has not timed are timed now."""
     from mirage_eg.backends.timing import gpu_name, time_source
 
     timed = []
     for done, candidate in enumerate(candidates, 1):
-        if candidate.graph in tuned:
-            measured: float | None = tuned[candidate.graph].us
-        else:
-            measured = time_source(candidate.source).warm_us if candidate.compile.ok else None
-        timed.append(replace(candidate, measured_us=measured))
+        if candidate.measured_us is None and candidate.compile.ok:
+            candidate = replace(candidate, measured_us=time_source(candidate.source).warm_us)
+        timed.append(candidate)
         best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=inf)
         watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
     return timed, gpu_name()

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from mirage_eg.backends.compile import TARGETS
+from mirage_eg.backends.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.ir.errors import OptionError
 
 DOMAINS = ("indexed", "abstract")
@@ -21,9 +23,12 @@ Map = tuple[int, ...]
 class Options:
     """Options of a run; restrictions (`griddims` … `franges`) are None where anything may be chosen.
 
-    `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the loop may walk (-1: none); `franges`: loop
-    counts. `rules` are files and folders of laws besides the packaged ones, after those that MIRAGE_EG_RULES names; `without`
-    are packaged theories to leave out. `budget` is in seconds; `jobs` None is one a core. Lists are taken for tuples.
+    `blockdims`: threads of a block in up to three extents, whose product is what counts; without a GPU to tune on, 128 threads
+    where they are among them, else the first. `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the
+    loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and restricts nothing
+    here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones, after those that
+    MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `budget` is in seconds; `jobs` None is one a core.
+    Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -67,8 +72,20 @@ class Options:
         self._check_rules()
         for name, least in (("griddims", 1), ("blockdims", 1), ("imaps", -1), ("omaps", -2)):
             self._restrict(name, [_tuple_of_ints(name, entry, least, 3) for entry in _entries(name, getattr(self, name))])
+        for entry in self.blockdims or ():
+            if warps_of(prod(entry)) is None:
+                raise OptionError(
+                    f"blockdims: got {entry}, {prod(entry)} threads; wanted a power of two from {WARP} to {WARP * MOST_WARPS}"
+                )
         for name, least in (("fmaps", -1), ("franges", 1)):
             self._restrict(name, [_check_int(name, entry, least) for entry in _entries(name, getattr(self, name))])
+
+    @property
+    def warps(self) -> tuple[int, ...] | None:
+        """The warps that `blockdims` allow, in their order; None: any."""
+        if self.blockdims is None:
+            return None
+        return tuple(dict.fromkeys(prod(entry) // WARP for entry in self.blockdims))
 
     def _check_rules(self) -> None:
         if isinstance(self.rules, str | Path):

@@ -35,8 +35,6 @@ def optimize(
     device = device_for(options.target)
     rulebook = load_rules(options.domain, options.rules, options.without)
     notes: list[str] = []
-    if options.blockdims is not None:
-        notes.append("blockdims restrict nothing yet: warps a block are a choice of the schedule")
     with watch.stage("search"):
         primitive = drop_shifts(expand(program))
         if primitive != expand(program):
@@ -67,7 +65,7 @@ def optimize(
     device_name = "cpu"
     if on_gpu:
         with watch.stage("time"):
-            candidates, device_name = time_candidates(candidates, tuned, watch)
+            candidates, device_name = time_candidates(candidates, watch)
     candidates.sort(key=_rank)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
     report["search"]["candidates"] = len(finalists) + 1

@@ -10,6 +10,7 @@ import loky
 
 from mirage_eg.backends.compile import compile_source
 from mirage_eg.backends.emit import emit
+from mirage_eg.backends.warps import with_warps
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
 from mirage_eg.expression import Split
@@ -94,10 +95,13 @@ def instantiate(
     """For each structure that has any, its µGraphs with the cheapest first."""
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
+    warps = options.warps and (4 if 4 in options.warps else options.warps[0])  # until tuning
     ranked = []
     for done, structure in enumerate(structures, 1):
         assert axes is not None
-        graphs = instances(structure, primitive, axes, limits, filters)
+        graphs: Iterable[Graph] = instances(structure, primitive, axes, limits, filters)
+        if warps is not None:
+            graphs = (with_warps(graph, warps) for graph in graphs)
         costed = [Ranked(graph, predict_us(graph, device), structure.proved, fused=True) for graph in graphs]
         if costed:
             ranked.append(sorted(costed, key=lambda entry: entry.predicted_us))
@@ -156,11 +160,12 @@ def compile_verified(
     candidates = []
     results = _map(_compile_one, [(source, options.target) for source in sources], options.jobs or os.cpu_count() or 1)
     for done, (record, source, (entry, verdict, check)) in enumerate(zip(results, sources, verified, strict=True), 1):
-        candidates.append(
-            Candidate(
-                entry.graph, source, entry.predicted_us, None, verdict, check, record, "proved" in verdict.known_by, entry.fused
-            )
-        )
+        graph, measured = entry.graph, None
+        if entry.graph in tuned:
+            measured = tuned[entry.graph].us
+            graph = with_warps(graph, tuned[entry.graph].variant.schedule.num_warps or ())
+        proved = "proved" in verdict.known_by
+        candidates.append(Candidate(graph, source, entry.predicted_us, measured, verdict, check, record, proved, entry.fused))
         watch.observer("compile", done, len(sources), f"{sum(candidate.compile.ok for candidate in candidates)} compiled")
     return candidates
 

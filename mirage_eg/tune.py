@@ -19,6 +19,7 @@ from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.emit_tiles import flatten, is_skinny
 from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import Outcome
+from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -104,14 +105,16 @@ def tune(
     timer: Timer,
     *,
     effort: Effort | None = None,
+    warps: Sequence[int] | None = None,
     parallel: Map = map,
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext,
     record: Callable[[Record], None] = lambda line: None,
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those timed with care come before all others.
 
-    `ranked` has for each structure its µGraphs, cheapest first. `parallel` maps in processes; `gpu` is held while a candidate
-    is on the GPU; `record` gets one JSON-like line a measurement.
+    `ranked` has for each structure its µGraphs, cheapest first; blocks have the `warps` that their graphs say until schedules
+    are tried, which are restricted to `warps` where given. `parallel` maps in processes; `gpu` is held while a candidate is on
+    the GPU; `record` gets one JSON-like line a measurement.
     """
     effort = effort or Effort()
     run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds)
@@ -122,7 +125,7 @@ def tune(
         style = next(tuned.variant.schedule for tuned in _fastest(run) if tuned.variant.structure == structure)
         more += [_Job(graph, structure, _like(style, graph)) for graph in _sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
-    _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant)])
+    _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant, warps)])
     _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant)])
     chosen = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
@@ -159,11 +162,15 @@ def _sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
 
 def _first(graph: Graph, structure: int) -> Iterator[_Job]:
     """The schedules with which a µGraph is tried at first."""
-    plain = Schedule(num_warps=(4,) * len(blocks(graph)), num_stages=tuple(map(_stages, blocks(graph))))
+    plain = Schedule(num_warps=_written(graph), num_stages=tuple(map(_stages, blocks(graph))))
     yield _Job(graph, structure, plain)
     skinny = tuple(map(_has_skinny, blocks(graph)))
     if any(skinny):
         yield _Job(graph, structure, replace(plain, swapped=skinny))
+
+
+def _written(graph: Graph) -> tuple[int, ...]:
+    return tuple(written_warps(block, "block") for block in blocks(graph))
 
 
 def _stages(block: Graph) -> int:
@@ -179,7 +186,7 @@ def _like(schedule: Schedule, graph: Graph) -> Schedule:
     """The schedule for another µGraph of the same structure: as many kernels, perhaps without a loop."""
     swapped = schedule.swapped if isinstance(schedule.swapped, tuple) else ()
     return Schedule(
-        num_warps=(4,) * len(blocks(graph)),
+        num_warps=_written(graph),
         num_stages=tuple(map(_stages, blocks(graph))),
         swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, blocks(graph), strict=True))
         if swapped
@@ -187,10 +194,10 @@ def _like(schedule: Schedule, graph: Graph) -> Schedule:
     )
 
 
-def _schedules(variant: Variant) -> Iterator[_Job]:
+def _schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[_Job]:
     """Warps and stages, one kernel at a time."""
     for number, block in enumerate(blocks(variant.graph)):
-        for warps in (1, 2, 4, 8) if block.loop == 1 else (2, 4, 8):
+        for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
                 schedule = replace(
                     variant.schedule,

@@ -1,0 +1,47 @@
+"""Threads of a block and warps of a kernel: what `block_dim` and blockdims say, in the words of the compiler.
+
+A warp has 32 threads, as on NVIDIA's GPUs; on AMD's the compiler makes one of 64 of each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import repeat
+
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, Node, node
+
+WARP = 32
+MOST_WARPS = 32
+
+
+def warps_of(threads: int) -> int | None:
+    """The warps of so many threads, or None if the compiler has no such block: a power of two, at most 1,024 threads."""
+    warps = threads // WARP
+    return warps if threads == warps * WARP and 1 <= warps <= MOST_WARPS and not warps & (warps - 1) else None
+
+
+def written_warps(block: Graph, where: str) -> int:
+    """The warps that a block graph asks for.
+
+    Raises:
+        UnsupportedError: its threads are no number of warps that the compiler takes.
+    """
+    warps = warps_of(block.threads)
+    if warps is None:
+        raise UnsupportedError(
+            f"{where}: got a block of {block.threads} threads; wanted a power of two from {WARP} to {WARP * MOST_WARPS}"
+        )
+    return warps
+
+
+def with_warps(graph: Graph, warps: int | Sequence[int]) -> Graph:
+    """The kernel graph with so many warps in each block, or in the blocks in order."""
+    counts = iter(warps) if isinstance(warps, Sequence) else repeat(warps)
+
+    def changed(item: Node) -> Node:
+        if item.op != "block":
+            return item
+        threads = WARP * next(counts)
+        return node(item.op, *item.operands, **(item.mapping | {"graph": replace(item["graph"], threads=threads)}))
+
+    return replace(graph, nodes=tuple(map(changed, graph.nodes)))
