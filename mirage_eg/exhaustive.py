@@ -168,7 +168,7 @@ class Exhaustive:
         """Every structure with the program's function that uses all it computes and computes no term twice."""
         terms = Terms(express(self.program, self.axes, self.split, "indexed"), self.alphabet)
         oracle = Oracle(terms, terms.inputs, terms.outputs, _NOTHING)
-        space = Space(self.program, self.axes, self.split, "indexed", oracle, self.whole)
+        space = Space(self.program, self.axes, self.split, "indexed", oracle, () if self.whole is None else (self.whole,))
         space.unary, space.binary = _Unary(terms), _Binary(terms)
         self.loads = tuple(load for load, _ in space.loads)
         values: list[Value] = []

@@ -1,21 +1,23 @@
 """The search over structures: which ops, in which phase, over which parts of axes; no extents yet (DESIGN §4).
 
-A structure is one block graph up to its extents. States grow by one op at a time. Candidate ops stand on an agenda in the
-order in which they become possible; each state takes a later item of the agenda than its parent did. An op's position on the
-agenda is ordered by its newest operand, so every DAG is reached exactly once, in one canonical order of its nodes.
+A structure is one block graph up to its extents. For each split: saturate, find all values that a block can hold and how to
+derive each (`derivations`), combine the derivations to block graphs, smallest first (`combine`), and write them down.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from mirage_eg.combine import BOUNDS, Budget, Combination, Combiner, Note
+from mirage_eg.derivations import Closure, Derivations, close, walk_back
 from mirage_eg.expression import Split, express, splits, spread_splits
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import Limits, Oracle, Saturation, oracle_builder
+from mirage_eg.oracle import Build, Limits, Oracle, Saturation, oracle_builder
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.space import LOOP, Chain, Index, Item, Load, Space, Stage, Step, Structure, Value, distances, input_values
+from mirage_eg.space import LOOP, Chain, Index, Space, Stage, Step, Structure, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,14 @@ class SearchLimits:
     """What the search may visit."""
 
     max_block_ops: int = 16
-    max_states: int = 250_000  # for each split and input loaded twice
+    max_states: int = 250_000  # for each split
     max_kernels: int = 2  # block graphs in a µGraph; one: no partial results
     max_outputs: int = 3  # partial results that a first kernel may leave
-    max_spread_states: int = 20_000  # of both kernels, for each split that spreads an axis over the grid
-    max_chains: int = 2_000  # likewise
+    max_structures: int = 2_000  # for each split, the smallest
     max_combining_ops: int = 8  # of the kernel that reduces partial results
+    max_whole: int = 1  # inputs with the looped axis that a block may load whole, besides looping over them or instead
     seconds: float | None = None  # wall clock; what was found until then is kept
+    bounds: frozenset[str] = BOUNDS  # what prunes besides the oracle; without one the search visits more and finds the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class SplitRecord:
     structures: int
     complete: bool
     seconds: float
+    complete_to: int = 0  # every structure of at most so many ops, or chain of kernels of at most so many each, was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,15 @@ def search(
     limits: SearchLimits | None = None,
     saturation: Limits | None = None,
     on_progress: Callable[[int, int, int], None] | None = None,
+    on_candidate: Note | None = None,
+    choices: Sequence[Split] | None = None,
+    build: Build | None = None,
 ) -> SearchResult:
     """Every structure of one kernel, or of two with partial results between them, that the oracle admits, smallest first.
 
-    `program` holds primitive ops; `on_progress(splits done, of, structures so far)` is called after each split.
+    `program` holds primitive ops; `on_progress(splits done, of, structures so far)` is called after each split,
+    `on_candidate(fate, op, classes of the operands)` with each candidate that the oracle admits.
+    `choices` are the splits to search, all of `split_choices` where not given; `build` is an open `oracle_builder` to share.
     """
     limits = limits or SearchLimits()
     start = perf_counter()
@@ -73,32 +82,32 @@ def search(
     found: list[Structure] = []
     records: list[SplitRecord] = []
     chains: list[Chain] = []
-    choices = (*splits(axes), *(spread_splits(axes) if limits.max_kernels > 1 else ()))
-    with oracle_builder(rulebook, saturation) as build:
+    choices = split_choices(axes, limits) if choices is None else choices
+    with oracle_builder(rulebook, saturation) if build is None else nullcontext(build) as build:
         for done, split in enumerate(choices, 1):
             began = perf_counter()
             oracle = build(express(program, axes, split, rulebook.domain))
             context = (program, axes, split, rulebook.domain, oracle)
-            index = Index(oracle)
+            run = _Run(context, limits, deadline, on_candidate)
+            count = 0
             if split.spread is None:
-                spaces = [Space(*context, whole, index=index) for whole in (None, *_loaded_twice(program, axes, split))]
-                explorers = [_Explorer(space, limits, deadline) for space in spaces]
-                new = [structure for explorer in explorers for structure in explorer.run()]
-                found += new
-                count = len(new)
+                for structure in run.structures():
+                    found.append(structure)
+                    count += 1
             else:
-                explorers, linked = _explore_chains(context, index, limits, deadline)
+                linked = run.chains()
                 chains += linked
                 count = len(linked)
             records.append(
                 SplitRecord(
                     split.show(axes),
                     oracle.saturation,
-                    sum(explorer.visited for explorer in explorers),
-                    dict(sum((explorer.pruned for explorer in explorers), Counter())),
+                    run.visited,
+                    dict(run.pruned),
                     count,
-                    all(explorer.complete for explorer in explorers),
+                    run.complete,
                     perf_counter() - began,
+                    run.complete_to,
                 )
             )
             if on_progress is not None:
@@ -108,166 +117,150 @@ def search(
     return SearchResult(tuple(found), tuple(chains), tuple(records), perf_counter() - start)
 
 
-def _explore_chains(
-    context: tuple[Graph, Axes, Split, str, Oracle], index: Index, limits: SearchLimits, deadline: float | None
-) -> tuple[list["_Explorer"], list[Chain]]:
-    """First kernels that end in partial results, each with every last kernel that makes the program's outputs of them."""
-    space = Space(*context, stage=Stage.FIRST, index=index)
-    first = _Explorer(space, replace(limits, max_states=limits.max_spread_states), deadline)
-    explorers = [first]
-    memo: dict[tuple[tuple[int, int], ...], list[Structure]] = {}
-    chains: list[Chain] = []
-    for structure, partials in first.run_to_partials():
-        left = limits.max_spread_states - sum(explorer.visited for explorer in explorers)
-        if left <= 0 or len(chains) >= limits.max_chains:
-            first.complete = False
-            break
-        if partials not in memo:
-            combining = min(limits.max_block_ops, limits.max_combining_ops)
-            space = Space(*context, stage=Stage.LAST, partials=partials, index=index)
-            last = _Explorer(space, replace(limits, max_block_ops=combining, max_states=left), deadline)
-            memo[partials] = list(last.run())
-            explorers.append(last)
-        chains += [Chain(structure, last) for last in memo[partials]]
-    return explorers, chains
+def split_choices(axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
+    """The splits that are searched, those of one kernel first."""
+    return (*splits(axes), *(spread_splits(axes) if limits.max_kernels > 1 else ()))
 
 
-def _loaded_twice(program: Graph, axes: Axes, split: Split) -> Iterator[int]:
-    """The inputs that a block may load whole besides looping over them: those that have the looped axis."""
-    for position in range(len(program.inputs)):
-        if split.looped is not None and split.looped in axes.of(input_values(program)[position]):
-            yield position
+class _Run:
+    """The search of one split."""
 
-
-Found = tuple[Structure, tuple[Value, ...]]  # with the values of its outputs
-
-
-class _Explorer:
-    """The depth-first search through the states of one split."""
-
-    def __init__(self, space: Space, limits: SearchLimits, deadline: float | None) -> None:
-        self.space, self.limits, self.deadline = space, limits, deadline
-        self.partial = space.stage is Stage.FIRST
-        self.distance = {} if self.partial else distances(space)
-        self.goals = limits.max_outputs if self.partial else len(space.outputs)
-        self.visited = 0
-        self.pruned: Counter[str] = Counter()
-        self.complete = True
-
-    def run(self) -> Iterator[Structure]:
-        """The structures that make the program's outputs."""
-        return (structure for structure, _ in self._explore())
-
-    def run_to_partials(self) -> Iterator[tuple[Structure, tuple[tuple[int, int], ...]]]:
-        """The structures of a first kernel, with the class and axes of each partial result."""
-        for structure, outputs in self._explore():
-            yield structure, tuple(value[:2] for value in outputs)
-
-    def _explore(self) -> Iterator[Found]:
-        values: list[Value] = []
-        agenda: list[Item] = []
-        for _, value in self.space.loads:
-            values.append(value)
-            agenda += self.space.follow(values, self.pruned)
-        waiting = frozenset(range(self.space.partials))
-        yield from self._extend(values, agenda, 0, [], waiting, {value[:2] for value in values})
-
-    def _extend(
+    def __init__(
         self,
-        values: list[Value],
-        agenda: list[Item],
-        first: int,
-        steps: list[Item],
-        unused: frozenset[int],
-        present: set[tuple[int, int]],
-    ) -> Iterator[Found]:
-        left = self.limits.max_block_ops - len(steps)
-        if left == 0:
+        context: tuple[Graph, Axes, Split, str, Oracle],
+        limits: SearchLimits,
+        deadline: float | None,
+        note: Note | None = None,
+    ) -> None:
+        self.program, _, self.split, domain, _ = self.context = context
+        self.limits, self.note, self.indexed = limits, note, domain == "indexed"
+        self.index = Index(context[-1])
+        self.budget = Budget(limits.max_states, deadline)
+        self.pruned: Counter[str] = Counter()
+        self.visited = 0
+        self.complete_to = limits.max_block_ops
+
+    @property
+    def complete(self) -> bool:
+        """Whether no limit of states, structures or time ended the search."""
+        return self.complete_to >= self.limits.max_block_ops
+
+    def structures(self) -> Iterator[Structure]:
+        """The structures of one kernel, smallest first."""
+        whole = range(len(self.program.inputs)) if self.limits.max_whole else ()
+        space = Space(*self.context, whole, index=self.index)
+        closure = close(space, self.pruned)
+        goals = _outputs(space, closure)
+        combiner = self._combiner(space, closure, goals, self.limits.max_block_ops)
+        yield from self._write(space, combiner, combiner.join(range(len(goals)), self.limits.max_structures))
+        self._count(combiner)
+
+    def chains(self) -> list[Chain]:
+        """First kernels that end in partial results, each with every last kernel that makes the outputs of them."""
+        limits = self.limits
+        first_space = Space(*self.context, stage=Stage.FIRST, index=self.index)
+        first_closure = close(first_space, self.pruned)
+        partials = sorted({value[:2] for value in first_closure.values if _is_partial(first_space, value)})
+        last_space = Space(*self.context, stage=Stage.LAST, partials=partials, index=self.index)
+        last_closure = close(last_space, self.pruned)
+        combining = min(limits.max_block_ops, limits.max_combining_ops)
+        goals = _outputs(last_space, last_closure)
+        last = self._combiner(last_space, last_closure, goals, combining)
+        ends: dict[int, list[Structure]] = {}
+        for combination in last.join(range(len(goals)), limits.max_structures):
+            if (used := combination[0][3]) != 0:
+                ends.setdefault(used, []).append(_structure(last_space, last.graph, last, combination, _numbers(used)))
+        self._count(last, combining)
+        wanted = sorted({partial for used in ends for partial in _numbers(used)})
+        place = {partial: goal for goal, partial in enumerate(wanted)}
+        kept = [[value for value in first_closure.values if value[:2] == partials[i] and value[2] != LOOP] for i in wanted]
+        first = self._combiner(first_space, first_closure, kept, limits.max_block_ops, alternatives=True)
+        chains: list[Chain] = []
+        for used in sorted(ends, key=lambda used: min(structure.ops for structure in ends[used])):
+            combinations = first.join([place[partial] for partial in _numbers(used)], limits.max_structures)
+            for structure in self._write(first_space, first, combinations):
+                chains += [Chain(structure, end) for end in ends[used]]
+        self._count(first)
+        chains.sort(key=lambda chain: chain.ops)
+        if len(chains) > limits.max_structures:
+            self.complete_to = min(self.complete_to, max(0, chains[limits.max_structures].ops - 1))
+        return chains[: limits.max_structures]
+
+    def _combiner(
+        self, space: Space, closure: Closure, goals: Sequence[Collection[Value]], max_ops: int, alternatives: bool = False
+    ) -> Combiner:
+        """All partial block graphs of a space; `alternatives`: a result need not have an output for each goal."""
+        graph = walk_back(closure, goals, self.limits.bounds, self.pruned)
+        needed = 0
+        for bits in () if alternatives else graph.needed:
+            needed |= bits
+        most = self.limits.max_outputs if space.stage is Stage.LAST else self.limits.max_whole
+        combiner = Combiner(graph, self.indexed, max_ops, self.budget, most, needed, self.note)
+        if all(graph.goals):
+            combiner.run()
+        return combiner
+
+    def _count(self, combiner: Combiner, most: int | None = None) -> None:
+        self.visited += combiner.visited
+        self.pruned += combiner.pruned
+        if combiner.complete_to < (most or self.limits.max_block_ops):
+            self.complete_to = min(self.complete_to, combiner.complete_to)
+
+    def _write(self, space: Space, combiner: Combiner, combinations: Iterator[Combination]) -> Iterator[Structure]:
+        for combination in combinations:
+            structure = _structure(space, combiner.graph, combiner, combination)
+            if not structure.steps:
+                continue  # an output that is an input
+            if space.looped and not any(step.op.startswith("accum_") for step in structure.steps):
+                self.pruned["no loop"] += 1  # found in the split that has none
+                continue
+            yield structure
+
+
+def _structure(
+    space: Space, graph: Derivations, combiner: Combiner, combination: Combination, partials: Sequence[int] = ()
+) -> Structure:
+    """Loads in order, then steps, each after its operands."""
+    order: list[int] = []
+    known: set[int] = set()
+
+    def visit(number: int) -> None:
+        if number in known:
             return
-        goals = self.goals
-        for place in range(first, len(agenda)):
-            item = agenda[place]
-            value = item[4]
-            if self.space.indexed and value[:2] in present:
-                self.pruned["value twice"] += 1
-                continue
-            if not self.visited & 255 and self._out_of_budget():
-                self.complete = False
-                return
-            position = len(values)
-            waiting = unused.difference(item[1]) | {position}
-            if len(waiting) - goals > left - 1:
-                self.pruned["unused values"] += 1
-                continue
-            if any(self.distance.get(values[i][0], 0) > left - 1 for i in waiting if i != position):
-                self.pruned["ops left"] += 1
-                continue
-            if self.distance.get(value[0], 0) > left - 1:
-                self.pruned["ops left"] += 1
-                continue
-            self.visited += 1
-            values.append(value)
-            steps.append(item)
-            outputs = self._partials(values, waiting) if self.partial else self._outputs(values, waiting)
-            if outputs is not None:
-                structure = self._structure(steps, outputs)
-                if structure is not None:
-                    yield structure, tuple(values[i] for i in outputs)
-            if outputs is None or goals > 1:
-                added = self.space.follow(values, self.pruned)
-                agenda += added
-                if self.space.indexed:
-                    present.add(value[:2])
-                yield from self._extend(values, agenda, place + 1, steps, waiting, present)
-                if self.space.indexed:
-                    present.discard(value[:2])
-                del agenda[len(agenda) - len(added) :]
-            values.pop()
-            steps.pop()
+        known.add(number)
+        for operand in combiner.tops[number][2]:
+            visit(operand)
+        order.append(number)
 
-    def _out_of_budget(self) -> bool:
-        late = self.deadline is not None and perf_counter() > self.deadline
-        return late or self.visited >= self.limits.max_states
+    for number in combination[1]:
+        visit(number)
+    loads = sorted(number for number in order if combiner.tops[number][1] < 0)
+    steps = [number for number in order if combiner.tops[number][1] >= 0]
+    place = {number: i for i, number in enumerate((*loads, *steps))}
+    written = []
+    for number in steps:
+        _, derivation, operands = combiner.tops[number]
+        item = graph.derivations[derivation]
+        positions = tuple(place[i] for i in operands)
+        written.append(Step(item.op, tuple(sorted(positions)) if item.swappable else positions, item.constants, item.reduced))
+    inputs = [space.loads[number][0] for number in loads]
+    if space.partials:
+        behind = space.program_inputs
+        renumbered = {behind + partial: behind + i for i, partial in enumerate(partials)}
+        inputs = [replace(load, input=renumbered.get(load.input, load.input)) for load in inputs]
+    return Structure(space.split, tuple(inputs), tuple(written), tuple(place[i] for i in combination[1]), proved=space.indexed)
 
-    def _outputs(self, values: Sequence[Value], waiting: frozenset[int]) -> tuple[int, ...] | None:
-        """The positions of the program's outputs if all are there and nothing else is unused."""
-        result = []
-        for class_, axes in self.space.outputs:
-            for position in range(len(values) - 1, -1, -1):
-                value = values[position]
-                if value[0] == class_ and value[1] == axes and value[2] != LOOP:
-                    result.append(position)
-                    break
-            else:
-                return None
-        return tuple(result) if waiting <= set(result) else None
 
-    def _partials(self, values: Sequence[Value], waiting: frozenset[int]) -> tuple[int, ...] | None:
-        """The unused values, if each is a result that the block has reduced as far as it can."""
-        space = self.space
-        for position in waiting:
-            _, axes, phase = values[position]
-            if phase == LOOP or not axes & space.grid or axes & (space.spread | space.tile):
-                return None
-        return tuple(sorted(waiting, key=lambda position: values[position]))
+def _outputs(space: Space, closure: Closure) -> list[list[Value]]:
+    """For each output of the program the values that are it: of its class and axes, and outside the loop."""
+    return [[value for value in closure.values if value[:2] == output and value[2] != LOOP] for output in space.outputs]
 
-    def _structure(self, steps: Sequence[Item], outputs: tuple[int, ...]) -> Structure | None:
-        loops = self.space.split.looped is not None and self.space.stage is not Stage.LAST
-        if loops and not any(step[0].startswith("accum_") for step in steps):
-            return None  # found without a loop, in the split that has none
-        if self.space.whole is not None and not self._uses_whole(steps):
-            return None  # found without this load
-        count = len(self.space.loads)
-        used = sorted({i for step in steps for i in step[1] if i < count} | {i for i in outputs if i < count})
-        place = {old: new for new, old in enumerate((*used, *range(count, count + len(steps))))}
-        return Structure(
-            self.space.split,
-            tuple(self.space.loads[i][0] for i in used),
-            tuple(Step(op, tuple(place[i] for i in operands), constants, axes) for op, operands, constants, axes, _ in steps),
-            tuple(place[i] for i in outputs),
-            proved=self.space.indexed,
-        )
 
-    def _uses_whole(self, steps: Sequence[Item]) -> bool:
-        place = self.space.loads.index(next(load for load in self.space.loads if load[0] == Load(self.space.whole or 0, False)))
-        return any(place in step[1] for step in steps)
+def _is_partial(space: Space, value: Value) -> bool:
+    """Whether a block has reduced a value as far as it can."""
+    _, axes, phase = value
+    return phase != LOOP and bool(axes & space.grid) and not axes & (space.spread | space.tile)
+
+
+def _numbers(bits: int) -> tuple[int, ...]:
+    return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)

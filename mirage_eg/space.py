@@ -8,7 +8,7 @@ round is not a matter of structure.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
@@ -130,7 +130,7 @@ class Space:
         split: Split,
         domain: str,
         oracle: Oracle,
-        whole: int | None = None,
+        whole: Collection[int] = (),
         stage: Stage = Stage.ONLY,
         partials: Sequence[tuple[int, int]] = (),
         index: "Index | None" = None,
@@ -151,7 +151,7 @@ class Space:
         outputs: list[tuple[int, int]] = []
         for number, value in enumerate(input_values(program)):
             self._add_loads(number, _bits(axes.of(value)))
-        self.partials = len(partials)
+        self.partials, self.program_inputs = len(partials), len(program.inputs)
         for number, (class_, bits) in enumerate(partials, len(program.inputs)):
             self.loads.insert(number - len(program.inputs), (Load(number, False), (class_, bits, PROLOGUE)))
         for item in program.outputs:
@@ -166,9 +166,13 @@ class Space:
             axes |= self.grid
         if axes & self.looped:
             self.loads.append((Load(number, True), (class_, axes ^ self.looped | self.tile, LOOP)))
-            if number != self.whole:
+            if number not in self.whole:
                 return
         self.loads.append((Load(number, False), (class_, axes, PROLOGUE)))
+
+    def is_optional(self, load: int) -> bool:
+        """Whether a block may do without a load, since their number is limited: partial results, the looped axis whole."""
+        return load < self.partials or bool(self.loads[load][1][1] & self.looped)
 
     def fits_program(self, axes: int) -> bool:
         """Whether some value of the program has all these axes."""
@@ -200,12 +204,12 @@ class Space:
     def follow(self, values: Sequence[Value], pruned: Counter[str]) -> list[Item]:
         """The ops that become possible with the last value, in canonical order."""
         last = len(values) - 1
-        items = list(self._follow_one(last, values[last], pruned))
+        items = list(self.follow_one(last, values[last], pruned))
         for other in range(last + 1):
-            items += self._follow_two(other, last, values[other], values[last], pruned)
+            items += self.follow_two(other, last, values[other], values[last], pruned)
         return items
 
-    def _follow_one(self, position: int, value: Value, pruned: Counter[str]) -> Iterator[Item]:
+    def follow_one(self, position: int, value: Value, pruned: Counter[str]) -> Iterator[Item]:
         class_, axes, phase = value
         operands = (position,)
         for op, constants, parent in self.unary.get(class_, ()):
@@ -223,7 +227,7 @@ class Space:
                 else:
                     pruned["query"] += 1
 
-    def _follow_two(self, i: int, j: int, left: Value, right: Value, pruned: Counter[str]) -> Iterator[Item]:
+    def follow_two(self, i: int, j: int, left: Value, right: Value, pruned: Counter[str]) -> Iterator[Item]:
         phases = left[2], right[2]
         if LOOP in phases and EPILOGUE in phases:
             return

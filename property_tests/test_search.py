@@ -30,7 +30,7 @@ def found(name: str, domain: str = "indexed", max_block_ops: int = 13) -> tuple[
     return (
         program,
         axes,
-        search(program, axes, load_rules(domain), SearchLimits(max_block_ops, max_states=20_000, max_spread_states=1_000)),
+        search(program, axes, load_rules(domain), SearchLimits(max_block_ops, max_states=20_000)),
     )
 
 
@@ -117,10 +117,10 @@ def test_attention_is_found_as_flash_attention() -> None:
     )
 
 
-def test_the_indexed_domain_visits_fewer_states() -> None:
-    for name in ("rmsnorm", "gated_mlp", "lora", "gqa"):
-        visited = [sum(record.visited for record in found(name, domain, 8)[2].records) for domain in DOMAINS]
-        assert visited[0] < visited[1]
+def test_the_indexed_domain_visits_no_more_states_and_fewer_where_the_abstract_one_confuses_axes() -> None:
+    for name, fewer in (("rmsnorm", False), ("gated_mlp", False), ("lora", False), ("gqa", True)):
+        indexed, abstract = (sum(record.visited for record in found(name, domain, 8)[2].records) for domain in DOMAINS)
+        assert indexed < abstract if fewer else indexed <= abstract
 
 
 def test_a_limit_on_states_is_reported() -> None:
