@@ -1,11 +1,8 @@
 """The stages of a run that use the GPU at hand: whether there is one, tuning, and timing what was not tuned."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-
-import loky
 
 from mirage_eg.backends.emit import emit
 from mirage_eg.ir.errors import MirageError
@@ -14,6 +11,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate, Ranked, Watch
 from mirage_eg.tune import Record, Tuned, Tuning, tune
+from mirage_eg.work import Work
 
 
 def uses_gpu(options: Options) -> bool:
@@ -36,6 +34,7 @@ def tune_ranked(
     tuning: Tuning,
     measurements: list[Record],
     watch: Watch,
+    work: Work,
 ) -> dict[Graph, Tuned]:
     """The fastest schedule of each µGraph that was timed with care on the GPU and is right, fastest first."""
     from mirage_eg.backends.trial import Trials
@@ -48,18 +47,17 @@ def tune_ranked(
 
     graphs = [[entry.graph for entry in entries] for entries in ranked]
     timer = tuning.wrap(Trials(emit(program, program=program), options.target, options.seed))
-    with loky.ProcessPoolExecutor(options.jobs or os.cpu_count() or 1) as executor:
-        found = tune(
-            program,
-            [[expand(program)], *graphs],
-            options.target,
-            timer,
-            effort=tuning.effort,
-            warps=options.warps,
-            parallel=executor.map,
-            gpu=tuning.gpu,
-            record=record,
-        )
+    found = tune(
+        program,
+        [[expand(program)], *graphs],
+        options.target,
+        timer,
+        effort=tuning.effort,
+        warps=options.warps,
+        parallel=work.workers.map,
+        gpu=tuning.gpu,
+        record=record,
+    )
     best: dict[Graph, Tuned] = {}
     for entry in found:
         if entry.timing is not None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.backends.warps import MOST_WARPS, WARP, warps_of
+from mirage_eg.executors import check_executor
 from mirage_eg.ir.errors import OptionError
 
 DOMAINS = ("indexed", "abstract")
@@ -27,8 +29,8 @@ class Options:
     where they are among them, else the first. `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the
     loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and restricts nothing
     here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones, after those that
-    MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `budget` is in seconds; `jobs` None is one a core.
-    Lists are taken for tuples.
+    MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `budget` is in seconds; `jobs` local processes, None
+    is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -45,6 +47,7 @@ class Options:
     top: int = 16
     draws: int = 2
     jobs: int | None = None
+    executor: Executor | str | None = None
     budget: float | None = None
     rules: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -61,6 +64,7 @@ class Options:
             _check_int(name, getattr(self, name), 1)
         if self.jobs is not None:
             _check_int("jobs", self.jobs, 1)
+        check_executor(self.executor)
         _check_int("seed", self.seed, 0)
         _check_choice("domain", self.domain, DOMAINS)
         _check_choice("target", self.target, TARGETS)

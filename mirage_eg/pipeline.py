@@ -1,67 +1,91 @@
 """The whole way: a program in, ranked verified compiled µGraphs out. Each stage is a function that can be called alone."""
 
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import device_for
+from mirage_eg.executors import Workers
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
-from mirage_eg.report import make_report, why_nothing
+from mirage_eg.report import identity, make_report, why_nothing
 from mirage_eg.results import Candidate, CompileRecord, Observer, Plan, Ranked, Result, Watch
-from mirage_eg.rulebook import load_rules
+from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.shifts import drop_shifts
 from mirage_eg.stages import (
     compile_verified,
     diverse,
-    few_chains,
     instantiate,
     search_structures,
     verify_finalists,
     verify_structures,
 )
 from mirage_eg.tune import Record, Tuned, Tuning
+from mirage_eg.work import Work
 
 
 def optimize(
-    name: str, program: Graph, options: Options, observer: Observer | None = None, tuning: Tuning | None = None
+    name: str,
+    program: Graph,
+    options: Options,
+    observer: Observer | None = None,
+    tuning: Tuning | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
 ) -> Result:
     """Superoptimize `program`.
 
     Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
-    there is a GPU.
+    there is a GPU. What is found on the way is kept in the file `checkpoint`; with `resume` the run goes on with what is there.
     """
-    on_gpu = uses_gpu(options)
+    uses_gpu(options)  # refuses before any work
     watch = Watch(observer or (lambda stage, done, total, text: None))
-    device = device_for(options.target)
     rulebook = load_rules(options.domain, options.rules, options.without)
+    with ExitStack() as stack:
+        kept = None
+        if checkpoint is not None:
+            kept = stack.enter_context(closing(Checkpoint(checkpoint, identity(name, program, options, rulebook), resume)))
+        work = Work(stack.enter_context(Workers(options.executor, options.jobs)), kept)
+        return _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work)
+
+
+def _optimize(
+    name: str, program: Graph, options: Options, rulebook: Rulebook, watch: Watch, tuning: Tuning, work: Work
+) -> Result:
+    on_gpu = uses_gpu(options)
+    device = device_for(options.target)
     notes: list[str] = []
     with watch.stage("search"):
         primitive = drop_shifts(expand(program))
         if primitive != expand(program):
             notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
-        axes, found = search_structures(primitive, rulebook, options, watch, notes)
+        axes, found = search_structures(primitive, rulebook, options, watch, work, notes)
     with watch.stage("structures"):
-        plans: list[Plan] = [*found.structures, *few_chains(found.chains)]
-        structures, small_rejected = verify_structures(plans, primitive, axes, options, watch)
+        plans: list[Plan] = [*found.structures, *found.chains]
+        structures, small_rejected = verify_structures(plans, primitive, axes, options, watch, work)
     with watch.stage("instantiate"):
-        ranked = instantiate(structures, primitive, axes, device, options, watch)
+        made = instantiate(structures, primitive, axes, device, options, watch, work, None if on_gpu else options.top)
+        ranked = [entry.ranked for entry in made if entry.ranked]
         finalists = diverse(ranked, options.top)
     tuned: dict[Graph, Tuned] = {}
     measurements: list[Record] = []
     if on_gpu:
         with watch.stage("tune"):
             written = Ranked(program, predict_us(primitive, device), proved=True, fused=False)
-            pool = [[written], *sorted(ranked, key=lambda entries: entries[0].predicted_us)]
-            tuned = tune_ranked(program, pool, options, tuning or Tuning(), measurements, watch)
+            pool = [(written,), *sorted(ranked, key=lambda entries: entries[0].predicted_us)]
+            tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
             finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists
     if axes is not None and not ranked:
         notes.append(why_nothing(found, structures))
     library = Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
-        verified, rejected = verify_finalists(program, [*finalists, library], options, watch)
+        verified, rejected = verify_finalists(program, [*finalists, library], options, watch, work)
     with watch.stage("compile"):
-        candidates = compile_verified(program, verified, tuned, options, watch)
+        candidates = compile_verified(program, verified, tuned, options, watch, work)
     device_name = "cpu"
     if on_gpu:
         with watch.stage("time"):
@@ -69,7 +93,7 @@ def optimize(
     candidates.sort(key=_rank)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
     report["search"]["candidates"] = len(finalists) + 1
-    report["search"]["instances"] = sum(map(len, ranked))
+    report["search"]["instances"] = sum(entry.count for entry in made)
     report["verify"]["accepted"] = len(verified)
     report["verify"]["rejected"] = rejected
     report["verify"]["structures_accepted"] = len(structures)

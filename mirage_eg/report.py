@@ -2,13 +2,16 @@
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from hashlib import sha256
 from importlib import metadata
 from typing import Any
 
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.instantiate import blocks_of
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import to_json
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate, Plan, Watch
 from mirage_eg.rulebook import Rulebook
@@ -29,6 +32,21 @@ def why_nothing(found: SearchResult, structures: Sequence[Plan]) -> str:
         f"no fused kernel was found: the {len(structures)} structures need tiles larger than a block can hold "
         "or none of their µGraphs passes the filters"
     )
+
+
+_FREE = {"jobs", "executor", "budget", "device"}  # options that change no result of a work item
+
+
+def identity(name: str, program: Graph, options: Options, rulebook: Rulebook) -> dict[str, Any]:
+    """What a run is of: runs with one identity have the same work items with the same results."""
+    chosen = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
+    return {
+        "program": name,
+        "graph": sha256(to_json(program).encode()).hexdigest(),
+        "options": chosen,
+        "theories": {theory.path: theory.sha256 for theory in rulebook.theories},
+        "versions": _versions(),
+    }
 
 
 def make_report(
@@ -66,7 +84,7 @@ def make_report(
             "visited": sum(record.visited for record in found.records),
             "pruned": pruned,
             "structures": len(found.structures),
-            "chains": len(found.chains),
+            "chains": sum(record.structures for record in found.records) - len(found.structures),
             "complete": all(record.complete for record in found.records),
             "seconds": found.seconds,
         },

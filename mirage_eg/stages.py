@@ -1,12 +1,13 @@
-"""The stages of a run that need no GPU: search, structures, instantiation, verification, compiling; each a plain function."""
+"""The stages of a run that need no GPU: search, structures, instantiation, verification, compiling; each a plain function.
 
-import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+What is done to many items alike goes through `work`: a function that gives a result for each item, which runs anywhere.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
-
-import loky
+from math import inf
+from time import perf_counter, time
 
 from mirage_eg.backends.compile import compile_source
 from mirage_eg.backends.emit import emit
@@ -20,21 +21,23 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
+from mirage_eg.oracle import oracle_builder
 from mirage_eg.prove import Prover
 from mirage_eg.results import Candidate, CompileRecord, Plan, Ranked, Watch
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.search import SearchLimits, SearchResult, search
-from mirage_eg.space import Chain
+from mirage_eg.search import SearchLimits, SearchResult, search, split_choices
 from mirage_eg.tune import Tuned
 from mirage_eg.verdict import FloatCheck, Verdict
 from mirage_eg.verify import Reference
+from mirage_eg.work import Work
 
 CHAINS_PER_SPLIT = 6
 
 
 def search_structures(
-    primitive: Graph, rulebook: Rulebook, options: Options, watch: Watch, notes: list[str]
+    primitive: Graph, rulebook: Rulebook, options: Options, watch: Watch, work: Work, notes: list[str]
 ) -> tuple[Axes | None, SearchResult]:
+    """The axes of the program and all structures found; of chains the smallest of each split. One work item a split."""
     try:
         axes = infer_axes(primitive)
         if len(primitive.outputs) > options.max_outputs:
@@ -42,46 +45,79 @@ def search_structures(
     except UnsupportedError as error:
         notes.append(f"no fused kernel was searched for: {error}; the result uses library kernels")
         return None, SearchResult((), (), (), 0.0)
+    begin = perf_counter()
+    until = None if options.budget is None else time() + options.budget
+    limits = SearchLimits(options.max_block_ops, max_kernels=options.max_kernels, max_outputs=options.max_outputs)
+    choices = split_choices(axes, limits)
+    states = structures = 0
 
-    def progress(done: int, total: int, structures: int) -> None:
-        watch.observer("search", done, total, f"{structures} structures")
+    def progress(done: int, result: SearchResult) -> None:
+        nonlocal states, structures
+        states += sum(record.visited for record in result.records)
+        structures += sum(record.structures for record in result.records)
+        watch.observer("search", done, len(choices), f"{states:,} states, {structures} structures")
 
-    limits = SearchLimits(options.max_block_ops, seconds=options.budget, max_kernels=options.max_kernels)
-    found = search(primitive, axes, rulebook, limits, on_progress=progress)
-    for record in found.records:
+    def is_final(result: SearchResult) -> bool:
+        return until is None or time() < until or all(record.complete for record in result.records)
+
+    found = work.run("search", _search_splits, (primitive, axes, rulebook, limits, until), choices, progress, is_final)
+    for record in (record for result in found for record in result.records):
         if not record.complete:
             notes.append(f"{record.split}: the search stopped after {record.visited:,} states, before its end")
         if record.saturation.stopped:
             notes.append(f"{record.split}: saturation {record.saturation.stopped}; the e-graph may prune too much")
-    return axes, found
+    return axes, SearchResult(
+        tuple(sorted((structure for result in found for structure in result.structures), key=lambda plan: plan.ops)),
+        tuple(sorted((chain for result in found for chain in result.chains), key=lambda plan: plan.ops)),
+        tuple(record for result in found for record in result.records),
+        perf_counter() - begin,
+    )
 
 
-def few_chains(chains: Sequence[Chain]) -> list[Chain]:
-    """The smallest chains of each split; larger ones of one split differ in where cheap ops stand."""
-    taken: Counter[Split] = Counter()
-    few = []
-    for chain in chains:
-        if taken[chain.split] < CHAINS_PER_SPLIT:
-            taken[chain.split] += 1
-            few.append(chain)
-    return few
+def _search_splits(
+    common: tuple[Graph, Axes, Rulebook, SearchLimits, float | None], choices: Sequence[Split]
+) -> Iterator[SearchResult]:
+    primitive, axes, rulebook, limits, until = common
+    with oracle_builder(rulebook) as build:
+        for split in choices:
+            left = None if until is None else max(0.0, until - time())
+            found = search(primitive, axes, rulebook, replace(limits, seconds=left), choices=(split,), build=build)
+            yield replace(found, chains=found.chains[:CHAINS_PER_SPLIT])  # larger ones differ in where cheap ops stand
 
 
 def verify_structures(
-    structures: Sequence[Plan], primitive: Graph, axes: Axes | None, options: Options, watch: Watch
+    structures: Sequence[Plan], primitive: Graph, axes: Axes | None, options: Options, watch: Watch, work: Work
 ) -> tuple[list[Plan], int]:
     """The structures whose small instance equals the program's in random fields."""
-    kept: list[Plan] = []
+    equal = 0
+
+    def progress(done: int, result: bool) -> None:
+        nonlocal equal
+        equal += result
+        watch.observer("structures", done, len(structures), f"{equal} equal")
+
+    common = (primitive, axes, options.draws, options.seed)
+    verdicts = work.run("structures", _check_structures, common, structures, progress)
+    kept = [structure for structure, is_equal in zip(structures, verdicts, strict=True) if is_equal]
+    return kept, len(structures) - len(kept)
+
+
+def _check_structures(common: tuple[Graph, Axes, int, int], structures: Sequence[Plan]) -> Iterator[bool]:
+    primitive, axes, draws, seed = common
     references: dict[Graph, Reference] = {}  # structures of one split and grid share their small program
-    for done, structure in enumerate(structures, 1):
-        assert axes is not None
+    for structure in structures:
         program, candidate = small_instance(structure, primitive, axes)
         if program not in references:
-            references[program] = Reference(program, draws=options.draws, seed=options.seed)
-        if references[program].check(candidate).equal:
-            kept.append(structure)
-        watch.observer("structures", done, len(structures), f"{len(kept)} equal")
-    return kept, len(structures) - len(kept)
+            references[program] = Reference(program, draws=draws, seed=seed)
+        yield references[program].check(candidate).equal
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """The µGraphs of one structure, cheapest first: as many as are asked for, of `count`."""
+
+    ranked: tuple[Ranked, ...]
+    count: int
 
 
 def instantiate(
@@ -91,22 +127,36 @@ def instantiate(
     device: Device,
     options: Options,
     watch: Watch,
-) -> list[list[Ranked]]:
-    """For each structure that has any, its µGraphs with the cheapest first."""
+    work: Work,
+    most: int | None = None,
+) -> list[Instances]:
+    """For each structure its µGraphs, the cheapest first, at most `most` of each."""
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
     warps = options.warps and (4 if 4 in options.warps else options.warps[0])  # until tuning
-    ranked = []
-    for done, structure in enumerate(structures, 1):
-        assert axes is not None
+    count, best = 0, inf
+
+    def progress(done: int, result: Instances) -> None:
+        nonlocal count, best
+        count += result.count
+        best = min([best, *(entry.predicted_us for entry in result.ranked[:1])])
+        watch.observer("instantiate", done, len(structures), f"{count} µGraphs" + (f", best {best:.1f} µs" if count else ""))
+
+    common = (primitive, axes, device, filters, warps, most)
+    return work.run("instantiate", _instantiate, common, structures, progress, lambda result: most is not None)
+
+
+def _instantiate(
+    common: tuple[Graph, Axes, Device, Filters, int | None, int | None], structures: Sequence[Plan]
+) -> Iterator[Instances]:
+    primitive, axes, device, filters, warps, most = common
+    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
+    for structure in structures:
         graphs: Iterable[Graph] = instances(structure, primitive, axes, limits, filters)
         if warps is not None:
             graphs = (with_warps(graph, warps) for graph in graphs)
         costed = [Ranked(graph, predict_us(graph, device), structure.proved, fused=True) for graph in graphs]
-        if costed:
-            ranked.append(sorted(costed, key=lambda entry: entry.predicted_us))
-        watch.observer("instantiate", done, len(structures), f"{sum(map(len, ranked))} µGraphs")
-    return ranked
+        costed.sort(key=lambda entry: entry.predicted_us)
+        yield Instances(tuple(costed[:most]), len(costed))
 
 
 def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
@@ -126,23 +176,39 @@ def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
 
 
 def verify_finalists(
-    program: Graph, finalists: Sequence[Ranked], options: Options, watch: Watch
+    program: Graph, finalists: Sequence[Ranked], options: Options, watch: Watch, work: Work
 ) -> tuple[list[tuple[Ranked, Verdict, FloatCheck]], int]:
     """Those that are equal in random fields, with what the packaged laws prove of them, and a float check of each."""
+
+    def verify() -> list[tuple[Verdict, FloatCheck | None]]:
+        return list(_verify_at_full_size(program, finalists, options, watch))
+
+    item = tuple((entry.graph, entry.proved) for entry in finalists)
+    kept = [
+        (entry, verdict, check)
+        for entry, (verdict, check) in zip(finalists, work.once("verify", item, verify), strict=True)
+        if check is not None
+    ]
+    return kept, len(finalists) - len(kept)
+
+
+def _verify_at_full_size(
+    program: Graph, finalists: Sequence[Ranked], options: Options, watch: Watch
+) -> Iterator[tuple[Verdict, FloatCheck | None]]:
+    """In this process alone: inputs of full size are large, and stand in memory once."""
     reference = Reference(program, draws=options.draws, seed=options.seed)
     prover = Prover(program)
-    kept = []
 
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         watch.observer("verify", done * len(finalists) // total, 2 * len(finalists), "fields")
 
     verdicts = reference.check_all([entry.graph for entry in finalists], progress)
+    equal = 0
     for done, (entry, (tested, _)) in enumerate(zip(finalists, verdicts, strict=True), len(finalists) + 1):
         verdict = with_proof(tested, f"candidate {done - len(finalists)}", entry.graph, prover, entry.proved)
-        if verdict.equal:
-            kept.append((entry, verdict, reference.float_check(entry.graph)))
-        watch.observer("verify", done, 2 * len(finalists), f"{len(kept)} equal")
-    return kept, len(finalists) - len(kept)
+        equal += verdict.equal
+        yield verdict, reference.float_check(entry.graph) if verdict.equal else None
+        watch.observer("verify", done, 2 * len(finalists), f"{equal} equal")
 
 
 def compile_verified(
@@ -151,48 +217,45 @@ def compile_verified(
     tuned: Mapping[Graph, Tuned],
     options: Options,
     watch: Watch,
+    work: Work,
 ) -> list[Candidate]:
-    """Emit as tuned and compile, in parallel processes where there is more than one core."""
+    """Emit as tuned and compile."""
     sources = [
         tuned[entry.graph].variant.source if entry.graph in tuned else emit(entry.graph, program=program)
         for entry, _, _ in verified
     ]
+    compiled = 0
+
+    def progress(done: int, record: CompileRecord) -> None:
+        nonlocal compiled
+        compiled += record.ok
+        watch.observer("compile", done, len(sources), f"{compiled} compiled")
+
+    records = work.run("compile", _compile_sources, options.target, sources, progress)
     candidates = []
-    results = _map(_compile_one, [(source, options.target) for source in sources], options.jobs or os.cpu_count() or 1)
-    for done, (record, source, (entry, verdict, check)) in enumerate(zip(results, sources, verified, strict=True), 1):
+    for record, source, (entry, verdict, check) in zip(records, sources, verified, strict=True):
         graph, measured = entry.graph, None
         if entry.graph in tuned:
             measured = tuned[entry.graph].us
             graph = with_warps(graph, tuned[entry.graph].variant.schedule.num_warps or ())
         proved = "proved" in verdict.known_by
         candidates.append(Candidate(graph, source, entry.predicted_us, measured, verdict, check, record, proved, entry.fused))
-        watch.observer("compile", done, len(sources), f"{sum(candidate.compile.ok for candidate in candidates)} compiled")
     return candidates
 
 
-def _map(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> Iterator[Any]:
-    """Map in fresh processes: a forked one would share the state of CUDA and of e-graphs, and multiprocessing's spawned one
-    would run the caller's script again."""
-    if jobs == 1 or len(items) <= 2:
-        yield from map(function, items)
-        return
-    with loky.ProcessPoolExecutor(min(jobs, len(items))) as executor:
-        yield from executor.map(function, items)
-
-
-def _compile_one(job: tuple[str, str]) -> CompileRecord:
-    source, target = job
-    kernels = tuple(compile_source(source, target))
-    errors = [kernel.error for kernel in kernels if not kernel.ok]
-    return CompileRecord(
-        target,
-        not errors,
-        _largest(kernel.shared_memory for kernel in kernels),
-        _largest(kernel.registers for kernel in kernels),
-        _largest(kernel.spills for kernel in kernels),
-        errors[0] if errors else None,
-        kernels,
-    )
+def _compile_sources(target: str, sources: Sequence[str]) -> Iterator[CompileRecord]:
+    for source in sources:
+        kernels = tuple(compile_source(source, target))
+        errors = [kernel.error for kernel in kernels if not kernel.ok]
+        yield CompileRecord(
+            target,
+            not errors,
+            _largest(kernel.shared_memory for kernel in kernels),
+            _largest(kernel.registers for kernel in kernels),
+            _largest(kernel.spills for kernel in kernels),
+            errors[0] if errors else None,
+            kernels,
+        )
 
 
 def _largest(values: Iterable[int | None]) -> int | None:

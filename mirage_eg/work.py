@@ -1,0 +1,61 @@
+"""Work items of a run: each is done once, wherever it runs, and never again when the run is resumed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_eg.checkpoint import Checkpoint, key_of
+from mirage_eg.executors import Function, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The workers of a run, and what it has on disk, if anything."""
+
+    workers: Workers
+    checkpoint: Checkpoint | None = None
+
+    def run(
+        self,
+        stage: str,
+        function: Function,
+        common: Any,
+        items: Sequence[Any],
+        on_done: Callable[[int, Any], None] | None = None,
+        keep: Callable[[Any], bool] = lambda result: True,
+    ) -> list[Any]:
+        """The result of each item, in their order.
+
+        `function(common, items)` gives results in the order of its items. `on_done(count, result)` hears of each as it is
+        finished; `keep` says whether a result is final and goes into the checkpoint.
+        """
+        results: list[Any] = [None] * len(items)
+        keys = [] if self.checkpoint is None else [key_of(stage, item) for item in items]
+        done = 0
+        open_ = list(range(len(items)))
+        if self.checkpoint is not None:
+            for position, key in enumerate(keys):
+                if key in self.checkpoint:
+                    results[position] = self.checkpoint.get(key)
+                    open_.remove(position)
+                    done += 1
+                    if on_done is not None:
+                        on_done(done, results[position])
+        for number, result in self.workers.run(stage, function, common, [items[i] for i in open_]):
+            position = open_[number]
+            results[position] = result
+            done += 1
+            if self.checkpoint is not None and keep(result):
+                self.checkpoint.put(keys[position], result)
+            if on_done is not None:
+                on_done(done, result)
+        return results
+
+    def once(self, stage: str, item: Any, compute: Callable[[], Any]) -> Any:
+        """What `compute` gives, which is one piece of work and runs here."""
+        if self.checkpoint is None:
+            return compute()
+        key = key_of(stage, item)
+        if key not in self.checkpoint:
+            self.checkpoint.put(key, compute())
+        return self.checkpoint.get(key)
