@@ -27,6 +27,11 @@ class Target:
     warp_size: int
     shared_memory: int  # bytes
 
+    @property
+    def name(self) -> str:
+        """As TARGETS and reports have it: sm_90, gfx942."""
+        return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)
+
 
 TARGETS = {
     "sm_90": Target("cuda", 90, 32, 232448),
@@ -102,30 +107,35 @@ def _check(target: str) -> None:
         raise OptionError(f"target: got {target!r}, wanted one of {', '.join(TARGETS)}")
 
 
-def compile_module(module: ModuleType, target: str, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
+def compile_module(module: ModuleType, target: str | Target, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
     """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
 
+    `target` names an architecture of TARGETS, or describes another one.
     Without `resources`, registers and spills are left unknown, which saves a process a kernel. Triton keeps what it compiled on
     disk, so that compiling the same program again, in any process, only reads it.
 
     Raises:
         OptionError: an unknown target.
     """
-    _check(target)
+    if isinstance(target, str):
+        _check(target)
+        target = TARGETS[target]
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
     signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
     return [_compile(module, name, types, target, resources) for name, types in signatures.items()]
 
 
-def _compile(module: ModuleType, name: str, types: tuple[str, ...], target: str, resources: bool) -> tuple[KernelCompile, Any]:
+def _compile(
+    module: ModuleType, name: str, types: tuple[str, ...], device: Target, resources: bool
+) -> tuple[KernelCompile, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.errors import TritonError
 
     started = time.perf_counter()
-    device = TARGETS[target]
+    target = device.name
     kernel = getattr(module, name)
     signature = dict(zip(kernel.arg_names, types, strict=True))
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}  # as torch and CuPy allocate

@@ -28,8 +28,9 @@ from mirage_eg.ir.shapes import Shape, text
 _TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
 _LARGEST_GRID = 2**31 - 1
 # What the file itself names or calls.
-_RESERVED = frozenset("torch triton tl run launch reference main X_ptr INPUTS BUFFERS SIGNATURES OPTIONS".split())
-_RESERVED |= frozenset("buffers shape dtype strides getattr".split())
+_TABLES = ("INPUTS", "BUFFERS", "SIGNATURES", "OPTIONS")
+_RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "reference", "main", "X_ptr")
+_LOCALS = ("buffers", "shape", "dtype", "strides", "getattr")  # of `run`
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
         )
     named = program or graph
     file = _Program(graph, schedule, _layouts(graph), list(graph.types))
-    file.taken |= {*_RESERVED, *HELPERS}
+    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
     returned = _write_run(file, inputs, outputs)

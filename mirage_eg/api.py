@@ -1,23 +1,26 @@
 """The public API: `superoptimize` a program and get µGraphs that can be written as Triton files and called on arrays."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any, overload
 
 import numpy as np
 
 from mirage_eg.backends.compile import loaded
+from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.backends.runtime import Program as RunningProgram
+from mirage_eg.backends.runtime_arrays import Layout, Library, library_of
+from mirage_eg.backends.runtime_calls import CudaGraph, call, capture
 from mirage_eg.files import write_atomically
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
-from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph import Graph, TensorType
 from mirage_eg.options import Options
 from mirage_eg.pipeline import Candidate, optimize
 
@@ -28,7 +31,7 @@ class MuGraph:
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
         self._resources = ExitStack()  # the imported source, until the µGraph is gone
-        self._module: ModuleType | None = None
+        self._runtime: RunningProgram | None = None
 
     @property
     def graph(self) -> Graph:
@@ -46,41 +49,96 @@ class MuGraph:
         write_atomically(target, self.source)
         return target
 
-    def __call__(self, *arrays: Any) -> Any:
-        """Run on NumPy arrays by the evaluator, as the kernels compute, or on CUDA torch tensors by Triton.
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """Run on CuPy arrays or CUDA torch tensors by Triton, on their library's current stream; on NumPy's by the evaluator.
 
-        Gives one array, or a tuple where the program has several outputs.
+        `out` is where the output goes, or a sequence where the program has several; without it they are new. Gives one array,
+        or a tuple where the program has several outputs. Can be captured in a CUDA graph once it has run.
 
         Raises:
-            GraphError: the number, shape or dtype of an argument is not the program's; the message names it.
+            GraphError: the number, library, shape, dtype, device or strides of an argument are not the program's; the message
+                names it.
         """
         names = self.graph.input_names
-        if len(arrays) != len(names):
-            raise GraphError(f"got {len(arrays)} arrays, wanted {len(names)}: {', '.join(names)}")
-        for name, array, wanted in zip(names, arrays, self.graph.input_types, strict=True):
-            if tuple(array.shape) != wanted.shape:
-                raise GraphError(f"argument {name}: got shape {tuple(array.shape)}, wanted {wanted.shape}")
-        if all(isinstance(array, np.ndarray) for array in arrays):
-            results = tuple(self._evaluate(arrays))
-        else:
-            outputs = self._load().run(*arrays)
-            results = outputs if isinstance(outputs, tuple) else (outputs,)
+        self._count("arrays", arrays, names)
+        library = library_of(arrays, [f"argument {name}" for name in names]) if arrays else None
+        buffers = self._buffers(out, library)
+        results = self._evaluate(arrays, buffers) if library is None else call(self._program(), arrays, library, buffers)
         return results[0] if len(results) == 1 else results
 
-    def _evaluate(self, arrays: Sequence[Any]) -> Iterator[Any]:
-        algebra = FloatAlgebra(np, DType.float32, rounds=True)
-        outputs = evaluate(self.graph, [array.astype(np.float32) for array in arrays], algebra)
-        for output, wanted in zip(outputs, self.graph.output_types, strict=True):
-            # NumPy has no bfloat16: such an output stays in float32, rounded.
-            yield output if wanted.dtype is DType.bfloat16 else output.astype(str(wanted.dtype))
+    def to_cuda_graph(self, *arrays: Any) -> CudaGraph:
+        """The kernels in a CUDA graph: an object with static `inputs` and `outputs`, and `replay()`, which copies nothing.
 
-    def _load(self) -> ModuleType:
-        if self._module is None:
-            self._module = self._resources.enter_context(loaded(self.source))
-        return self._module
+        The inputs are `arrays` themselves, or new ones (of torch if it is installed, else of CuPy) on the current device.
+
+        Raises:
+            GraphError: an argument that the program does not take; the message names it.
+        """
+        if not arrays:
+            return capture(self._program())
+        names = self.graph.input_names
+        self._count("arrays", arrays, names)
+        library = library_of(arrays, [f"argument {name}" for name in names])
+        if library is None:
+            raise GraphError(f"argument {names[0]}: got a NumPy array, wanted CuPy arrays or CUDA torch tensors")
+        return capture(self._program(), arrays, library)
+
+    def _count(self, what: str, given: Sequence[Any], names: Sequence[str]) -> None:
+        if len(given) != len(names):
+            raise GraphError(f"got {len(given)} {what}, wanted {len(names)}: {', '.join(names)}")
+
+    def _buffers(self, out: Any, library: Library | None) -> Sequence[Any] | None:
+        """`out` as a sequence of arrays of the arguments' library."""
+        if out is None:
+            return None
+        buffers = tuple(out) if isinstance(out, tuple | list) else (out,)
+        names = self.graph.output_names
+        self._count("buffers in out", buffers, names)
+        if library_of(buffers, [f"out {name}" for name in names]) is not library:
+            raise GraphError("out: got buffers of another array library than the arguments; wanted the same")
+        return buffers
+
+    def _evaluate(self, arrays: Sequence[Any], out: Sequence[Any] | None) -> tuple[Any, ...]:
+        for name, array, wanted in zip(self.graph.input_names, arrays, self.graph.input_types, strict=True):
+            _check_numpy(f"argument {name}", array, wanted)
+        wide = DType.float64 if any(type_.dtype is DType.float64 for type_ in self.graph.types) else DType.float32
+        algebra = FloatAlgebra(np, wide, rounds=True)
+        outputs = evaluate(self.graph, [array.astype(str(wide), copy=False) for array in arrays], algebra)
+        results = tuple(
+            output.astype(_numpy_dtype(wanted), copy=False)
+            for output, wanted in zip(outputs, self.graph.output_types, strict=True)
+        )
+        if out is None:
+            return results
+        for name, target, result, wanted in zip(self.graph.output_names, out, results, self.graph.output_types, strict=True):
+            _check_numpy(f"out {name}", target, wanted)
+            target[...] = result
+        return tuple(out)
+
+    def _program(self) -> RunningProgram:
+        if self._runtime is None:
+            outputs = [
+                Layout(name, type_.shape, str(type_.dtype), row_major(type_.shape))
+                for name, type_ in zip(self.graph.output_names, self.graph.output_types, strict=True)
+            ]
+            self._runtime = RunningProgram(self._resources.enter_context(loaded(self.source)), outputs)
+        return self._runtime
 
     def __str__(self) -> str:
         return str(self.graph)
+
+
+def _numpy_dtype(wanted: TensorType) -> str:
+    """NumPy has no bfloat16: such values are in float32, rounded."""
+    return "float32" if wanted.dtype is DType.bfloat16 else str(wanted.dtype)
+
+
+def _check_numpy(what: str, array: Any, wanted: TensorType) -> None:
+    if array.shape != wanted.shape:
+        raise GraphError(f"{what}: got shape {array.shape}, wanted {wanted.shape}")
+    if str(array.dtype) != _numpy_dtype(wanted):
+        held = " (NumPy's place for bfloat16)" if wanted.dtype is DType.bfloat16 else ""
+        raise GraphError(f"{what}: got {array.dtype}, wanted {_numpy_dtype(wanted)}{held}; convert it with .astype")
 
 
 class MuGraphs(Sequence[MuGraph]):

@@ -1,0 +1,388 @@
+"""Running an emitted program on the caller's arrays and stream, with as little between them and the GPU as Python allows.
+
+Kernels are compiled once a device; what they write between them is allocated once a stream. A call checks its arrays, notes
+their addresses and hands each kernel to the driver. Nothing is copied and nothing waits.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+from mirage_eg.backends.compile import Target, compile_module
+from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, torch_library
+from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, cuda_driver
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+
+_MOST_LANES = 16  # streams whose memory is kept
+_WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of a program: its name, its grid, the values that it takes."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
+
+    A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
+    """
+
+    inputs: tuple[Layout, ...]
+    buffers: tuple[Layout, ...]
+    launches: tuple[Launch, ...] | None
+    results: tuple[int, ...] | None
+
+    @property
+    def values(self) -> tuple[Layout, ...]:
+        """Inputs and buffers."""
+        return (*self.inputs, *self.buffers)
+
+    @property
+    def intermediates(self) -> tuple[int, ...]:
+        """The buffers that no caller sees; all that may be one, if it is not known what is returned."""
+        first = len(self.inputs)
+        returned = self.results or ()
+        return tuple(value for value in range(first, first + len(self.buffers)) if value not in returned)
+
+
+class _Noted:
+    """Stands where a kernel stood, and notes how it is launched."""
+
+    def __init__(self, name: str, notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
+        self._name, self._notes = name, notes
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def note(*values: int, **options: Any) -> None:
+            self._notes.append((self._name, grid, values))
+
+        return note
+
+
+def plan_of(module: ModuleType) -> Plan:
+    """Read an emitted program: its `launch` is called with the numbers of its values, and noted."""
+    inputs = tuple(Layout(name, *kind) for name, kind in module.INPUTS.items())
+    buffers = tuple(Layout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
+    launch = getattr(module, "launch", None)
+    if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
+        return Plan(inputs, buffers, None, None)
+    notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
+    kernels = {name: getattr(module, name) for name in module.SIGNATURES}
+    try:
+        for name in kernels:
+            setattr(module, name, _Noted(name, notes))
+        returned = launch(*range(len(inputs) + len(buffers)))
+    finally:
+        for name, kernel in kernels.items():
+            setattr(module, name, kernel)
+    results = returned if isinstance(returned, tuple) else (returned,)
+    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A kernel on a device."""
+
+    handle: int
+    threads: int
+    shared: int
+
+
+class _Lane:
+    """What the calls on one stream share: intermediates, and launches whose arguments are the addresses in `slots`."""
+
+    def __init__(self, plan: Plan, memory: dict[int, Any], library: Library) -> None:
+        self.lock = Lock()
+        self.memory = memory
+        self.slots = (ctypes.c_uint64 * (len(plan.values) + 1))()  # the last is the null of scratch memory
+        for value, array in memory.items():
+            self.slots[value] = library.place(array, plan.values[value].name).pointer
+        self.launches: list[tuple[Any, ...]] = []
+
+    def prepare(self, plan: Plan, functions: dict[str, _Function], stream: int) -> "_Lane":
+        """Fill `launches` with what the driver takes."""
+        for launch in plan.launches or ():
+            function = functions[launch.kernel]
+            parameters = _addresses(self.slots, launch.values)
+            self.launches.append((function.handle, *launch.grid, function.threads, function.shared, stream, parameters))
+        return self
+
+
+def _addresses(slots: "ctypes.Array[ctypes.c_uint64]", values: Sequence[int]) -> "ctypes.Array[ctypes.c_void_p]":
+    """The addresses of these slots, and of the last one, which is null, for the kernel's scratch memory."""
+    first, null = ctypes.addressof(slots), len(slots) - 1
+    places = (*values, *(null,) * SCRATCH_POINTERS)
+    return (ctypes.c_void_p * len(places))(*(first + ctypes.sizeof(ctypes.c_uint64) * place for place in places))
+
+
+class _Dispatch:
+    """Stands where a kernel stood in a program that calls torch between its kernels: launches on torch's current stream."""
+
+    def __init__(self, program: "Program", kernel: str) -> None:
+        self._program, self._kernel = program, kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*tensors: Any, **options: Any) -> None:  # the options have been used by the compiler
+            program, library = self._program, torch_library()
+            places = [library.place(tensor, "intermediate") for tensor in tensors]
+            device = places[0].device
+            assert device is not None
+            slots = (ctypes.c_uint64 * (len(places) + 1))(*(place.pointer for place in places), 0)
+            function = program.functions(device)[self._kernel]
+            stream, parameters = library.stream(device), _addresses(slots, range(len(places)))
+            x, y, z = grid
+            program.driver.launch(function.handle, x, y, z, function.threads, function.shared, stream, parameters)
+
+        return launch
+
+
+class Program:
+    """An emitted program that runs on GPU arrays; calls from several threads take turns on a stream."""
+
+    def __init__(self, module: ModuleType, outputs: Sequence[Layout], driver: Driver | None = None) -> None:
+        """`outputs` is what the program returns; its module is this program's own from now on."""
+        self.plan = plan_of(module)
+        self.outputs = (
+            tuple(
+                replace(layout, strides=self.plan.values[value].strides)
+                for layout, value in zip(outputs, self.plan.results or (), strict=True)
+            )
+            if self.plan.results
+            else tuple(outputs)
+        )
+        self.calls_torch = self.plan.launches is None
+        self._module = module
+        self._given_driver = driver
+        self._kernels = ModuleType("kernels")
+        self._loaded: dict[int, dict[str, _Function]] = {}
+        self._lanes: dict[tuple[str, int, int], _Lane] = {}
+        self._captured: list[_Lane] = []  # whose memory CUDA graphs use
+        self._escaping: frozenset[int] | None = None  # buffers that a program which calls torch returns
+        self._making = Lock()
+        if hasattr(module, "SIGNATURES"):
+            kernels = {name: getattr(module, name) for name in module.SIGNATURES}
+            self._kernels.__dict__.update(SIGNATURES=module.SIGNATURES, OPTIONS=module.OPTIONS, **kernels)
+            if self.calls_torch:
+                for name in kernels:
+                    setattr(module, name, _Dispatch(self, name))
+
+    @property
+    def has_own_outputs(self) -> bool:
+        """Whether each output is a buffer that kernels write: no argument, none twice, nothing of torch's."""
+        results = self.plan.results
+        return results is not None and len(set(results)) == len(results) and min(results) >= len(self.plan.inputs)
+
+    @property
+    def driver(self) -> Driver:
+        """The driver of this machine, unless another one was given."""
+        return self._given_driver or cuda_driver()
+
+    def functions(self, device: int) -> dict[str, _Function]:
+        """The kernels, compiled for a device and loaded there.
+
+        Raises:
+            UnsupportedError: a kernel that does not compile or does not fit there; the message says which and why.
+        """
+        found = self._loaded.get(device)
+        if found is not None:
+            return found
+        capability, shared = self.driver.describe(device)
+        made = {}
+        for record, kernel in compile_module(self._kernels, Target("cuda", capability, _WARP, shared), resources=False):
+            if not record.ok:
+                raise UnsupportedError(f"{record.kernel}: {record.error}")
+            metadata = kernel.metadata
+            handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
+            made[record.kernel] = _Function(handle, _WARP * metadata.num_warps, metadata.shared)
+        self._loaded[device] = made
+        return made
+
+    def __call__(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+        """The outputs for arrays of `library`, new ones or those of `out`, on the library's current stream.
+
+        Raises:
+            GraphError: an array that is not what the program takes; the message names it.
+        """
+        places, device = self._checked(arrays, library)
+        written = None if out is None else self._checked_out(out, library, places, device)
+        driver = self.driver
+        entered = driver.enter(device)
+        try:
+            stream = library.stream(device)
+            capturing = driver.capturing(stream)
+            if self.calls_torch:
+                results = self._run_library_calls(arrays, library, device, stream, capturing)
+            else:
+                results = self._launch(arrays, places, library, device, stream, capturing, out, written)
+            if out is None:
+                return results
+            for target, result in zip(out, results, strict=True):
+                if target is not result:
+                    library.copy(target, result)
+            return tuple(out)
+        finally:
+            if entered:
+                driver.leave()
+
+    def _launch(
+        self,
+        arrays: Sequence[Any],
+        places: Sequence[Place],
+        library: Library,
+        device: int,
+        stream: int,
+        capturing: bool,
+        out: Sequence[Any] | None,
+        written: Sequence[Place] | None,
+    ) -> tuple[Any, ...]:
+        plan, first = self.plan, len(arrays)
+        assert plan.results is not None
+        made: dict[int, Any] = {}
+        pointers: list[tuple[int, int]] = []
+        for number, value in enumerate(plan.results):
+            if value < first:
+                made[value] = arrays[value]
+            elif value not in made:
+                if out is not None and written is not None:
+                    made[value] = out[number]
+                    pointers.append((value, written[number].pointer))
+                else:
+                    made[value] = library.empty(plan.values[value], device)
+                    pointers.append((value, library.place(made[value], plan.values[value].name).pointer))
+        lane = self._lane(library, device, stream, capturing)
+        launch, slots = self.driver.launch, lane.slots
+        with lane.lock:
+            for value, place in enumerate(places):
+                slots[value] = place.pointer
+            for value, pointer in pointers:
+                slots[value] = pointer
+            for prepared in lane.launches:
+                launch(*prepared)
+        return tuple(made[value] for value in plan.results)
+
+    def _lane(self, library: Library, device: int, stream: int, capturing: bool) -> _Lane:
+        """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
+        key = (library.name, device, stream)
+        lane = None if capturing else self._lanes.get(key)
+        if lane is not None:
+            return lane
+        with self._making:
+            memory = {value: library.empty(self.plan.values[value], device) for value in self.plan.intermediates}
+            lane = _Lane(self.plan, memory, library).prepare(self.plan, self.functions(device), stream)
+            if not capturing:
+                lane = self._lanes.setdefault(key, lane)
+                if len(self._lanes) > _MOST_LANES:
+                    del self._lanes[next(iter(self._lanes))]
+            elif not library.keeps_captured:
+                self._captured.append(lane)
+        return lane
+
+    def _run_library_calls(
+        self, arrays: Sequence[Any], library: Library, device: int, stream: int, capturing: bool
+    ) -> tuple[Any, ...]:
+        """Run a program that calls torch between its kernels, or has none."""
+        if not hasattr(self._module, "launch"):
+            return _tuple(self._module.run(*arrays))
+        if hasattr(self._module, "SIGNATURES"):
+            self.functions(device)
+        first = len(arrays)
+        buffers = {first + i: layout for i, layout in enumerate(self.plan.buffers)}
+        if capturing or self._escaping is None:
+            made = {value: library.empty(layout, device) for value, layout in buffers.items()}
+            results = _tuple(self._module.launch(*arrays, *made.values()))
+            if not capturing:
+                returned = {library.storage(result) for result in results}
+                self._escaping = frozenset(value for value, array in made.items() if library.storage(array) in returned)
+            return results
+        key = (library.name, device, stream)
+        with self._making:
+            lane = self._lanes.get(key)
+            if lane is None:
+                inner = {value: library.empty(buffers[value], device) for value in buffers if value not in self._escaping}
+                lane = self._lanes[key] = _Lane(self.plan, inner, library)
+        made = {value: library.empty(buffers[value], device) for value in self._escaping}
+        with lane.lock:
+            return _tuple(self._module.launch(*arrays, *(lane.memory.get(value, made.get(value)) for value in buffers)))
+
+    def check(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> int:
+        """Refuse what the program does not take; gives the device."""
+        places, device = self._checked(arrays, library)
+        if out is not None:
+            self._checked_out(out, library, places, device)
+        return device
+
+    def _checked(self, arrays: Sequence[Any], library: Library) -> tuple[list[Place], int]:
+        places = []
+        for array, wanted in zip(arrays, self.plan.inputs, strict=True):
+            places.append(_check(library, array, wanted, f"argument {wanted.name}"))
+        device = places[0].device
+        for wanted, place in zip(self.plan.inputs, places, strict=True):
+            if place.device != device:
+                raise GraphError(
+                    f"argument {wanted.name}: got device {place.device}, but argument {self.plan.inputs[0].name} is on device "
+                    f"{device}; wanted all on one"
+                )
+        assert device is not None
+        return places, device
+
+    def _checked_out(self, out: Sequence[Any], library: Library, inputs: Sequence[Place], device: int) -> list[Place]:
+        """A buffer that lies over an argument or over another buffer would be read after it was written."""
+        places = []
+        taken = [(f"argument {kind.name}", kind, place) for kind, place in zip(self.plan.inputs, inputs, strict=True)]
+        for array, wanted in zip(out, self.outputs, strict=True):
+            what = f"out {wanted.name}"
+            place = _check(library, array, wanted, what)
+            if place.device != device:
+                raise GraphError(f"{what}: got device {place.device}, wanted device {device}, where the arguments are")
+            start, end = place.pointer, place.pointer + wanted.elements * DType(wanted.dtype).itemsize
+            for other, kind, there in taken:
+                if start < there.pointer + kind.elements * DType(kind.dtype).itemsize and there.pointer < end:
+                    raise GraphError(f"{what}: shares memory with {other}; wanted a buffer of its own")
+            taken.append((what, wanted, place))
+            places.append(place)
+        return places
+
+
+def _tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _check(library: Library, array: Any, wanted: Layout, what: str) -> Place:
+    place = library.place(array, what)
+    if tuple(place.shape) != wanted.shape:
+        raise GraphError(f"{what}: got shape {tuple(place.shape)}, wanted {wanted.shape}")
+    if place.dtype != wanted.dtype:
+        raise GraphError(f"{what}: got {place.dtype}, wanted {wanted.dtype}")
+    if place.device is None:
+        raise GraphError(f"{what}: got a {library.name} on the CPU, wanted one on a CUDA device (NumPy arrays run on the CPU)")
+    if tuple(place.strides) != wanted.strides and any(
+        have != want and extent > 1 for have, want, extent in zip(place.strides, wanted.strides, wanted.shape, strict=True)
+    ):
+        raise GraphError(f"{what}: got strides {tuple(place.strides)}, wanted {wanted.strides} (in elements); {_hint(wanted)}")
+    if place.pointer % ALIGNMENT:
+        raise GraphError(
+            f"{what}: its address is no multiple of {ALIGNMENT} bytes, as that of a slice may be; wanted an array that "
+            "starts where its memory does: copy it"
+        )
+    return place
+
+
+def _hint(wanted: Layout) -> str:
+    dense = [1]
+    for extent in reversed(wanted.shape[1:]):
+        dense.insert(0, dense[0] * extent)
+    if wanted.strides == tuple(dense):
+        return "make it contiguous first (torch: x.contiguous(), CuPy: cupy.ascontiguousarray(x))"
+    return "copy it into an array of these strides first (torch: torch.empty_strided)"
+
+
+__all__ = ["Launch", "Plan", "Program", "plan_of"]

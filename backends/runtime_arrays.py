@@ -1,0 +1,268 @@
+"""The two array libraries that µGraphs run on, CuPy and torch, by what launching needs of them.
+
+Neither is imported here: whoever brings an array has imported its library.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from mirage_eg.ir.errors import GraphError, MirageError
+from mirage_eg.ir.shapes import Shape
+
+ALIGNMENT = 16  # bytes, which compiled kernels count on
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What an emitted program says of an input or a buffer; strides in elements."""
+
+    name: str
+    shape: Shape
+    dtype: str
+    strides: Shape
+
+    @property
+    def elements(self) -> int:
+        """From the first to behind the last."""
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array is, and how; `device` is None for memory that no GPU has."""
+
+    device: int | None
+    shape: Sequence[int]
+    dtype: str
+    strides: Sequence[int]
+    pointer: int
+
+
+class Library(Protocol):
+    """An array library."""
+
+    name: str
+    keeps_captured: bool  # whether memory allocated while a CUDA graph is captured stays that graph's without our help
+
+    def place(self, array: Any, what: str) -> Place:
+        """Where the array called `what` is.
+
+        Raises:
+            GraphError: it cannot be passed to a kernel.
+        """
+
+    def device(self) -> int:
+        """The current device."""
+
+    def stream(self, device: int) -> int:
+        """The caller's current stream on the device."""
+
+    def empty(self, layout: Layout, device: int) -> Any:
+        """A new array."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy on the current stream."""
+
+    def storage(self, array: Any) -> int:
+        """The address of the memory that the array is a view of."""
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        """What `run` returns when a CUDA graph of it is captured, and what replays that graph on the current stream."""
+
+
+class Torch:
+    """torch tensors."""
+
+    name = "torch tensor"
+    keeps_captured = True
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._names = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64")}
+        self._grad_enabled = torch.is_grad_enabled
+
+    def place(self, array: Any, what: str) -> Place:
+        """A tensor that wants a gradient is refused: kernels have none."""
+        if array.requires_grad and self._grad_enabled():
+            raise GraphError(f"{what}: the tensor requires a gradient, which a µGraph has not; call under torch.no_grad()")
+        if array.layout is not self._torch.strided:
+            raise GraphError(f"{what}: got a tensor of layout {array.layout}, wanted a strided one; use .to_dense()")
+        dtype = self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
+        if not array.is_cuda:
+            return Place(None, array.shape, dtype, array.stride(), 0)
+        return Place(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
+
+    def device(self) -> int:
+        """torch's."""
+        return int(self._torch.cuda.current_device())
+
+    def stream(self, device: int) -> int:
+        """torch's current stream."""
+        return int(self._torch.cuda.current_stream(device).cuda_stream)
+
+    def empty(self, layout: Layout, device: int) -> Any:
+        """From torch's caching allocator."""
+        dtype = getattr(self._torch, layout.dtype)
+        return self._torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=self._torch.device("cuda", device))
+
+    def copy(self, target: Any, source: Any) -> None:
+        """`copy_`."""
+        target.copy_(source)
+
+    def storage(self, array: Any) -> int:
+        """Of its untyped storage."""
+        return int(array.untyped_storage().data_ptr())
+
+    def on_stream(self, stream: int, device: int) -> AbstractContextManager[Any]:
+        """Make another library's stream torch's current one."""
+        cuda = self._torch.cuda
+        made = cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
+        context: AbstractContextManager[Any] = cuda.stream(made)
+        return context
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        """By torch.cuda.CUDAGraph, whose pool holds what is allocated meanwhile."""
+        torch = self._torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            captured = run()
+        return captured, graph.replay
+
+
+class Cupy:
+    """CuPy arrays."""
+
+    name = "CuPy array"
+    keeps_captured = False
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+
+    def place(self, array: Any, what: str) -> Place:
+        """CuPy's strides are in bytes."""
+        size = array.itemsize
+        return Place(array.data.device_id, array.shape, str(array.dtype), [s // size for s in array.strides], array.data.ptr)
+
+    def device(self) -> int:
+        """CuPy's."""
+        return int(self._cupy.cuda.runtime.getDevice())
+
+    def stream(self, device: int) -> int:
+        """CuPy's current stream."""
+        return int(self._cupy.cuda.get_current_stream(device).ptr)
+
+    def empty(self, layout: Layout, device: int) -> Any:
+        """From CuPy's pool."""
+        cupy = self._cupy
+        if layout.dtype == "bfloat16":
+            raise GraphError(f"{layout.name} is bfloat16, which CuPy has not; call with torch tensors")
+        with cupy.cuda.Device(device):
+            memory = cupy.empty(layout.elements, dtype=layout.dtype)
+            strides = tuple(stride * memory.itemsize for stride in layout.strides)
+            return cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data, strides=strides)
+
+    def copy(self, target: Any, source: Any) -> None:
+        """By assignment."""
+        target[...] = source
+
+    def storage(self, array: Any) -> int:
+        """Of the block from its pool."""
+        return int(array.data.mem.ptr)
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        """On a stream of its own, which only the capture uses."""
+        cuda = self._cupy.cuda
+        with cuda.Device(device), cuda.Stream(non_blocking=True) as stream:
+            stream.begin_capture()
+            try:
+                captured = run()
+            finally:
+                graph = stream.end_capture()
+
+        def replay() -> None:
+            graph.launch(cuda.get_current_stream())
+
+        return captured, replay
+
+    def to_torch(self, arrays: Sequence[Any]) -> list[Any]:
+        """Tensors on the same memory."""
+        import torch
+
+        return [torch.as_tensor(array, device=torch.device("cuda", array.data.device_id)) for array in arrays]
+
+    def from_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        """Arrays on the same memory."""
+        return [self._cupy.asarray(tensor) for tensor in tensors]
+
+
+@cache
+def torch_library() -> Torch:
+    """Torch; it is imported if it is not yet there."""
+    return Torch()
+
+
+@cache
+def cupy_library() -> Cupy:
+    """CuPy; it is imported if it is not yet there."""
+    return Cupy()
+
+
+def _kind(array: Any) -> str:
+    """`torch`, `cupy`, `numpy`, or nothing of these."""
+    for module, type_ in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
+        present = sys.modules.get(module)
+        if present is not None and isinstance(array, getattr(present, type_)):
+            return module
+    return ""
+
+
+_SPOKEN = {"torch": "a torch tensor", "cupy": "a CuPy array", "numpy": "a NumPy array"}
+
+
+def library_of(arrays: Sequence[Any], names: Sequence[str]) -> Library | None:
+    """The library that all arrays are of; None for NumPy's.
+
+    Raises:
+        GraphError: one that is of none, or of another than the first; the message names it.
+    """
+    kinds = [_kind(array) for array in arrays]
+    for name, array, kind in zip(names, arrays, kinds, strict=True):
+        if not kind:
+            raise GraphError(f"{name}: got {type(array).__name__}, wanted {', '.join(_SPOKEN.values())}")
+        if kind != kinds[0]:
+            raise GraphError(
+                f"{name}: got {_SPOKEN[kind]}, but {names[0]} is {_SPOKEN[kinds[0]]}; wanted all of one "
+                "library (NumPy's run on the CPU)"
+            )
+    match kinds[0]:
+        case "torch":
+            return torch_library()
+        case "cupy":
+            return cupy_library()
+        case _:
+            return None
+
+
+def any_library() -> Library:
+    """Torch if it is installed, else CuPy.
+
+    Raises:
+        MirageError: neither is there.
+    """
+    for make in (torch_library, cupy_library):
+        try:
+            return make()
+        except ImportError:
+            continue
+    raise MirageError("neither torch nor CuPy is installed; install one of them, say pip install cupy-cuda12x")
+
+
+__all__ = ["ALIGNMENT", "Cupy", "Layout", "Library", "Place", "Torch", "any_library", "library_of", "torch_library"]

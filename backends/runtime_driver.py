@@ -1,0 +1,161 @@
+"""The CUDA driver, as far as launching needs it: compiled kernels become functions of a GPU, functions are put on streams.
+
+Called directly, through ctypes: Triton's own launcher needs torch in the process (before 3.9) or knows only the default stream
+without it. A kernel that Triton compiles takes its pointers, then two of scratch memory, which our kernels do not use.
+"""
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
+from functools import cache
+from typing import Any, Protocol
+
+from mirage_eg.ir.errors import MirageError
+
+SCRATCH_POINTERS = 2  # behind the arguments of a kernel
+_SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DEFAULT_SHARED = 48 << 10  # what a block may have without asking
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
+    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
+}
+
+
+class Driver(Protocol):
+    """What runs compiled kernels; functions, streams and contexts are handles, devices are counted as CUDA counts them."""
+
+    def describe(self, device: int) -> tuple[int, int]:
+        """The compute capability (90 for 9.0), and the bytes of shared memory that a block may have."""
+
+    def load(self, device: int, name: str, image: bytes, shared: int) -> int:
+        """The function of a compiled kernel on a device."""
+
+    def enter(self, device: int) -> bool:
+        """Make the device's context current; gives whether `leave` must be called."""
+
+    def leave(self) -> None:
+        """Make that context current which was so before."""
+
+    def capturing(self, stream: int) -> bool:
+        """Whether what is launched on the stream goes into a CUDA graph."""
+
+    def launch(
+        self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+    ) -> None:
+        """Put a kernel on a stream; `parameters` are the addresses of its arguments."""
+
+
+class CudaDriver:
+    """libcuda; its handles live as long as the process."""
+
+    def __init__(self) -> None:
+        try:
+            library = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            raise MirageError("no NVIDIA driver (libcuda.so.1) on this machine; NumPy arrays run on the CPU") from None
+        self._functions = {name: getattr(library, name) for name in _SIGNATURES}
+        for name, types in _SIGNATURES.items():
+            self._functions[name].argtypes = types
+        self._launch = self._functions["cuLaunchKernel"]
+        self._current = self._functions["cuCtxGetCurrent"]
+        self._capturing = self._functions["cuStreamIsCapturing"]
+        self._contexts: dict[int, int] = {}
+        self._call("cuInit", 0)
+
+    def describe(self, device: int) -> tuple[int, int]:
+        """By the driver's attributes."""
+        number, values = self._device(device), []
+        for attribute in (_MAJOR, _MINOR, _SHARED_OPTIN):
+            value = c_int()
+            self._call("cuDeviceGetAttribute", byref(value), attribute, number)
+            values.append(value.value)
+        major, minor, shared = values
+        return 10 * major + minor, shared
+
+    def load(self, device: int, name: str, image: bytes, shared: int) -> int:
+        """Into the primary context of the device, which torch and CuPy use."""
+        module, function = c_void_p(), c_void_p()
+        entered = self.enter(device)
+        try:
+            self._call("cuModuleLoadData", byref(module), image)
+            self._call("cuModuleGetFunction", byref(function), module, name.encode())
+            if shared > _DEFAULT_SHARED:
+                self._call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared)
+        finally:
+            if entered:
+                self.leave()
+        assert function.value is not None
+        return function.value
+
+    def enter(self, device: int) -> bool:
+        """Push the device's primary context, unless it is the current one."""
+        context = self._contexts.get(device)
+        if context is None:
+            retained = c_void_p()
+            self._call("cuDevicePrimaryCtxRetain", byref(retained), self._device(device))
+            assert retained.value is not None
+            context = self._contexts[device] = retained.value
+        current = c_void_p()
+        self._check("cuCtxGetCurrent", self._current(byref(current)))
+        if current.value == context:
+            return False
+        self._call("cuCtxPushCurrent_v2", context)
+        return True
+
+    def leave(self) -> None:
+        """Pop it."""
+        self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
+
+    def capturing(self, stream: int) -> bool:
+        """The default stream is never captured."""
+        if stream == 0:
+            return False
+        status = c_int()
+        self._check("cuStreamIsCapturing", self._capturing(stream, byref(status)))
+        return status.value != 0
+
+    def launch(
+        self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+    ) -> None:
+        """Blocks are rows of threads."""
+        status = self._launch(function, x, y, z, threads, 1, 1, shared, stream, parameters, None)
+        if status:
+            self._check("cuLaunchKernel", status)
+
+    def _device(self, device: int) -> int:
+        number = c_int()
+        self._call("cuDeviceGet", byref(number), device)
+        return number.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._check(name, self._functions[name](*arguments))
+
+    def _check(self, name: str, status: int) -> None:
+        if status:
+            text = c_char_p()
+            self._functions["cuGetErrorString"](status, byref(text))
+            raise MirageError(f"the CUDA driver: {name}: {(text.value or b'unknown error').decode()} (error {status})")
+
+
+@cache
+def cuda_driver() -> CudaDriver:
+    """The driver of this machine.
+
+    Raises:
+        MirageError: there is none.
+    """
+    return CudaDriver()
+
+
+__all__ = ["SCRATCH_POINTERS", "CudaDriver", "Driver", "cuda_driver"]

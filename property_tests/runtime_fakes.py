@@ -1,0 +1,114 @@
+"""A GPU that is not there: arrays that are addresses, a driver that notes what it is told. For tests of the runtime."""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from mirage_eg.backends.emit_address import row_major
+from mirage_eg.backends.runtime import Program
+from mirage_eg.backends.runtime_arrays import Layout, Place
+from mirage_eg.ir.shapes import Shape
+
+_addresses = count(1 << 20, 1 << 20)
+
+
+@dataclass
+class FakeArray:
+    """An array of no library; `pointer` is an address that nothing lies at."""
+
+    shape: Shape
+    dtype: str
+    strides: Shape
+    device: int | None = 0
+    pointer: int = field(default_factory=lambda: next(_addresses))
+
+
+@dataclass
+class FakeLibrary:
+    """An array library whose current stream the test chooses."""
+
+    current: int = 7
+    name: str = "fake array"
+    keeps_captured: bool = False
+    made: list[FakeArray] = field(default_factory=list)
+    copies: list[tuple[FakeArray, FakeArray]] = field(default_factory=list)
+
+    def place(self, array: FakeArray, what: str) -> Place:
+        return Place(array.device, array.shape, array.dtype, array.strides, array.pointer)
+
+    def device(self) -> int:
+        return 0
+
+    def stream(self, device: int) -> int:
+        return self.current
+
+    def empty(self, layout: Layout, device: int) -> FakeArray:
+        self.made.append(FakeArray(layout.shape, layout.dtype, layout.strides, device))
+        return self.made[-1]
+
+    def copy(self, target: FakeArray, source: FakeArray) -> None:
+        self.copies.append((target, source))
+
+    def storage(self, array: FakeArray) -> int:
+        return array.pointer
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        return run(), lambda: None
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What the driver was told, with the values of the arguments."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    shared: int
+    stream: int
+    arguments: tuple[int, ...]
+
+
+@dataclass
+class FakeDriver:
+    """A driver of H100s; kernels are numbered as they are loaded. `arity` is read from the number of parameters."""
+
+    captures: frozenset[int] = frozenset()
+    loaded: list[tuple[int, str, bytes, int]] = field(default_factory=list)
+    launched: list[Launched] = field(default_factory=list)
+    inside: int = 0
+
+    def describe(self, device: int) -> tuple[int, int]:
+        return 90, 232448
+
+    def load(self, device: int, name: str, image: bytes, shared: int) -> int:
+        self.loaded.append((device, name, image, shared))
+        return len(self.loaded) - 1
+
+    def enter(self, device: int) -> bool:
+        self.inside += 1
+        return True
+
+    def leave(self) -> None:
+        self.inside -= 1
+
+    def capturing(self, stream: int) -> bool:
+        return stream in self.captures
+
+    def launch(
+        self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+    ) -> None:
+        assert self.inside
+        values = tuple(ctypes.c_uint64.from_address(address).value for address in parameters)
+        self.launched.append(Launched(self.loaded[function][1], (x, y, z), threads, shared, stream, values))
+
+
+def layouts(names: tuple[str, ...], types: Any) -> list[Layout]:
+    """Row-major ones."""
+    return [Layout(name, kind.shape, str(kind.dtype), row_major(kind.shape)) for name, kind in zip(names, types, strict=True)]
+
+
+def arrays_for(program: Program) -> list[FakeArray]:
+    """Arguments as the program wants them."""
+    return [FakeArray(kind.shape, kind.dtype, kind.strides) for kind in program.plan.inputs]
