@@ -6,6 +6,7 @@ Results go to stdout, progress to stderr and only if that is a terminal. Bad inp
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from mirage_eg import __version__, cli_bench, cli_rules
 from mirage_eg.backends.compile import TARGETS
+from mirage_eg.checkpoint import NAME, holds_results
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -54,6 +56,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         job = app(standalone_mode=False)
         sys.exit(job() if callable(job) else job)
@@ -63,11 +66,21 @@ def main() -> NoReturn:
         _fail(str(error))
     except MemoryError:
         _fail("out of memory: the graph is too large for this machine")
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
+    except Terminated as stop:
+        _fail(str(stop) or "terminated", 143)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        _fail(str(stop) or "interrupted", 130)
     except BrokenPipeError:  # the reader of stdout has left; keep Python from complaining when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: like Ctrl-C, but for the exit code."""
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
@@ -101,7 +114,16 @@ def optimize(
     max_kernels: Annotated[int, typer.Option(help="Most block graphs in a µGraph; more than two find nothing more yet.")] = 2,
     target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = "sm_90",
     device: Annotated[str, typer.Option(help=f"Where to time: {', '.join(DEVICES)}.")] = "auto",
-    jobs: Annotated[int | None, typer.Option(help="Processes to use; one a core where not given.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Local processes to use where the work is worth it; one a core where not given.", show_default=False),
+    ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Run on Dask instead: dask://HOST:PORT, or dask for a cluster of its own.", show_default=False
+        ),
+    ] = None,
     rules: Annotated[list[str] | None, typer.Option(metavar="PATH", help="More rules: a file or folder.")] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="THEORY", help="A packaged theory to leave out.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the search after this time.")] = None,
@@ -109,12 +131,22 @@ def optimize(
     draws: DrawsOption = 2,
     config: Annotated[str | None, typer.Option(help=f"Accepted, restricts nothing: {', '.join(CONFIGS)}.")] = None,
     seed: SeedOption = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what an interrupted run has left in the folder.")
+    ] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
     as_json: JsonOption = False,
 ) -> Job:
-    """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best."""
+    """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best.
+
+    Results go to DIR/PROGRAM/: report.json, best.json, best.py, candidates/, and checkpoint.jsonl with every finished piece of
+    work. Ctrl-C and SIGTERM (exit codes 130, 143) lose nothing of it: the same command with --resume ends as if it had not been
+    interrupted. Neither --jobs nor --executor changes the result.
+    """
 
     def job() -> int:
+        if executor is not None and jobs is not None:
+            raise OptionError("got --jobs and --executor, wanted one of them: a cluster has its own number of workers")
         options = Options(
             batch=batch,
             domain=domain,
@@ -124,6 +156,7 @@ def optimize(
             target=target,
             device=device,
             jobs=jobs,
+            executor=executor,
             rules=tuple(rules or ()),
             without=tuple(without or ()),
             budget=budget,
@@ -137,8 +170,14 @@ def optimize(
         check_writable(folder)
         from mirage_eg.pipeline import optimize as run
 
-        with progress() as observer:
-            result = run(name, graph, options, observer)
+        checkpoint = folder / NAME
+        try:
+            with progress() as observer:
+                result = run(name, graph, options, observer, checkpoint=checkpoint, resume=resume)
+        except KeyboardInterrupt as stop:
+            if holds_results(checkpoint):
+                stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
+            raise
         report = _write(result, folder)
         if as_json:
             print(json_line(report))

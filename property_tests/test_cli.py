@@ -355,7 +355,10 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     """A pipeline in the place of the real one, which gives the program back `top` times; collects the options of its runs."""
     runs: list[Options] = []
 
-    def optimize(name: str, program: Graph, options: Options, observer: "Observer") -> Result:
+    def optimize(
+        name: str, program: Graph, options: Options, observer: "Observer", checkpoint: Path, resume: bool, **more: object
+    ) -> Result:
+        assert (checkpoint.name, resume) == ("checkpoint.jsonl", False)
         runs.append(options)
         observer("search", 1, None, "working")
         observer("search", 2, 2, "done")
@@ -420,7 +423,7 @@ def test_a_program_that_prints_does_not_spoil_the_json(
 def test_a_failure_of_the_pipeline_writes_nothing(
     pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(name: str, program: Graph, options: Options, observer: "Observer") -> Result:
+    def fail(*arguments: object, **more: object) -> Result:
         raise RuleError("my.egg:3: Unbound symbol z")
 
     monkeypatch.setattr(sys.modules["mirage_eg.pipeline"], "optimize", fail)
