@@ -159,7 +159,8 @@ class Combiner:
             return
         found = 0
         least = max(self.needed.bit_count(), *(self.sets[options[0]][0] for options in choices))
-        for size in range(least, self.max_ops + 1):
+        most_ops = min(self.max_ops, sum(self.sets[options[-1]][0] for options in choices))
+        for size in range(least, most_ops + 1):
             for combination in self._join(choices, size, (0, 0, 0, 0), ()):
                 if found == most or self.budget.is_spent():
                     self.complete_to = min(self.complete_to, size - 1)

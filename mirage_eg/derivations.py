@@ -170,7 +170,7 @@ def _above(
 ) -> tuple[int, ...]:
     """For each value the bits of what every block adds that makes a goal of it: results, and their other operands."""
     everything = (1 << max(bits, default=0).bit_length()) - 1
-    above = [0 if i in ends else everything for i in range(len(bits))]
+    above = [everything if i in useful and i not in ends else 0 for i in range(len(bits))]
     changed = True
     while changed:
         changed = False
@@ -205,4 +205,4 @@ def _paths(values: Sequence[Value], makers: Sequence[Sequence[Derivation]], ends
                         path[operand] = path[i] + 1
                         nearer.append(operand)
         frontier = nearer
-    return tuple(path)
+    return tuple(length if length < FAR else 0 for length in path)

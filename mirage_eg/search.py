@@ -145,10 +145,14 @@ class _Run:
         """Whether no limit of states, structures or time ended the search."""
         return self.complete_to >= self.limits.max_block_ops
 
+    @property
+    def _whole(self) -> range:
+        """The inputs that may be loaded whole."""
+        return range(len(self.program.inputs) if self.limits.max_whole else 0)
+
     def structures(self) -> Iterator[Structure]:
         """The structures of one kernel, smallest first."""
-        whole = range(len(self.program.inputs)) if self.limits.max_whole else ()
-        space = Space(*self.context, whole, index=self.index)
+        space = Space(*self.context, self._whole, index=self.index)
         closure = close(space, self.pruned)
         goals = _outputs(space, closure)
         combiner = self._combiner(space, closure, goals, self.limits.max_block_ops)
@@ -158,7 +162,7 @@ class _Run:
     def chains(self) -> list[Chain]:
         """First kernels that end in partial results, each with every last kernel that makes the outputs of them."""
         limits = self.limits
-        first_space = Space(*self.context, stage=Stage.FIRST, index=self.index)
+        first_space = Space(*self.context, self._whole, stage=Stage.FIRST, index=self.index)
         first_closure = close(first_space, self.pruned)
         partials = sorted({value[:2] for value in first_closure.values if _is_partial(first_space, value)})
         last_space = Space(*self.context, stage=Stage.LAST, partials=partials, index=self.index)
