@@ -131,6 +131,9 @@ def optimize(
     draws: DrawsOption = 2,
     config: Annotated[str | None, typer.Option(help=f"Accepted, restricts nothing: {', '.join(CONFIGS)}.")] = None,
     seed: SeedOption = 0,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Run even if the result of an earlier run is on disk, and keep none.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an interrupted run has left in the folder.")
     ] = False,
@@ -160,6 +163,7 @@ def optimize(
             rules=tuple(rules or ()),
             without=tuple(without or ()),
             budget=budget,
+            cache=not no_cache,
             top=top,
             draws=draws,
             config=config,
@@ -270,6 +274,8 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
         table.add_row(str(rank), *(Text(cell) for cell in _cells(candidate)))
     out = console()
     out.print(table)
+    if report["cache"] == "hit":
+        out.print(f"cache: hit, computed {report['computed']}; --no-cache runs again", highlight=False)
     for note in report.get("notes", ()):
         out.print(note, soft_wrap=True, highlight=False, markup=False)
     out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)

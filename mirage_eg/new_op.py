@@ -66,6 +66,11 @@ def register_op(
 _REGISTERED: set[str] = set()
 
 
+def registered() -> frozenset[str]:
+    """The ops from outside."""
+    return frozenset(_REGISTERED)
+
+
 def _table(rows: Mapping[str, Any]) -> dict[str, Any]:
     """A table that is read-only to everyone else."""
     return cast(dict[str, Any], rows)

@@ -30,7 +30,8 @@ class Options:
     loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and restricts nothing
     here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones, after those that
     MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `budget` is in seconds; `jobs` local processes, None
-    is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. Lists are taken for tuples.
+    is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With `cache`, a finished
+    result is kept on disk and found again. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -49,6 +50,7 @@ class Options:
     jobs: int | None = None
     executor: Executor | str | None = None
     budget: float | None = None
+    cache: bool = True
     rules: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     griddims: tuple[Map, ...] | None = None
@@ -65,6 +67,8 @@ class Options:
         if self.jobs is not None:
             _check_int("jobs", self.jobs, 1)
         check_executor(self.executor)
+        if not isinstance(self.cache, bool):
+            raise OptionError(f"cache: got {self.cache!r}, wanted True or False")
         _check_int("seed", self.seed, 0)
         _check_choice("domain", self.domain, DOMAINS)
         _check_choice("target", self.target, TARGETS)

@@ -3,6 +3,7 @@
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import device_for
@@ -10,6 +11,7 @@ from mirage_eg.executors import Workers
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.new_op import registered
 from mirage_eg.options import Options
 from mirage_eg.report import identity, make_report, why_nothing
 from mirage_eg.results import Candidate, CompileRecord, Observer, Plan, Ranked, Result, Watch
@@ -40,16 +42,30 @@ def optimize(
 
     Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
     there is a GPU. What is found on the way is kept in the file `checkpoint`; with `resume` the run goes on with what is there.
+
+    A result that the cache on disk has is given back at once, and a finished one goes there; not so with a `tuning` of one's own
+    or with ops from outside, of which the cache knows nothing. The report says `cache`: hit, miss or off.
     """
-    uses_gpu(options)  # refuses before any work
+    on_gpu = uses_gpu(options)  # refuses before any work
     watch = Watch(observer or (lambda stage, done, total, text: None))
     rulebook = load_rules(options.domain, options.rules, options.without)
+    run = identity(name, program, options, rulebook)
+    cache = cache_at_hand() if options.cache and tuning is None and not registered() else None
+    key = key_of(run, on_gpu=on_gpu, budget=options.budget)
+    if cache is not None and not resume and (found := cache.find(key)) is not None:
+        return reported(found.result, name, "hit", found.computed)
     with ExitStack() as stack:
         kept = None
         if checkpoint is not None:
-            kept = stack.enter_context(closing(Checkpoint(checkpoint, identity(name, program, options, rulebook), resume)))
+            kept = stack.enter_context(closing(Checkpoint(checkpoint, run, resume)))
         work = Work(stack.enter_context(Workers(options.executor, options.jobs)), kept)
-        return _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work)
+        result = _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work)
+    if cache is None:
+        return reported(result, name, "off")
+    computed = now()
+    if options.budget is None or result.report["search"]["complete"]:  # what the clock cut may be better next time
+        cache.keep(key, result, computed)
+    return reported(result, name, "miss", computed)
 
 
 def _optimize(

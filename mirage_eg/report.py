@@ -34,7 +34,7 @@ def why_nothing(found: SearchResult, structures: Sequence[Plan]) -> str:
     )
 
 
-_FREE = {"jobs", "executor", "budget", "device"}  # options that change no result of a work item
+_FREE = {"jobs", "executor", "budget", "device", "cache"}  # options that change no result of a work item
 
 
 def identity(name: str, program: Graph, options: Options, rulebook: Rulebook) -> dict[str, Any]:
