@@ -36,8 +36,8 @@ class Axes:
         return "[" + ", ".join("·".join(self.names[axis] for axis in dim) or "1" for dim in self.dims[value]) + "]"
 
 
-def infer_axes(graph: Graph) -> Axes:
-    """The axes of a kernel graph of primitive ops.
+def infer_axes(graph: Graph, *, repeats: bool = False) -> Axes:
+    """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
@@ -52,7 +52,7 @@ def infer_axes(graph: Graph) -> Axes:
             dims.append(inference.infer(item, [dims[i] for i in item.operands], shape))
         except _CannotUnifyError as error:
             raise UnsupportedError(f"node {position}: {item.op}: {error}") from None
-    return inference.finish(dims)
+    return inference.finish(dims, repeats)
 
 
 class _CannotUnifyError(Exception):
@@ -156,14 +156,14 @@ class _Inference:
             case _:
                 raise _CannotUnifyError("its axes cannot be inferred (it cuts or joins extents)")
 
-    def finish(self, dims: Sequence[Dims]) -> Axes:
+    def finish(self, dims: Sequence[Dims], repeats: bool) -> Axes:
         found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]
         order = list(dict.fromkeys(atom for value in found for dim in value for atom in dim))
         number = {atom: axis for axis, atom in enumerate(order)}
         renamed = tuple(tuple(tuple(number[atom] for atom in dim) for dim in value) for value in found)
         for value, value_dims in enumerate(renamed):
             flat = [axis for dim in value_dims for axis in dim]
-            if len(flat) != len(set(flat)):
+            if len(flat) != len(set(flat)) and not repeats:
                 raise UnsupportedError(f"value %{value} has one axis in two dims; use a second input for the renamed view")
         reduced = frozenset(number[atom] for reduced in self.reduced for atom in self.leaves([reduced]))
         return Axes(tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order), renamed, reduced)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from egglog import bindings
 
 from mirage_eg.expression import Constant, Expression, Term
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.rulebook import OWN_RULESET, Rulebook, Theory
+from mirage_eg.rulebook import OWN_RULESET, Rulebook
 from mirage_eg.worker import Worker
 
 if TYPE_CHECKING:
@@ -109,11 +108,10 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
     """
     limits = limits or Limits()
     if rulebook.packaged:
-        egraph = rulebook.new_egraph()  # declaring the laws takes longer than saturating: once for all targets
 
         def build(target: Expression) -> Oracle:
             _check_declared(rulebook, target)
-            return _saturate_target(egraph, rulebook.domain, target, limits)
+            return _saturate_target(rulebook.new_egraph(), rulebook.domain, target, limits)
 
         yield build
         return
@@ -190,21 +188,15 @@ def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: fr
 
 
 def saturate_again(rulebook: Rulebook, target: Expression, limits: Limits, note: Note) -> Oracle:
-    """In a worker: the same with a kept e-graph; `note` hears of every iteration."""
-    return _saturate_target(_keep_egraph(rulebook.theories), rulebook.domain, target, limits, note)
-
-
-@lru_cache(maxsize=1)
-def _keep_egraph(theories: tuple[Theory, ...]) -> bindings.EGraph:
-    return Rulebook("", theories, {}).new_egraph()
+    """In a worker: the same; `note` hears of every iteration."""
+    return _saturate_target(rulebook.new_egraph(), rulebook.domain, target, limits, note)
 
 
 def _saturate_target(
     egraph: bindings.EGraph, domain: str, target: Expression, limits: Limits, note: Note | None = None
 ) -> Oracle:
-    """Leaves the e-graph as it was."""
+    """In a fresh e-graph: one that was pushed and popped confuses sets of parts (egglog 13.2), and laws fire wrongly."""
     start = perf_counter()
-    egraph.run_program(bindings.Push(1))
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, target)
     iterations, stopped, growth, matches = _saturate(egraph, limits, start, note)
@@ -218,7 +210,6 @@ def _saturate_target(
         return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1], UNUSED) for term in terms)
 
     inputs, outputs = classes(target.inputs), classes(target.outputs)
-    egraph.run_program(bindings.Pop(_SPAN, 1))
     saturation = Saturation(
         nodes=growth[-1],
         classes=len(set(table.values())),

@@ -142,7 +142,8 @@ class _Block:
         [value] = self.checker.append(item)
         self.nodes.append(item)
         self.layouts.append(layout)
-        self.tiles.append({axis: extent for i in item.operands for axis, extent in self.tiles[i].items()})
+        extents = {axis: self.tiles[i][axis] for i in item.operands for dim in self.layouts[i] for axis in dim}
+        self.tiles.append(extents)
         return value
 
     def build(self, stores: Sequence[_Store]) -> Graph:

@@ -29,6 +29,40 @@ def drop_shifts(program: Graph) -> Graph:
     return program
 
 
+def shifted_values(program: Graph) -> frozenset[int]:
+    """The values that vary with a shift of some exponential's argument that no output can tell; they may be out of range.
+
+    A kernel that computes the exponential takes the maximum off and puts it back into what it makes of these (DESIGN §10); so
+    they are not for other kernels to read.
+    """
+    found: set[int] = set()
+    for item, values in program.numbered():
+        if item.op == "exp":
+            degrees = _invariant_degrees(program, values[0])
+            found.update(value for value, degree in degrees.items() if degree)
+    return frozenset(found)
+
+
+def _invariant_degrees(program: Graph, exponential: int) -> dict[int, int]:
+    """The degree of every value in a factor on `exponential` that is constant along what is reduced; empty if outputs tell.
+
+    Axes are left alone here: a shift that varies along a reduced dim would not pass, one that does not always does.
+    """
+    degrees: dict[int, int] = {}
+    for item, values in program.numbered():
+        operands = [degrees[i] for i in item.operands]
+        if item.op == "output":
+            if operands[0]:
+                return {}
+            continue
+        for value in values:
+            degree = 1 if value == exponential else _degree(item, operands, None, frozenset())
+            if degree is None:
+                return {}
+            degrees[value] = degree
+    return degrees
+
+
 @dataclass(frozen=True, slots=True)
 class _Shifted:
     """exp(x − m) where m is the maximum of x over some dim, all as values."""
@@ -66,7 +100,7 @@ def _cancels(program: Graph, axes: Axes, exponential: int, rows: frozenset[int])
     return True
 
 
-def _degree(item: Node, operands: list[int], axes: Axes, rows: frozenset[int]) -> int | None:
+def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[int]) -> int | None:
     if not any(operands):
         return 0
     match item.op:
@@ -81,10 +115,10 @@ def _degree(item: Node, operands: list[int], axes: Axes, rows: frozenset[int]) -
         case "square":
             return 2 * operands[0]
         case "sum" | "mean":
-            reduced = axes.dims[item.operands[0]][item["dim"]]
+            reduced = axes.dims[item.operands[0]][item["dim"]] if axes else ()
             return operands[0] if rows.isdisjoint(reduced) else None
         case "matmul":
-            contracted = axes.dims[item.operands[0]][-1]
+            contracted = axes.dims[item.operands[0]][-1] if axes else ()
             return sum(operands) if rows.isdisjoint(contracted) else None
         case _:
             return operands[0] if OPS[item.op].kind is Kind.REARRANGEMENT else None

@@ -1,0 +1,254 @@
+"""Where a program may be cut into kernels: its segments, each the ops of one kernel (or of a chain that shares a split).
+
+A plan is made from the program's outputs backwards. A state is the set of values still *needed*; a segment computes some of them
+from others, which are needed in turn. So a cheap value may be computed in two segments, and one segment may have several outputs.
+
+What is not offered, since nothing is lost by it or no block graph could hold it: a cut in front of an elementwise op that is the
+only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential leave; more
+ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.shifts import shifted_values
+
+Needed = frozenset[int]  # values
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """How far segments reach."""
+
+    max_ops: int = 16
+    max_outputs: int = 3
+    long_axis: int = 1024  # a longer reduction is walked by the loop or spread over the grid
+    max_cones: int = 400  # segments that end in one op, smallest first
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Some ops of a program: positions of its nodes, the values that it reads and those that it leaves."""
+
+    nodes: frozenset[int]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def segment_program(program: Graph, segment: Segment, apart: bool = False) -> Graph:
+    """The segment as a program of its own; `apart`: every use of an input is an input of its own, in order of use.
+
+    The inputs of the program keep their strides. Names are by place, so that equal segments are equal graphs.
+    """
+    makers = [item for item, values in program.numbered() for _ in values]
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+
+    def read(value: int) -> int:
+        kind = program.types[value]
+        strides = makers[value].get("strides") if makers[value].op == "input" else None
+        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}", strides=strides))
+        return len(nodes) - 1
+
+    body = [(item, values) for position, (item, values) in enumerate(program.numbered()) if position in segment.nodes]
+    uses = [i for item, _ in body for i in item.operands if i in segment.inputs] if apart else segment.inputs
+    read_at = [read(value) for value in uses]
+    if not apart:
+        place.update(zip(uses, read_at, strict=True))
+    fresh = iter(read_at)
+    count = len(nodes)
+    for item, values in body:
+        operands = tuple(next(fresh) if apart and i in segment.inputs else place[i] for i in item.operands)
+        nodes.append(Node(item.op, operands, item.attributes))
+        for value in values:
+            place[value] = count
+            count += 1
+    nodes += [node("output", place[value], name=f"out{number}") for number, value in enumerate(segment.outputs)]
+    return Graph(tuple(nodes))
+
+
+def uses_apart(program: Graph, segment: Segment) -> tuple[int, ...]:
+    """The values behind the inputs of `segment_program(…, apart=True)`."""
+    items = list(program.nodes)
+    return tuple(i for position in sorted(segment.nodes) for i in items[position].operands if i in segment.inputs)
+
+
+def is_barrier(item: Node) -> bool:
+    """Whether the axes of an op cannot be inferred: it is a kernel of its own."""
+    return OPS[item.op].kind is Kind.GRAPH or item.op in ("concat", "split")
+
+
+class Segmenter:
+    """The segments of a program of primitive ops."""
+
+    def __init__(self, program: Graph, limits: SegmentLimits | None = None) -> None:
+        self.program, self.limits = program, limits or SegmentLimits()
+        self.items = list(program.nodes)
+        self.makers: list[int] = []  # of every value the position of its node
+        self.values: list[range] = []  # of every node
+        self.level: list[int] = []  # of every node: the longest way from an input
+        for position, (item, values) in enumerate(program.numbered()):
+            self.values.append(values)
+            self.level.append(1 + max((self.level[self.makers[i]] for i in item.operands), default=-1))
+            self.makers += [position] * len(values)
+        self.readers: list[list[int]] = [[] for _ in self.makers]
+        for position, item in enumerate(self.items):
+            for operand in item.operands:
+                self.readers[operand].append(position)
+        self.unsafe = shifted_values(program)
+        self.reduced, self.sizes = _reductions(program)
+        self._cones: dict[int, list[frozenset[int]]] = {}
+
+    @cached_property
+    def start(self) -> Needed:
+        """What the program's outputs need."""
+        return self._needed(operand for item in self.program.outputs for operand in item.operands)
+
+    def choices(self, needed: Needed, alone: bool = False) -> Iterator[tuple[Segment, Needed]]:
+        """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
+        root = max(needed, key=lambda value: (self.level[self.makers[value]], value))
+        seen = set()
+        cones = self.cones(self.makers[root])
+        for cone in cones[:1] if alone else cones:
+            for nodes in self._with_siblings(cone, needed - {root}):
+                outputs = tuple(sorted(value for value in needed if self.makers[value] in nodes))
+                segment = Segment(nodes, self._inputs(nodes), outputs)
+                if len(outputs) <= self.limits.max_outputs and segment not in seen and self.unsafe.isdisjoint(segment.inputs):
+                    seen.add(segment)
+                    yield segment, needed.difference(outputs) | self._needed(segment.inputs)
+
+    def _with_siblings(self, cone: frozenset[int], needed: Needed) -> Iterator[frozenset[int]]:
+        """The cone alone, and with other needed values that read what it reads or computes."""
+        yield cone
+        joined = [joining for value in sorted(needed) if (joining := self._joining(cone, value))]
+        for count in range(1, self.limits.max_outputs):
+            for chosen in combinations(joined, count):
+                nodes = cone.union(*chosen)
+                if self._admissible(nodes):
+                    yield nodes
+
+    def _joining(self, cone: frozenset[int], value: int) -> frozenset[int]:
+        """The ops between `value` and what the cone reads or computes; empty if there is nothing in common."""
+        common = {made for position in cone for made in self.values[position]}
+        common.update(i for i in self._inputs(cone) if not self._is_weight(i))
+        nodes: set[int] = set()
+        touched = False
+        frontier = [value]
+        while frontier:
+            value = frontier.pop()
+            if value in common:
+                touched = True
+            elif self.items[self.makers[value]].op != "input" and self.makers[value] not in nodes:
+                if len(nodes) >= self.limits.max_ops or is_barrier(self.items[self.makers[value]]):
+                    return frozenset()
+                nodes.add(self.makers[value])
+                frontier += self.items[self.makers[value]].operands
+        return frozenset(nodes) if touched else frozenset()
+
+    def _is_weight(self, value: int) -> bool:
+        """Whether a value is a program input that one op alone reads."""
+        return self.items[self.makers[value]].op == "input" and len(self.readers[value]) == 1
+
+    def cones(self, root: int) -> list[frozenset[int]]:
+        """The segments whose last op is `root`, smallest first: each is grown by the makers of what another one reads."""
+        if root not in self._cones:
+            first = self._closed(frozenset({root}))
+            found = {first: None}
+            frontier = [] if is_barrier(self.items[root]) else [first]
+            for cone in frontier:
+                if len(found) >= self.limits.max_cones:
+                    break
+                for value in self._inputs(cone):
+                    maker = self.makers[self._behind(value)]
+                    if self.items[maker].op == "input" or is_barrier(self.items[maker]):
+                        continue
+                    grown = self._closed(cone | {maker} | self._views(value))
+                    if grown not in found and self._admissible(grown):
+                        found[grown] = None
+                        frontier.append(grown)
+            self._cones[root] = list(found)
+        return self._cones[root]
+
+    def _closed(self, nodes: frozenset[int]) -> frozenset[int]:
+        """With the makers that must not be cut off: of an operand with this elementwise reader alone, and views other than
+        reshapes (reading along other strides costs nothing inside a kernel)."""
+        while True:
+            more = set()
+            for position in nodes:
+                item = self.items[position]
+                for operand in item.operands:
+                    maker = self.items[self.makers[operand]]
+                    unary = OPS[item.op].kind is Kind.ELEMENTWISE and len(set(item.operands)) == 1
+                    if maker.op == "input" or is_barrier(maker) or self.makers[operand] in nodes:
+                        continue
+                    if (unary and len(self.readers[operand]) == 1) or self._is_strided_view(maker):
+                        more.add(self.makers[operand])
+            if not more:
+                return nodes
+            grown = nodes | more
+            if not self._admissible(grown):
+                return nodes
+            nodes = grown
+
+    def _is_strided_view(self, item: Node) -> bool:
+        return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "split")
+
+    def _views(self, value: int) -> frozenset[int]:
+        """The reshapes on top of the node behind a value."""
+        views = set()
+        while self.items[self.makers[value]].op == "reshape":
+            views.add(self.makers[value])
+            value = self.items[self.makers[value]].operands[0]
+        return frozenset(views)
+
+    def _needed(self, values: Iterator[int] | Sequence[int]) -> Needed:
+        """The values to compute for these: reshapes are views of what they reshape, inputs are there."""
+        behind = map(self._behind, values)
+        return frozenset(value for value in behind if self.items[self.makers[value]].op != "input")
+
+    def _behind(self, value: int) -> int:
+        """The value that reshapes show."""
+        while self.items[self.makers[value]].op == "reshape":
+            value = self.items[self.makers[value]].operands[0]
+        return value
+
+    def _inputs(self, nodes: frozenset[int]) -> tuple[int, ...]:
+        read = {i for position in nodes for i in self.items[position].operands if self.makers[i] not in nodes}
+        return tuple(sorted(read))
+
+    def _admissible(self, nodes: frozenset[int]) -> bool:
+        ops = sum(OPS[self.items[position].op].kind is not Kind.REARRANGEMENT for position in nodes)
+        return ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
+
+    def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:
+        """The long products of axes over which a segment reduces."""
+        reduced = {self.reduced[position] for position in nodes if position in self.reduced}
+        return {axes for axes in reduced if prod(self.sizes[axis] for axis in axes) > self.limits.long_axis}
+
+
+def _reductions(program: Graph) -> tuple[dict[int, frozenset[int]], tuple[int, ...]]:
+    """For each op that reduces, by position, the axes that it does; and the sizes of all axes.
+
+    What a barrier makes is taken for an input.
+    """
+    nodes = [
+        node("input", shape=program.types[values[0]].shape, dtype=str(program.types[values[0]].dtype)) if is_barrier(item) else item
+        for item, values in program.numbered()
+    ]
+    axes = infer_axes(Graph(tuple(nodes)), repeats=True)
+    reduced = {}
+    for position, item in enumerate(nodes):
+        match OPS[item.op].kind:
+            case Kind.REDUCTION:
+                reduced[position] = frozenset(axes.dims[item.operands[0]][item["dim"]])
+            case Kind.MATMUL:
+                reduced[position] = frozenset(axes.dims[item.operands[0]][-1])
+            case _:
+                continue
+    return reduced, axes.sizes
