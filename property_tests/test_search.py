@@ -8,10 +8,12 @@ import pytest
 
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.expression import express, splits, spread_splits
 from mirage_eg.instantiate import instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.oracle import build_oracle, oracle_builder
 from mirage_eg.rulebook import DOMAINS, load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.space import Structure
@@ -139,3 +141,31 @@ def test_the_same_search_gives_the_same_structures_in_the_same_order() -> None:
 
 def test_too_few_ops_find_nothing() -> None:
     assert not found("rmsnorm", "indexed", 4)[2].structures
+
+
+def test_an_oracle_does_not_depend_on_those_built_before_it() -> None:
+    program = expand(WORKLOADS["qknorm"](1))
+    axes, rules = infer_axes(program), load_rules("indexed")
+    targets = [express(program, axes, split, "indexed") for split in (*splits(axes), *spread_splits(axes))]
+    with oracle_builder(rules) as build:
+        for target in targets:
+            one, alone = build(target), build_oracle(rules, target)
+            assert (one.saturation.nodes, one.saturation.classes) == (alone.saturation.nodes, alone.saturation.classes)
+
+
+@pytest.mark.parametrize("name", ["qknorm", "mha", "mqa"])
+def test_attention_is_found_with_its_keys_in_a_loop_and_split_over_the_grid(name: str) -> None:
+    _, axes, result = found(name, max_block_ops=16)
+    [keys] = [axis for axis in axes.reduced if axes.sizes[axis] == 4096]
+    norms = Counter(square=2, mean=2, sqrt=2) if name == "qknorm" else Counter[str]()
+    flash = Counter(matmul=2, exp=1, sum=1, accum_sum=2, scale=1) + norms  # both products, and the row sums, in one loop
+    assert any(s.split.looped == keys and shapes(s) - Counter(div=3, mul=3) == flash for s in result.structures)
+    decoding = [c for c in result.chains if c.split.spread == keys and shapes(c.last) == Counter(sum=2, div=1)]
+    assert any(shapes(c.first) - Counter(div=2, mul=2) == flash - Counter(accum_sum=2) for c in decoding)
+    assert any(shapes(c.first) - Counter(div=2, mul=2) == flash for c in decoding if c.split.looped == keys)
+
+
+def test_attention_is_found_as_flash_decoding() -> None:
+    _, axes, result = found("gqa")
+    chains = [c for c in result.chains if axes.sizes[c.split.spread or 0] == 4096]
+    assert any(shapes(c.first)["exp"] == 1 and shapes(c.last) == Counter(sum=2, div=1) for c in chains)
