@@ -9,11 +9,12 @@ The inner loop works on plain ints: sets of values, derivations, limited loads a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 from mirage_eg.derivations import Derivations
+from mirage_eg.space import Note
 
 # Ops, bits of values, bits of derivations (abstract domain: of partial block graphs), bits of optional loads; an optional load
 # is a value with a derivation too, only that it costs no op.
@@ -22,8 +23,6 @@ Combination = tuple[Sets, tuple[int, ...]]  # with the partial block graphs of i
 
 BOUNDS = frozenset({"leads nowhere", "forced ops", "ops left"})
 """The bounds that can be switched off."""
-
-Note = Callable[[str, str, tuple[int, ...]], None]  # hears of a candidate: its fate, op, the classes of its operands
 
 
 @dataclass(slots=True)

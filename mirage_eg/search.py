@@ -4,20 +4,19 @@ A structure is one block graph up to its extents. For each split: saturate, find
 derive each (`derivations`), combine the derivations to block graphs, smallest first (`combine`), and write them down.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from mirage_eg.combine import BOUNDS, Budget, Combination, Combiner, Note
+from mirage_eg.combine import BOUNDS, Budget, Combination, Combiner
 from mirage_eg.derivations import Closure, Derivations, close, walk_back
 from mirage_eg.expression import Split, express, splits, spread_splits
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import Build, Limits, Oracle, Saturation, oracle_builder
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.space import LOOP, Chain, Index, Space, Stage, Step, Structure, Value
+from mirage_eg.space import LOOP, Chain, Deaths, Index, Note, Space, Stage, Step, Structure, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,8 @@ class _Run:
         self.limits, self.note, self.indexed = limits, note, domain == "indexed"
         self.index = Index(context[-1])
         self.budget = Budget(limits.max_states, deadline)
-        self.pruned: Counter[str] = Counter()
+        self.pruned = Deaths()
+        self.pruned.note = note
         self.visited = 0
         self.complete_to = limits.max_block_ops
 
@@ -195,6 +195,9 @@ class _Run:
     ) -> Combiner:
         """All partial block graphs of a space; `alternatives`: a result need not have an output for each goal."""
         graph = walk_back(closure, goals, self.limits.bounds, self.pruned)
+        if self.note is not None:
+            for item in sorted(set(closure.derivations).difference(graph.derivations), key=str):
+                self.note("leads nowhere", item.op, tuple(closure.values[i][0] for i in item.operands))
         needed = 0
         for bits in () if alternatives else graph.needed:
             needed |= bits

@@ -8,7 +8,7 @@ round is not a matter of structure.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
@@ -219,13 +219,13 @@ class Space:
                 if (parent_ := self.reduce(name, class_, constants)) is not None:
                     yield op, operands, (), (axis,), (parent_, axes ^ bit, phase)
                 else:
-                    pruned["query"] += 1
+                    _dies(pruned, "query", op, (class_,))
             if phase == LOOP and self.split.looped is not None and not axes & self.tile:
                 loop = self.parts[self.split.looped].loop
                 if (parent_ := self.reduce(name, class_, loop)) is not None:
                     yield f"accum_{op}", operands, (), (), (parent_, axes, EPILOGUE)
                 else:
-                    pruned["query"] += 1
+                    _dies(pruned, "query", f"accum_{op}", (class_,))
 
     def follow_two(self, i: int, j: int, left: Value, right: Value, pruned: Counter[str]) -> Iterator[Item]:
         phases = left[2], right[2]
@@ -238,7 +238,7 @@ class Space:
         forward = self.binary.get((left[0], right[0]), ())
         backward = self.binary.get((right[0], left[0]), ()) if left[0] != right[0] else ()
         if not forward and not backward:
-            pruned["query"] += 1
+            _dies(pruned, "query", "any op", (left[0], right[0]))
             return
         if self.fits_program(axes):
             for op, parent in forward:
@@ -253,7 +253,7 @@ class Space:
                     if not OPS[op].commutative:
                         yield op, (j, i), (), (), (parent, axes, phase)
         else:
-            pruned["axes"] += 1
+            _dies(pruned, "axes", (*forward, *backward)[0][0], (left[0], right[0]))
         product = next((parent for op, parent in (*forward, *backward) if op == "mul"), None)
         if product is not None and i != j:
             yield from self._contract(i, j, left, right, product, phase, pruned)
@@ -271,11 +271,26 @@ class Space:
                 parent = self.reduce("Sum", product, constants)
                 axes = (left[1] | right[1]) & ~sum(bit for _, bit, _ in chosen)
                 if parent is None:
-                    pruned["query"] += 1
+                    _dies(pruned, "query", "matmul", (left[0], right[0]))
                 elif self.fits_program(axes):
                     yield "matmul", (i, j), (), tuple(axis for axis, _, _ in chosen), (parent, axes, phase)
                 else:
-                    pruned["axes"] += 1
+                    _dies(pruned, "axes", "matmul", (left[0], right[0]))
+
+
+Note = Callable[[str, str, tuple[int, ...]], None]  # hears of a candidate: its fate, op, the classes of its operands
+
+
+class Deaths(Counter[str]):
+    """Candidates that died, counted by what they died of; `note` hears of each."""
+
+    note: Note | None = None
+
+
+def _dies(pruned: Counter[str], fate: str, op: str, classes: tuple[int, ...]) -> None:
+    pruned[fate] += 1
+    if isinstance(pruned, Deaths) and pruned.note is not None:
+        pruned.note(fate, op, classes)
 
 
 def distances(space: Space) -> dict[int, int]:
