@@ -14,7 +14,6 @@ from typing import Any
 from mirage_eg.backends.compile import Target, compile_module
 from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, torch_library
 from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, cuda_driver
-from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 
 _MOST_LANES = 16  # streams whose memory is kept
@@ -160,6 +159,10 @@ class Program:
             else tuple(outputs)
         )
         self.calls_torch = self.plan.launches is None
+        known = (*self.plan.inputs, *self.outputs)
+        first = len(self.plan.inputs)
+        self._called = [f"{'argument' if i < first else 'out'} {layout.name}" for i, layout in enumerate(known)]
+        self._sizes = [layout.nbytes for layout in known]
         self._module = module
         self._given_driver = driver
         self._kernels = ModuleType("kernels")
@@ -321,33 +324,34 @@ class Program:
         return device
 
     def _checked(self, arrays: Sequence[Any], library: Library) -> tuple[list[Place], int]:
-        places = []
-        for array, wanted in zip(arrays, self.plan.inputs, strict=True):
-            places.append(_check(library, array, wanted, f"argument {wanted.name}"))
-        device = places[0].device
-        for wanted, place in zip(self.plan.inputs, places, strict=True):
-            if place.device != device:
+        places: list[Place] = []
+        for array, wanted, what in zip(arrays, self.plan.inputs, self._called, strict=False):
+            place = _check(library, array, wanted, what)
+            if places and place.device != places[0].device:
+                first = places[0].device
                 raise GraphError(
-                    f"argument {wanted.name}: got device {place.device}, but argument {self.plan.inputs[0].name} is on device "
-                    f"{device}; wanted all on one"
+                    f"{what}: got device {place.device}, but {self._called[0]} is on device {first}; wanted all on one"
                 )
+            places.append(place)
+        device = places[0].device
         assert device is not None
         return places, device
 
     def _checked_out(self, out: Sequence[Any], library: Library, inputs: Sequence[Place], device: int) -> list[Place]:
         """A buffer that lies over an argument or over another buffer would be read after it was written."""
-        places = []
-        taken = [(f"argument {kind.name}", kind, place) for kind, place in zip(self.plan.inputs, inputs, strict=True)]
-        for array, wanted in zip(out, self.outputs, strict=True):
-            what = f"out {wanted.name}"
+        places: list[Place] = []
+        spans = [(place.pointer, place.pointer + size) for place, size in zip(inputs, self._sizes, strict=False)]
+        for number, (array, wanted) in enumerate(zip(out, self.outputs, strict=True)):
+            what = self._called[len(inputs) + number]
             place = _check(library, array, wanted, what)
             if place.device != device:
                 raise GraphError(f"{what}: got device {place.device}, wanted device {device}, where the arguments are")
-            start, end = place.pointer, place.pointer + wanted.elements * DType(wanted.dtype).itemsize
-            for other, kind, there in taken:
-                if start < there.pointer + kind.elements * DType(kind.dtype).itemsize and there.pointer < end:
-                    raise GraphError(f"{what}: shares memory with {other}; wanted a buffer of its own")
-            taken.append((what, wanted, place))
+            start = place.pointer
+            end = start + self._sizes[len(inputs) + number]
+            for other, (first, behind) in enumerate(spans):
+                if start < behind and first < end:
+                    raise GraphError(f"{what}: shares memory with {self._called[other]}; wanted a buffer of its own")
+            spans.append((start, end))
             places.append(place)
         return places
 
@@ -358,17 +362,18 @@ def _tuple(results: Any) -> tuple[Any, ...]:
 
 def _check(library: Library, array: Any, wanted: Layout, what: str) -> Place:
     place = library.place(array, what)
-    if tuple(place.shape) != wanted.shape:
-        raise GraphError(f"{what}: got shape {tuple(place.shape)}, wanted {wanted.shape}")
-    if place.dtype != wanted.dtype:
-        raise GraphError(f"{what}: got {place.dtype}, wanted {wanted.dtype}")
-    if place.device is None:
+    device, shape, dtype, strides, pointer = place
+    if shape != wanted.shape:
+        raise GraphError(f"{what}: got shape {tuple(shape)}, wanted {wanted.shape}")
+    if dtype != wanted.dtype:
+        raise GraphError(f"{what}: got {dtype}, wanted {wanted.dtype}")
+    if device is None:
         raise GraphError(f"{what}: got a {library.name} on the CPU, wanted one on a CUDA device (NumPy arrays run on the CPU)")
-    if tuple(place.strides) != wanted.strides and any(
-        have != want and extent > 1 for have, want, extent in zip(place.strides, wanted.strides, wanted.shape, strict=True)
+    if strides != wanted.strides and any(
+        have != want and extent > 1 for have, want, extent in zip(strides, wanted.strides, wanted.shape, strict=True)
     ):
-        raise GraphError(f"{what}: got strides {tuple(place.strides)}, wanted {wanted.strides} (in elements); {_hint(wanted)}")
-    if place.pointer % ALIGNMENT:
+        raise GraphError(f"{what}: got strides {tuple(strides)}, wanted {wanted.strides} (in elements); {_hint(wanted)}")
+    if pointer % ALIGNMENT:
         raise GraphError(
             f"{what}: its address is no multiple of {ALIGNMENT} bytes, as that of a slice may be; wanted an array that "
             "starts where its memory does: copy it"

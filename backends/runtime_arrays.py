@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.shapes import Shape
 
@@ -30,15 +31,19 @@ class Layout:
         """From the first to behind the last."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
+    @property
+    def nbytes(self) -> int:
+        """Likewise, in bytes."""
+        return self.elements * DType(self.dtype).itemsize
 
-@dataclass(frozen=True, slots=True)
-class Place:
+
+class Place(NamedTuple):  # made for each argument of each call: a tuple is made faster than a record
     """Where an array is, and how; `device` is None for memory that no GPU has."""
 
     device: int | None
-    shape: Sequence[int]
+    shape: tuple[int, ...]
     dtype: str
-    strides: Sequence[int]
+    strides: tuple[int, ...]
     pointer: int
 
 
@@ -148,8 +153,9 @@ class Cupy:
 
     def place(self, array: Any, what: str) -> Place:
         """CuPy's strides are in bytes."""
-        size = array.itemsize
-        return Place(array.data.device_id, array.shape, str(array.dtype), [s // size for s in array.strides], array.data.ptr)
+        size, data = array.itemsize, array.data
+        strides = tuple([stride // size for stride in array.strides])
+        return Place(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
 
     def device(self) -> int:
         """CuPy's."""

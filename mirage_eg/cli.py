@@ -274,7 +274,7 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
         table.add_row(str(rank), *(Text(cell) for cell in _cells(candidate)))
     out = console()
     out.print(table)
-    if report["cache"] == "hit":
+    if report.get("cache") == "hit":
         out.print(f"cache: hit, computed {report['computed']}; --no-cache runs again", highlight=False)
     for note in report.get("notes", ()):
         out.print(note, soft_wrap=True, highlight=False, markup=False)

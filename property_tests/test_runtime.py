@@ -262,7 +262,7 @@ class TorchOnTheHost(Torch):
     """Tensors of the CPU that say they are on a GPU."""
 
     def place(self, array: Any, what: str) -> Place:
-        return replace(super().place(array, what), device=0, pointer=array.data_ptr())
+        return super().place(array, what)._replace(device=0, pointer=array.data_ptr())
 
     def device(self) -> int:
         return 0
