@@ -116,8 +116,8 @@ def _print_report(report: "Report") -> None:
                 f"{after.milliseconds:.0f}",
             )
         out.print(table)
-    elif not report.sound:
-        say("  growth was not measured, since the file fails already")
+    if report.unmeasured is not None:
+        say(f"  growth was not measured to its end: {report.unmeasured}")
     say("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")
 
 

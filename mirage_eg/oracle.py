@@ -7,6 +7,7 @@ In the indexed domain the class of the target holds proofs of equality; in the a
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from egglog import bindings
 
 from mirage_eg.expression import Constant, Expression, Term
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.rulebook import OWN_RULESET, Rulebook
+from mirage_eg.rulebook import OWN_RULESET, Rulebook, is_added
 from mirage_eg.worker import Worker
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ UNUSED = -1  # the class of an input that no output depends on
 class Limits:
     """When saturation stops although laws still apply; a cut e-graph prunes too much, so the record says so."""
 
-    iterations: int = 64
+    iterations: int = 200  # axes reach one level of a program deeper in each
     nodes: int = 100_000
-    seconds: float = 20.0
+    seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +128,13 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
         nonlocal last
         last = note
 
-    def blame() -> str:
+    def what() -> str:
         iterations, nodes, matches = last
-        return f" in iteration {iterations + 1}, at {nodes:,} nodes{_blame(rulebook, matches)}"
+        return f"{_blame(rulebook, matches)} in iteration {iterations + 1}, at {nodes:,} nodes,"
 
-    what = f"{_own_paths(rulebook)}: saturation"
-    seconds = 1.5 * limits.seconds + 1.0  # a worker that can still count iterations stops by itself
-    oracle: Oracle = worker.call(
-        saturate_again, rulebook, target, limits, seconds=seconds, what=what, on_note=hear, explain=blame
-    )
+    seconds = 2.0 * limits.seconds + 1.0  # a worker that can still count iterations stops by itself
+    arguments = (saturate_again, rulebook, target, limits)
+    oracle: Oracle = worker.call(*arguments, seconds=seconds, what=what, on_note=hear)
     if not keep_cut:
         check_saturated(rulebook, oracle.saturation)
     return oracle
@@ -144,13 +143,7 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
 def check_saturated(rulebook: Rulebook, saturation: Saturation) -> None:
     """Raise the RuleError that names the law with the most matches, where saturation hit a limit."""
     if saturation.stopped is not None:
-        blame = _blame(rulebook, dict(saturation.matches))
-        raise RuleError(f"{_own_paths(rulebook)}: saturation {saturation.stopped}{blame}")
-
-
-def _own_paths(rulebook: Rulebook) -> str:
-    own = [theory.path for theory in rulebook.theories if not theory.packaged]
-    return ", ".join(own) or f"rules/{rulebook.domain}"
+        raise RuleError(f"{_blame(rulebook, dict(saturation.matches))} {saturation.stopped}")
 
 
 def spellings(law: str) -> tuple[str, ...]:
@@ -172,13 +165,16 @@ def _check_declared(rulebook: Rulebook, target: Expression) -> None:
 
 
 def _blame(rulebook: Rulebook, by_name: dict[str, int]) -> str:
-    """The law with the most matches, of the user's own if one of them matched at all."""
+    """The law with the most matches, an added one if one of them matched at all, as the head of a message."""
     matches = {law.name: sum(by_name.get(name, 0) for name in spellings(law.name)) for law in rulebook.laws}
-    own = [law for theory in rulebook.theories if not theory.packaged for law in theory.laws if matches[law.name]]
-    law = max(own or rulebook.laws, key=lambda law: matches[law.name])
+    added = [theory for theory in rulebook.theories if is_added(theory)]
+    laws = [law for theory in added for law in theory.laws if matches[law.name]] or rulebook.laws
+    law = max(laws, key=lambda law: matches[law.name])
     if not matches[law.name]:
-        return ""
-    return f"; the law with the most matches is {law.name!r} ({law.place}) with {matches[law.name]:,}; does it feed itself?"
+        return f"{', '.join(theory.path for theory in added) or f'rules/{rulebook.domain}'}: a saturation"
+    return (
+        f"{law.place}: law {law.name!r} has the most matches ({matches[law.name]:,}; does it feed itself?) of a saturation that"
+    )
 
 
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
@@ -189,7 +185,10 @@ def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: fr
 
 def saturate_again(rulebook: Rulebook, target: Expression, limits: Limits, note: Note) -> Oracle:
     """In a worker: the same; `note` hears of every iteration."""
-    return _saturate_target(rulebook.new_egraph(), rulebook.domain, target, limits, note)
+    try:
+        return _saturate_target(rulebook.new_egraph(), rulebook.domain, target, limits, note)
+    except RuleError as error:
+        raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
 
 
 def _saturate_target(
@@ -199,11 +198,14 @@ def _saturate_target(
     start = perf_counter()
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, target)
-    iterations, stopped, growth, matches = _saturate(egraph, limits, start, note)
+    matches: Counter[str] = Counter()
+    growth, stopped = _saturate(egraph, OWN_RULESET, limits, start, matches, note)
     for output in target.outputs:
         egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, _call("below", bindings.Var(_SPAN, f"$t{output}")))))
-    closure = bindings.RunSchedule(bindings.Saturate(_SPAN, bindings.Run(_SPAN, bindings.RunConfig("subexpression", None))))
-    egraph.run_program(closure)
+    # What is below must be found for a cut e-graph too, and a deep program needs an iteration for each of its levels.
+    closing = Limits(iterations=sys.maxsize, nodes=growth[-1] + limits.nodes, seconds=limits.seconds)
+    _, stopped_below = _saturate(egraph, "subexpression", closing, perf_counter(), matches, note)
+    stopped = stopped or stopped_below
     table, numbers, sorts = _freeze(egraph)
 
     def classes(terms: Iterable[int]) -> tuple[int, ...]:
@@ -215,7 +217,7 @@ def _saturate_target(
         classes=len(set(table.values())),
         saturated=stopped is None,
         stopped=stopped,
-        iterations=iterations,
+        iterations=len(growth),
         seconds=perf_counter() - start,
         growth=tuple(growth),
         matches=tuple(sorted(matches.items(), key=lambda entry: (-entry[1], entry[0]))),
@@ -277,26 +279,28 @@ def _prime_factors(size: Constant) -> Iterable[int]:
 
 
 def _saturate(
-    egraph: bindings.EGraph, limits: Limits, start: float, note: Note | None
-) -> tuple[int, str | None, list[int], Counter[str]]:
-    """Iteration by iteration, because a running saturation cannot be interrupted."""
-    step = bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(OWN_RULESET, None)))
+    egraph: bindings.EGraph, ruleset: str, limits: Limits, start: float, matches: Counter[str], note: Note | None
+) -> tuple[list[int], str | None]:
+    """E-nodes after each iteration, and the limit that was hit; by iterations, since a running saturation cannot be stopped."""
+    step = bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(ruleset, None)))
     growth: list[int] = []
-    matches: Counter[str] = Counter()
-    for iteration in range(1, limits.iterations + 1):
-        [output] = egraph.run_program(step)
+    while len(growth) < limits.iterations:
+        try:
+            [output] = egraph.run_program(step)
+        except bindings.EggSmolError as error:  # a law that panics, or sets a function that has no :merge twice
+            raise RuleError(f"the laws stopped with an error of egglog: {' '.join(str(error).split())}") from None
         assert isinstance(output, bindings.RunScheduleOutput)
         matches.update({law: count for law, count in output.report.num_matches_per_rule.items() if count})
         growth.append(_count(egraph))
         if note is not None:
-            note((iteration, growth[-1], dict(matches)))
+            note((len(growth), growth[-1], dict(matches)))
         if not output.report.updated:
-            return iteration, None, growth, matches
+            return growth, None
         if growth[-1] > limits.nodes:
-            return iteration, f"stopped at {limits.nodes:,} nodes", growth, matches
+            return growth, f"stopped at {limits.nodes:,} nodes"
         if perf_counter() - start > limits.seconds:
-            return iteration, f"stopped after {limits.seconds:g} s", growth, matches
-    return limits.iterations, f"stopped after {limits.iterations} iterations", growth, matches
+            return growth, f"stopped after {limits.seconds:g} s"
+    return growth, f"stopped after {limits.iterations} iterations"
 
 
 def _count(egraph: bindings.EGraph) -> int:

@@ -25,6 +25,8 @@ from mirage_eg.stages import (
     verify_finalists,
     verify_structures,
 )
+from mirage_eg.trace import Tracer
+from mirage_eg.trace_plans import trace_plans
 from mirage_eg.tune import Record, Tuned, Tuning
 from mirage_eg.work import Work
 
@@ -37,14 +39,16 @@ def optimize(
     tuning: Tuning | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
+    tracer: Tracer | None = None,
 ) -> Result:
     """Superoptimize `program`.
 
     Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
     there is a GPU. What is found on the way is kept in the file `checkpoint`; with `resume` the run goes on with what is there.
+    `tracer` hears where every candidate ended.
 
-    A result that the cache on disk has is given back at once, and a finished one goes there; not so with a `tuning` of one's own
-    or with ops from outside, of which the cache knows nothing. The report says `cache`: hit, miss or off.
+    A result that the cache on disk has is given back at once, and a finished one goes there; not so with a `tuning` of one's
+    own or with ops from outside, of which the cache knows nothing. The report says `cache`: hit, miss or off.
     """
     on_gpu = uses_gpu(options)  # refuses before any work
     watch = Watch(observer or (lambda stage, done, total, text: None))
@@ -52,14 +56,17 @@ def optimize(
     run = identity(name, program, options, rulebook)
     cache = cache_at_hand() if options.cache and tuning is None and not registered() else None
     key = key_of(run, on_gpu=on_gpu, budget=options.budget)
-    if cache is not None and not resume and (found := cache.find(key)) is not None:
+    if cache is not None and not resume and tracer is None and (found := cache.find(key)) is not None:
         return reported(found.result, name, "hit", found.computed)
     with ExitStack() as stack:
         kept = None
         if checkpoint is not None:
             kept = stack.enter_context(closing(Checkpoint(checkpoint, run, resume)))
-        work = Work(stack.enter_context(Workers(options.executor, options.jobs)), kept)
-        result = _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work)
+        workers = (
+            Workers(None, 1) if registered() else Workers(options.executor, options.jobs)
+        )  # workers know no ops from outside
+        work = Work(stack.enter_context(workers), kept)
+        result = _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work, tracer)
     if cache is None:
         return reported(result, name, "off")
     computed = now()
@@ -69,7 +76,14 @@ def optimize(
 
 
 def _optimize(
-    name: str, program: Graph, options: Options, rulebook: Rulebook, watch: Watch, tuning: Tuning, work: Work
+    name: str,
+    program: Graph,
+    options: Options,
+    rulebook: Rulebook,
+    watch: Watch,
+    tuning: Tuning,
+    work: Work,
+    tracer: Tracer | None,
 ) -> Result:
     on_gpu = uses_gpu(options)
     device = device_for(options.target)
@@ -78,7 +92,7 @@ def _optimize(
         primitive = drop_shifts(expand(program))
         if primitive != expand(program):
             notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
-        axes, found = search_structures(primitive, rulebook, options, watch, work, notes)
+        axes, found = search_structures(primitive, rulebook, options, watch, work, notes, tracer)
     with watch.stage("structures"):
         plans: list[Plan] = [*found.structures, *found.chains]
         structures, small_rejected = verify_structures(plans, primitive, axes, options, watch, work)
@@ -99,7 +113,7 @@ def _optimize(
         notes.append(why_nothing(found, structures))
     library = Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
-        verified, rejected = verify_finalists(program, [*finalists, library], options, watch, work)
+        verified, rejected = verify_finalists(program, [*finalists, library], rulebook, options, watch, work)
     with watch.stage("compile"):
         candidates = compile_verified(program, verified, tuned, options, watch, work)
     device_name = "cpu"
@@ -107,6 +121,8 @@ def _optimize(
         with watch.stage("time"):
             candidates, device_name = time_candidates(candidates, watch)
     candidates.sort(key=_rank)
+    if tracer is not None:
+        trace_plans(tracer, plans, structures, made, finalists, verified, candidates)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
     report["search"]["candidates"] = len(finalists) + 1
     report["search"]["instances"] = sum(entry.count for entry in made)

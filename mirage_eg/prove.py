@@ -8,14 +8,16 @@ Trusted for the word `proved`, together with axis inference, the rules and egglo
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import finalize
 
 from mirage_eg.expression import Expression, Split, Term, express
 from mirage_eg.ir.axes import infer_axes
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import Limits, Oracle, saturate, undeclared
 from mirage_eg.rulebook import Rulebook, load_rules
+from mirage_eg.worker import Worker
 
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
 
@@ -32,12 +34,16 @@ class Proof:
 
 
 class Prover:
-    """A program, and the rules to prove candidates by; proofs of µGraphs that say the same are kept."""
+    """A program, and the rules to prove candidates by; proofs of µGraphs that say the same are kept.
+
+    Laws of a user's run in a process of their own, which ends with the prover.
+    """
 
     def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = LIMITS) -> None:
         self.program, self.limits = program, limits
         self.rulebook = rulebook or load_rules("indexed")
         self._known: dict[Expression, Proof] = {}
+        self._worker: Worker | None = None
 
     def prove(self, candidate: Graph) -> Proof:
         """The proof that `candidate` computes the program, if the laws give one."""
@@ -51,12 +57,38 @@ class Prover:
 
     def _proof(self, joint: Expression) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
-            return Proof(False, reason=f"cannot be translated: no packaged theory declares {unknown}")
-        oracle = saturate(self.rulebook, joint, self.limits)
+            return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
+        try:
+            oracle = self._saturate(joint)
+        except RuleError as error:  # a user's laws hit a limit
+            return Proof(False, reason=str(error))
         if not _agree(oracle):
             stopped = oracle.saturation.stopped
             return Proof(False, reason=f"saturation {stopped}" if stopped else "the laws do not show it")
         return Proof(True, self._sufficient(joint, oracle))
+
+    def _saturate(self, joint: Expression, without: frozenset[str] = frozenset()) -> Oracle:
+        if self.rulebook.packaged:
+            return saturate(self.rulebook, joint, self.limits, without)
+        if self._worker is None:
+            self._worker = Worker()
+            finalize(self, self._worker.close)
+        paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
+        what = f"{paths}: saturation of program and µGraph together"
+        arguments = (saturate, self.rulebook, joint, self.limits, without)
+        try:
+            oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, what=what)
+        except RuleError:  # the process may be gone, or busy without end
+            self._worker.close()
+            self._worker = None
+            raise
+        return oracle
+
+    def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
+        try:
+            return _agree(self._saturate(joint, without))
+        except RuleError:  # a limit: the laws in `without` are taken to be needed
+            return False
 
     def _sufficient(self, joint: Expression, oracle: Oracle) -> tuple[str, ...]:
         """Laws that prove it together: of those that matched, others are dropped in halves, then one by one.
@@ -73,7 +105,7 @@ class Prover:
         while True:
             for start in range(0, len(needed), size):
                 chunk = needed[start : start + size]
-                if chunk and _agree(saturate(self.rulebook, joint, self.limits, without=frozenset(dropped.union(chunk)))):
+                if chunk and self._agrees(joint, frozenset(dropped.union(chunk))):
                     dropped.update(chunk)
             needed = [law for law in needed if law not in dropped]
             if size == 1:

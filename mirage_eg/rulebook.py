@@ -147,6 +147,11 @@ def header(text: str, key: str) -> str | None:
     return None
 
 
+def is_added(theory: Theory) -> bool:
+    """Whether someone asked for the theory: a user's file, or a packaged one that is off by default."""
+    return not theory.packaged or header(theory.text, "default") == "off"
+
+
 @cache
 def packaged_files(domain: str) -> tuple[_File, ...]:
     """The rule files of a domain that came with the package, by name."""

@@ -1,6 +1,6 @@
 """Checking one rule file: is every law true, does anything lint, and what does the file cost on the standard targets?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -11,6 +11,7 @@ from mirage_eg.backends.meanings import ELEMENTWISE
 from mirage_eg.claims import Plan, plan_law
 from mirage_eg.expression import op_of
 from mirage_eg.growth import Size, oracles, sizes
+from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 from mirage_eg.laws import Law, applications, patterns
 from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
@@ -28,7 +29,7 @@ Progress = Callable[[str, int, int], None]  # stage, done, of how many
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `rules check` found out of one file; `growth` holds the sizes without and with it, where they were measured."""
+    """What `rules check` found out of one file; `growth` holds the sizes without and with it, or `unmeasured` says why not."""
 
     path: str
     domain: str
@@ -36,13 +37,12 @@ class Report:
     findings: tuple[Finding, ...]
     lints: tuple[Lint, ...]
     growth: tuple[tuple[Size, Size], ...]
+    unmeasured: str | None = None
 
     @property
     def sound(self) -> bool:
         """Nothing is refuted, and no lint is an error."""
-        return all(finding.truth is Truth.HELD for finding in self.findings) and not any(
-            lint.level is Level.ERROR for lint in self.lints
-        )
+        return _passes(self.findings, self.lints)
 
 
 def check_file(
@@ -53,7 +53,7 @@ def check_file(
     limits: Limits = CHECK_LIMITS,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> Report:
-    """Test the laws of a rule file, lint it, and, if all is well so far, measure the growth of the standard targets.
+    """Test the laws of a rule file, lint it, and measure the growth of the standard targets.
 
     The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
     package is compared with the other packaged theories.
@@ -72,17 +72,28 @@ def check_file(
         lints += lint_law(plan_law(law, rulebook.signatures), domain)
         lints += _note_field(law)
         on_progress("laws", done, len(theory.laws))
-    growth: tuple[tuple[Size, Size], ...] = ()
-    if all(finding.truth is Truth.HELD for finding in findings) and not any(lint.level is Level.ERROR for lint in lints):
+    failed = not _passes(findings, lints)
+    if not failed:
         lints += _lint_consequences(rulebook, theory, on_progress)
+    growth: tuple[tuple[Size, Size], ...] = ()
+    unmeasured = None
+    try:
         found, before = _measure(rulebook, theory, limits, on_progress)
         collapse = list(lint_collapse(theory.path, found))
         lints += collapse
-        if not collapse:
-            for _, _, oracle in found:
-                check_saturated(rulebook, oracle.saturation)
-        growth = tuple(zip(before, sizes(found), strict=True)) if before and not collapse else ()
-    return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth)
+        failed = failed or bool(collapse)
+        for _, _, oracle in found:
+            check_saturated(rulebook, oracle.saturation)
+        growth = tuple(zip(before, sizes(found), strict=True))
+    except RuleError as error:  # what was found wrong before is the news
+        if not failed:
+            raise
+        unmeasured = str(error)
+    return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth, unmeasured)
+
+
+def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
+    return all(finding.truth is Truth.HELD for finding in findings) and all(lint.level is not Level.ERROR for lint in lints)
 
 
 def _note_field(law: Law) -> Iterator[Lint]:
@@ -143,7 +154,7 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[Plan], bool]]:
 def _measure(
     rulebook: Rulebook, theory: Theory, limits: Limits, on_progress: Progress
 ) -> tuple[list[tuple[str, str, Oracle]], tuple[Size, ...]]:
-    """All standard oracles with the file, and the sizes without it (none where the others do not load without it)."""
+    """All standard oracles with the file, and the sizes without it; none where saturation hit a limit."""
 
     def progress(stage: str) -> Callable[[int, int], None]:
         return lambda done, total: on_progress(stage, done, total)
@@ -154,8 +165,7 @@ def _measure(
             found.append(entry)
             if entry[2].saturation.stopped is not None:
                 return found, ()
-    if theory.packaged and header(theory.text, "default") != "off":
-        return found, ()
-    with oracle_builder(load_rules(rulebook.domain)) as build:
+    on = theory.packaged and header(theory.text, "default") != "off" and bool(theory.laws)  # others need its declarations
+    with oracle_builder(load_rules(rulebook.domain, without=[theory.name] if on else [])) as build:
         before = list(oracles(build, rulebook.domain, on_progress=progress("growth without")))
     return found, sizes(before)

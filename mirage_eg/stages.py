@@ -4,7 +4,8 @@ What is done to many items alike goes through `work`: a function that gives a re
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from math import inf
 from time import perf_counter, time
@@ -14,18 +15,19 @@ from mirage_eg.backends.emit import emit
 from mirage_eg.backends.warps import with_warps
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
-from mirage_eg.expression import Split
+from mirage_eg.expression import Expression, Split
 from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
-from mirage_eg.oracle import oracle_builder
+from mirage_eg.oracle import Oracle, oracle_builder
 from mirage_eg.prove import Prover
-from mirage_eg.results import Candidate, CompileRecord, Plan, Ranked, Watch
+from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, search, split_choices
+from mirage_eg.trace import Tracer, class_names
 from mirage_eg.tune import Tuned
 from mirage_eg.verdict import FloatCheck, Verdict
 from mirage_eg.verify import Reference
@@ -35,7 +37,13 @@ CHAINS_PER_SPLIT = 6
 
 
 def search_structures(
-    primitive: Graph, rulebook: Rulebook, options: Options, watch: Watch, work: Work, notes: list[str]
+    primitive: Graph,
+    rulebook: Rulebook,
+    options: Options,
+    watch: Watch,
+    work: Work,
+    notes: list[str],
+    tracer: Tracer | None = None,
 ) -> tuple[Axes | None, SearchResult]:
     """The axes of the program and all structures found; of chains the smallest of each split. One work item a split."""
     try:
@@ -51,16 +59,22 @@ def search_structures(
     choices = split_choices(axes, limits)
     states = structures = 0
 
-    def progress(done: int, result: SearchResult) -> None:
+    def progress(done: int, searched: Searched) -> None:
         nonlocal states, structures
+        result = searched.found
         states += sum(record.visited for record in result.records)
         structures += sum(record.structures for record in result.records)
         watch.observer("search", done, len(choices), f"{states:,} states, {structures} structures")
 
-    def is_final(result: SearchResult) -> bool:
-        return until is None or time() < until or all(record.complete for record in result.records)
+    def is_final(searched: Searched) -> bool:
+        return until is None or time() < until or all(record.complete for record in searched.found.records)
 
-    found = work.run("search", _search_splits, (primitive, axes, rulebook, limits, until), choices, progress, is_final)
+    common = (primitive, axes, rulebook, limits, until, tracer is not None)
+    stage = "search" if tracer is None else "traced search"
+    searched: list[Searched] = work.run(stage, _search_splits, common, choices, progress, is_final)
+    found = [entry.found for entry in searched]
+    if tracer is not None:
+        tracer.extend(traced for entry in searched for traced in entry.traced)
     for record in (record for result in found for record in result.records):
         if not record.complete:
             notes.append(f"{record.split}: the search stopped after {record.visited:,} states, before its end")
@@ -75,14 +89,28 @@ def search_structures(
 
 
 def _search_splits(
-    common: tuple[Graph, Axes, Rulebook, SearchLimits, float | None], choices: Sequence[Split]
-) -> Iterator[SearchResult]:
-    primitive, axes, rulebook, limits, until = common
+    common: tuple[Graph, Axes, Rulebook, SearchLimits, float | None, bool], choices: Sequence[Split]
+) -> Iterator[Searched]:
+    primitive, axes, rulebook, limits, until, traced = common
     with oracle_builder(rulebook) as build:
+        oracles: list[Oracle] = []
+
+        def build_and_keep(target: Expression) -> Oracle:
+            oracles[:] = [build(target)]
+            return oracles[0]
+
         for split in choices:
-            left = None if until is None else max(0.0, until - time())
-            found = search(primitive, axes, rulebook, replace(limits, seconds=left), choices=(split,), build=build)
-            yield replace(found, chains=found.chains[:CHAINS_PER_SPLIT])  # larger ones differ in where cheap ops stand
+            left = replace(limits, seconds=None if until is None else max(0.0, until - time()))
+            tracer = Tracer()
+            names = partial(_names_in, oracles, primitive)
+            hear = tracer.of_search(split.show(axes), names) if traced else None
+            found = search(primitive, axes, rulebook, left, on_candidate=hear, choices=(split,), build=build_and_keep)
+            few = found.chains[:CHAINS_PER_SPLIT]  # larger ones differ in where cheap ops stand
+            yield Searched(replace(found, chains=few), tracer.result())
+
+
+def _names_in(oracles: Sequence[Oracle], primitive: Graph) -> dict[int, str]:
+    return class_names(oracles[-1], primitive.input_names)
 
 
 def verify_structures(
@@ -110,14 +138,6 @@ def _check_structures(common: tuple[Graph, Axes, int, int], structures: Sequence
         if program not in references:
             references[program] = Reference(program, draws=draws, seed=seed)
         yield references[program].check(candidate).equal
-
-
-@dataclass(frozen=True, slots=True)
-class Instances:
-    """The µGraphs of one structure, cheapest first: as many as are asked for, of `count`."""
-
-    ranked: tuple[Ranked, ...]
-    count: int
 
 
 def instantiate(
@@ -176,12 +196,12 @@ def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
 
 
 def verify_finalists(
-    program: Graph, finalists: Sequence[Ranked], options: Options, watch: Watch, work: Work
+    program: Graph, finalists: Sequence[Ranked], rulebook: Rulebook, options: Options, watch: Watch, work: Work
 ) -> tuple[list[tuple[Ranked, Verdict, FloatCheck]], int]:
-    """Those that are equal in random fields, with what the packaged laws prove of them, and a float check of each."""
+    """Those that are equal in random fields, with what the indexed laws prove of them, and a float check of each."""
 
     def verify() -> list[tuple[Verdict, FloatCheck | None]]:
-        return list(_verify_at_full_size(program, finalists, options, watch))
+        return list(_verify_at_full_size(program, finalists, rulebook, options, watch))
 
     item = tuple((entry.graph, entry.proved) for entry in finalists)
     kept = [
@@ -193,11 +213,11 @@ def verify_finalists(
 
 
 def _verify_at_full_size(
-    program: Graph, finalists: Sequence[Ranked], options: Options, watch: Watch
+    program: Graph, finalists: Sequence[Ranked], rulebook: Rulebook, options: Options, watch: Watch
 ) -> Iterator[tuple[Verdict, FloatCheck | None]]:
     """In this process alone: inputs of full size are large, and stand in memory once."""
     reference = Reference(program, draws=options.draws, seed=options.seed)
-    prover = Prover(program)
+    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None)
 
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         watch.observer("verify", done * len(finalists) // total, 2 * len(finalists), "fields")

@@ -63,17 +63,19 @@ class Worker:
         function: Callable[..., Any],
         *arguments: Any,
         seconds: float,
-        what: str,
+        what: str | Callable[[], str],
         on_note: Callable[[Any], None] | None = None,
-        explain: Callable[[], str] = str,
     ) -> Any:
         """`function(*arguments)`, with a further argument `note` if `on_note` is given, which receives what it is told.
 
         Raises:
-            RuleError: it took more than `seconds` or more memory than allowed; the message starts with `what`, ends with
-                `explain()`.
+            RuleError: it took more than `seconds` or more memory than allowed; the message starts with `what`.
         """
         deadline = monotonic() + seconds
+
+        def told() -> str:
+            return what if isinstance(what, str) else what()
+
         try:
             self._connection.send((function, arguments, on_note is not None))
             while self._connection.poll(max(0.0, deadline - monotonic())):
@@ -85,10 +87,10 @@ class Worker:
                 if on_note is not None:
                     on_note(value)
         except (EOFError, ConnectionError):
-            raise RuleError(f"{what} {self._cause()}{explain()}") from None
+            raise RuleError(f"{told()} {self._cause()}") from None
         except MemoryError:
-            raise RuleError(f"{what} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed{explain()}") from None
-        raise RuleError(f"{what} stopped after {seconds:g} s{explain()}")
+            raise RuleError(f"{told()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
+        raise RuleError(f"{told()} stopped after {seconds:g} s")
 
     def _cause(self) -> str:
         code = self._process.wait()

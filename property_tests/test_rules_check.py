@@ -5,18 +5,22 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from mirage_eg.expression import express, splits
-from mirage_eg.growth import oracles
+from mirage_eg.growth import STANDARD, oracles, targets
 from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
 from mirage_eg.lints import lint_collapse
 from mirage_eg.oracle import Limits, build_oracle, oracle_builder
 from mirage_eg.proof import equal_by_laws
+from mirage_eg.prove import Prover
 from mirage_eg.rulebook import load_rules
 from mirage_eg.rules_check import CHECK_LIMITS, check_file
 from mirage_eg.worker import Worker
@@ -112,7 +116,7 @@ def test_a_law_that_follows_from_the_others_is_remarked_upon_and_a_new_one_is_no
 def test_a_law_that_grows_forever_ends_within_its_limit_and_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, GROWS_FOREVER)
     start = time.monotonic()
-    with pytest.raises(RuleError, match=rf"{path}: saturation .*stopped.*most matches is '{path}:2'"):
+    with pytest.raises(RuleError, match=rf"{path}:2: law '{path}:2' has the most matches .*stopped"):
         check_file(path)
     assert time.monotonic() - start < 4 * CHECK_LIMITS.seconds
 
@@ -203,3 +207,52 @@ def test_the_laws_of_a_domain_prove_what_they_say_and_no_more() -> None:
     assert equal_by_laws(rulebook, same) is True
     other = type(target)(target.terms, target.inputs, (target.outputs[0], target.inputs[0]), target.free)
     assert equal_by_laws(rulebook, other) is False
+
+
+def test_laws_of_what_is_below_that_grow_forever_are_stopped_and_named(tmp_path: Path) -> None:
+    law = "(rule ((below e) (= e (Sum i x))) ((below (Sum i (Sum i e)))) :ruleset subexpression)"
+    rulebook = load_rules("indexed", [written(tmp_path, law)])
+    _, target = targets("lora", "indexed")[0]
+    with pytest.raises(RuleError, match=r"my.egg:2: law '.*my.egg:2' has the most matches .*stopped"):
+        build_oracle(rulebook, target, Limits(nodes=2_000, seconds=2.0))
+
+
+def test_a_refuted_file_shows_its_growth_too(tmp_path: Path) -> None:
+    report = check_file(written(tmp_path, "(rewrite (Sqrt x) (Square x))"))
+    assert not report.sound
+    assert [before.workload for before, _ in report.growth] == list(STANDARD)
+    assert any(after.nodes > before.nodes for before, after in report.growth)
+
+
+def test_a_refuted_file_that_grows_forever_is_refuted_all_the_same(tmp_path: Path) -> None:
+    report = check_file(
+        written(tmp_path, "(rewrite (Mul x y) (Mul (Mul x y) (Exp x)))"), limits=Limits(nodes=2_000, seconds=2.0)
+    )
+    assert not report.sound
+    assert report.growth == ()
+    assert report.unmeasured is not None and "most matches" in report.unmeasured
+
+
+def odd(outside: bool) -> Graph:
+    """X·tanh(−X), or with the sign drawn out of the tanh."""
+    program = KernelGraph()
+    x = program.new_input((4, 8), name="X")
+    minus = {"factor": Fraction(-1)}
+    inner = program.op("tanh", x) if outside else program.op("tanh", program.op("scale", x, **minus))
+    program.mark_output(program.mul(x, program.op("scale", inner, **minus) if outside else inner))
+    return program.graph()
+
+
+def test_proofs_use_the_laws_of_a_user_and_name_them(tmp_path: Path) -> None:
+    book = load_rules("indexed", [written(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD["tanh is odd"])])
+    assert not Prover(odd(False)).prove(odd(True)).proved
+    assert Prover(odd(False), book).prove(odd(True)).laws == (book.theories[-1].laws[0].name,)
+
+
+def test_a_proof_by_laws_that_grow_forever_ends_within_its_limit(tmp_path: Path) -> None:
+    book = load_rules("indexed", [written(tmp_path, GROWS_FOREVER)])
+    start = time.monotonic()
+    proof = Prover(odd(False), book, Limits(nodes=100_000_000, seconds=1.0)).prove(odd(True))
+    assert not proof.proved
+    assert "stopped" in str(proof.reason)
+    assert time.monotonic() - start < 10
