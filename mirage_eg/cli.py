@@ -134,6 +134,12 @@ def optimize(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Run even if the result of an earlier run is on disk, and keep none.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write where candidates died: JSON lines, a sample of each stage.", show_default=False
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an interrupted run has left in the folder.")
     ] = False,
@@ -172,17 +178,25 @@ def optimize(
         name, graph = _load(program, batch)
         folder = out / name
         check_writable(folder)
+        if trace is not None:
+            if trace.is_dir():
+                raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
+            check_writable(trace.parent)
         from mirage_eg.pipeline import optimize as run
+        from mirage_eg.trace import Tracer, trace_text
 
         checkpoint = folder / NAME
+        tracer = None if trace is None else Tracer()
         try:
             with progress() as observer:
-                result = run(name, graph, options, observer, checkpoint=checkpoint, resume=resume)
+                result = run(name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer)
         except KeyboardInterrupt as stop:
             if holds_results(checkpoint):
                 stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
             raise
         report = _write(result, folder)
+        if trace is not None and tracer is not None:
+            write_atomically(trace, trace_text(name, tracer.result()))
         if as_json:
             print(json_line(report))
         else:

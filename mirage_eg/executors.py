@@ -26,6 +26,7 @@ WORTH_STARTING = 2.5  # seconds of work left that are worth starting processes
 WORTH_SENDING = 0.5  # likewise, where they run already
 MOST_LOSSES = 3  # rounds in a row in which workers died and nothing was finished
 CHUNKS = 4  # for each worker
+CONNECT_SECONDS = 10
 _PR_SET_PDEATHSIG = 1
 _LOGGER = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ class Workers:
                 )
             )
         try:
-            client = self._stack.enter_context(Client(address, timeout="10s", set_as_default=False))
+            client = self._stack.enter_context(Client(address, timeout=CONNECT_SECONDS, set_as_default=False))
         except OSError as error:
             raise OptionError(f"executor: no Dask scheduler answers at {address}: {str(error)[:100]}") from None
         self._know_dask()

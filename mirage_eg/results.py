@@ -8,7 +8,9 @@ from typing import Any
 
 from mirage_eg.backends.compile import KernelCompile
 from mirage_eg.ir.graph import Graph
+from mirage_eg.search import SearchResult
 from mirage_eg.space import Chain, Structure
+from mirage_eg.trace import Traced
 from mirage_eg.tune import Record
 from mirage_eg.verdict import FloatCheck, Verdict
 
@@ -61,6 +63,22 @@ class Ranked:
     predicted_us: float
     proved: bool
     fused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """The µGraphs of one structure, cheapest first: as many as are asked for, of `count`."""
+
+    ranked: tuple[Ranked, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the search of one split found, and where candidates ended if that was asked for."""
+
+    found: SearchResult
+    traced: tuple[Traced, ...] = ()
 
 
 class Watch:

@@ -220,6 +220,8 @@ class _Run:
                 continue  # an output that is an input
             if space.looped and not any(step.op.startswith("accum_") for step in structure.steps):
                 self.pruned["no loop"] += 1  # found in the split that has none
+                if self.note is not None:
+                    self.note("no loop", structure.steps[-1].op, ())
                 continue
             yield structure
 

@@ -1,0 +1,65 @@
+"""Where structures and µGraphs ended, behind the search: the later lines of a trace."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from mirage_eg.instantiate import blocks_of
+from mirage_eg.phrase import phrase
+from mirage_eg.results import Candidate, Instances, Plan, Ranked
+from mirage_eg.space import Chain, Structure
+from mirage_eg.trace import Tracer
+from mirage_eg.verdict import FloatCheck, Verdict
+
+
+def trace_plans(
+    tracer: Tracer,
+    plans: Sequence[Plan],
+    equal: Sequence[Plan],
+    made: Sequence[Instances],
+    finalists: Sequence[Ranked],
+    verified: Sequence[tuple[Ranked, Verdict, FloatCheck]],
+    candidates: Sequence[Candidate],
+) -> None:
+    """Where structures and µGraphs ended, behind the search; `made` are the instances of the `equal` plans."""
+    passed = set(map(id, equal))
+    for plan in plans:
+        if id(plan) not in passed:
+            tracer.add("field check", partial(_plan_line, plan))
+    chosen = set(map(id, finalists))
+    for plan, instances in zip(equal, made, strict=True):
+        if not instances.count:
+            tracer.add("tile limits", partial(_plan_line, plan))
+        for entry in instances.ranked:
+            if id(entry) not in chosen:
+                tracer.add("not among top", partial(_graph_line, entry))
+        tracer.count("not among top", instances.count - len(instances.ranked))
+    right = {id(entry) for entry, *_ in verified}
+    for entry in finalists:
+        if id(entry) not in right:
+            tracer.add("verification", partial(_graph_line, entry))
+    for candidate in candidates:
+        ended = "compile" if not candidate.compile.ok else "ranked" if candidate.measured_us is None else "timed"
+        tracer.add(ended, partial(_graph_line, candidate))
+
+
+def _plan_line(plan: Plan) -> dict[str, Any]:
+    kernels = (plan.first, plan.last) if isinstance(plan, Chain) else (plan,)
+    return {"kernels": [_structure_lines(kernel) for kernel in kernels], "proved": plan.proved}
+
+
+def _structure_lines(structure: Structure) -> list[str]:
+    """One line a load and step, numbered in order."""
+    loads = [f"load {load.input}{' looped' if load.looped else ''}" for load in structure.loads]
+    steps = [" ".join([step.op, *(f"%{i}" for i in step.operands), *map(str, step.constants)]) for step in structure.steps]
+    return [f"%{number} {line}" for number, line in enumerate([*loads, *steps])]
+
+
+def _graph_line(entry: Ranked | Candidate) -> dict[str, Any]:
+    blocks = blocks_of(entry.graph)
+    return {
+        "what": phrase(entry.graph),
+        "grid": [list(block.grid) for block in blocks],
+        "loop": [block.loop for block in blocks],
+        "predicted_us": entry.predicted_us,
+    }
