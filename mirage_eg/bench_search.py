@@ -1,7 +1,10 @@
 """`bench search`: per workload the size of the e-graphs, and what the search visits with the oracle and without."""
 
-from collections.abc import Callable, Sequence
+import resource
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 from mirage_eg.exhaustive import Exhaustive, alphabet_of
@@ -10,34 +13,28 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.oracle import build_oracle
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.search import SearchLimits, SplitRecord, search
+from mirage_eg.search import SearchLimits, search
 from mirage_eg.workloads import WORKLOADS
 
+STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa")
 
-@dataclass(frozen=True, slots=True)
-class Guided:
-    """The search of one workload, for one kernel or for two with a reduction spread over the grid of the first.
+FEWEST, MOST = 5, 16  # block ops, the range of the published table and of the default
 
-    E-graph sizes and milliseconds are the largest over the splits, the rest is their sum.
-    """
-
-    workload: str
-    kernels: int
-    splits: int
-    nodes: int
-    classes: int
-    milliseconds: float
-    visited: int
-    structures: int
-    complete: bool
-    seconds: float
+PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and on many without abstract expressions
+    5: ("11", "58", "768"),
+    6: ("16", "93", "19,934"),
+    7: ("22", "150", "over 10 h"),
+    8: ("24", "152", "not given"),
+    9: ("26", "166", "not given"),
+    10: ("26", "166", "not given"),
+    11: ("28", "183", "not given"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Unguided:
-    """The same without the oracle; not `complete` where the time limit ended it."""
+    """One-kernel structures without the oracle; not `complete` where the time limit ended it."""
 
-    workload: str
     splits: int
     visited: int
     structures: int
@@ -45,30 +42,74 @@ class Unguided:
     seconds: float
 
 
-def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> tuple[Guided, ...]:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The search of one workload: block graphs, and chains of two with a reduction spread over the grid of the first.
+
+    E-graph sizes and `saturation_ms` are the largest over the splits; the rest is of all splits together. `seconds` is from
+    the program to its structures, saturation included. Ops are counted as primitives, without loads and stores.
+    """
+
+    workload: str
+    domain: str
+    max_block_ops: int
+    splits: int
+    nodes: int
+    classes: int
+    saturation_ms: float
+    visited: int
+    structures: int
+    one_kernel: int
+    split_reduction: int
+    complete: bool
+    seconds: float
+    peak_bytes: int  # most resident memory of the process during the search
+    without_oracle: Unguided | None = None
+
+
+def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
     """Search one workload under every split."""
+    forget_peak()
+    start = perf_counter()
     program = expand(WORKLOADS[workload](1))
-    axes = infer_axes(program)
-    records = search(program, axes, rulebook, limits).records
-    single = len(splits(axes))  # these come first
-    groups = enumerate((records[:single], records[single:]), 1)
-    return tuple(_summary(workload, kernels, group) for kernels, group in groups if group)
-
-
-def _summary(workload: str, kernels: int, records: Sequence[SplitRecord]) -> Guided:
-    saturations = [record.saturation for record in records]
-    return Guided(
+    found = search(program, infer_axes(program), rulebook, limits)
+    seconds = perf_counter() - start
+    saturations = [record.saturation for record in found.records]
+    return Row(
         workload,
-        kernels,
-        len(records),
+        rulebook.domain,
+        limits.max_block_ops,
+        len(saturations),
         max(saturation.nodes for saturation in saturations),
         max(saturation.classes for saturation in saturations),
         1000 * max(saturation.seconds for saturation in saturations),
-        sum(record.visited for record in records),
-        sum(record.structures for record in records),
-        all(record.complete for record in records),
-        sum(record.seconds for record in records),
+        sum(record.visited for record in found.records),
+        len(found.structures) + len(found.chains),
+        len(found.structures),
+        len(found.chains),
+        all(record.complete for record in found.records),
+        seconds,
+        peak_bytes(),
     )
+
+
+_FORGET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+
+def forget_peak() -> None:
+    """Start `peak_bytes` anew, where the system can (Linux)."""
+    if _FORGET.exists():
+        _FORGET.write_text("5", encoding="ascii")
+
+
+def peak_bytes() -> int:
+    """The most resident memory of this process: since `forget_peak` where the system can tell, else since its start."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most  # bytes on macOS, KiB elsewhere
 
 
 def unguided(
@@ -89,4 +130,4 @@ def unguided(
         visited += run.visited
         complete &= run.complete
         on_progress(done, len(choices))
-    return Unguided(workload, len(choices), visited, structures, complete, perf_counter() - start)
+    return Unguided(len(choices), visited, structures, complete, perf_counter() - start)

@@ -1,0 +1,151 @@
+"""How the time of the search grows with block ops and with axes: JSON lines and a picture of them.
+
+`python benchmarks/search.py FOLDER` writes FOLDER/search.jsonl and FOLDER/search.svg; with `--picture` it draws the
+lines that are there. Needs matplotlib (`pip install --group bench`).
+"""
+
+import json
+import platform
+import sys
+from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from mirage_eg.bench_search import FEWEST, MOST, STANDARD, forget_peak, guided, peak_bytes
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.rulebook import load_rules
+from mirage_eg.search import SearchLimits, search
+from mirage_eg.terminal import plain, progress
+
+REPETITIONS = 3  # the fastest counts
+
+
+def products(count: int) -> Graph:
+    """X W₁ … W_count: as many reduced axes as products."""
+    program = new_kernel_graph()
+    x = program.new_input((32, 64), name="X")
+    for i in range(count):
+        x = program.matmul(x, program.new_input((64, 64), name=f"W{i + 1}"))
+    return program.graph()
+
+
+def projections(count: int) -> Graph:
+    """A norm with a weight and as many products with the normalised rows: as many outputs, one reduced axis."""
+    program = new_kernel_graph()
+    x, g = program.new_input((32, 64), name="X"), program.new_input((64,), name="g")
+    h = program.rms_norm(x, 64, g)
+    for i in range(count):
+        program.mark_output(program.matmul(h, program.new_input((64, 64), name=f"W{i + 1}")))
+    return program.graph()
+
+
+FAMILIES = {"products": (products, range(1, 7)), "projections": (projections, range(1, 6))}
+
+
+def measure() -> list[dict[str, Any]]:
+    """A line for each workload and limit on block ops, and for each program of the families."""
+    rules = load_rules("indexed")
+    lines = []
+    with progress() as observer:
+        for workload in STANDARD:
+            for ops in range(FEWEST, MOST + 1):
+                observer(workload, ops - FEWEST, MOST + 1 - FEWEST, f"{ops} ops")
+                rows = [guided(workload, rules, SearchLimits(ops)) for _ in range(REPETITIONS)]
+                lines.append({"series": "ops"} | plain(min(rows, key=lambda row: row.seconds)))
+        for family, (build, counts) in FAMILIES.items():
+            for count in counts:
+                observer(family, count, len(counts), "")
+                lines.append({"series": family, "count": count} | _search(build(count), rules))
+    about = {"cpu": _cpu(), "cores": 1, "python": platform.python_version(), "egglog": metadata.version("egglog")}
+    return [line | about for line in lines]
+
+
+def _search(graph: Graph, rules: Any) -> dict[str, Any]:
+    best: dict[str, Any] = {}
+    for _ in range(REPETITIONS):
+        forget_peak()
+        start = perf_counter()
+        program = expand(graph)
+        axes = infer_axes(program)
+        found = search(program, axes, rules, SearchLimits())
+        row = {
+            "axes": len(axes.sizes),
+            "reduced_axes": len(axes.reduced),
+            "max_block_ops": MOST,
+            "splits": len(found.records),
+            "nodes": max(record.saturation.nodes for record in found.records),
+            "visited": sum(record.visited for record in found.records),
+            "structures": len(found.structures) + len(found.chains),
+            "complete": all(record.complete for record in found.records),
+            "seconds": perf_counter() - start,
+            "peak_bytes": peak_bytes(),
+        }
+        best = row if not best or row["seconds"] < best["seconds"] else best
+    return best
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
+    """Seconds over block ops, and over the programs of each family, with the states beside them."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, plots = pyplot.subplots(1, 3, figsize=(15, 4.5))
+    by_ops = [line for line in lines if line["series"] == "ops"]
+    for workload, rows in groupby(by_ops, key=lambda line: line["workload"]):
+        points = list(rows)
+        for plot, field in zip(plots[:2], ("seconds", "visited"), strict=True):
+            plot.plot([row["max_block_ops"] for row in points], [row[field] for row in points], marker=".", label=workload)
+    for plot, label in zip(plots[:2], ("seconds, saturation included", "visited states"), strict=True):
+        plot.set(xlabel="block ops, loads and stores not counted", ylabel=label, yscale="log")
+    for family in FAMILIES:
+        points = [line for line in lines if line["series"] == family]
+        label = {"products": "X W₁ … Wₙ (n reduced axes)", "projections": "norm, n products (n outputs)"}[family]
+        plots[2].plot([row["count"] for row in points], [row["seconds"] for row in points], marker=".", label=label)
+        for row in points:
+            if not row["complete"]:
+                plots[2].annotate("cut", (row["count"], row["seconds"]))
+    plots[2].set(xlabel="n", ylabel="seconds, 16 block ops", yscale="log")
+    for plot in plots:
+        plot.legend(fontsize="small")
+        plot.grid(alpha=0.3)
+    figure.suptitle(f"{lines[0]['cpu']}, one process, Python {lines[0]['python']}, egglog {lines[0]['egglog']}")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> int:
+    """Measure, unless `--picture` is given, and draw."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--picture"]
+    if len(arguments) != 1:
+        print(f"benchmarks/search.py: got {len(arguments)} folders, wanted one: where to write", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    path = folder / "search.jsonl"
+    if "--picture" not in sys.argv[1:]:
+        lines = measure()
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    elif not path.exists():
+        print(f"benchmarks/search.py: got no {path}, wanted the lines to draw; leave --picture out to measure", file=sys.stderr)
+        return 2
+    draw([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], folder / "search.svg")
+    print(f"wrote {path} and {folder / 'search.svg'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
