@@ -1,6 +1,7 @@
 """The stages of a run that use the GPU at hand: whether there is one, tuning, and timing what was not tuned."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 
@@ -10,7 +11,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate, Ranked, Watch
-from mirage_eg.tune import Record, Tuned, Tuning, tune
+from mirage_eg.tune import Record, Timer, Tuned, Tuning, tune
 from mirage_eg.work import Work
 
 
@@ -37,7 +38,6 @@ def tune_ranked(
     work: Work,
 ) -> dict[Graph, Tuned]:
     """The fastest schedule of each µGraph that was timed with care on the GPU and is right, fastest first."""
-    from mirage_eg.backends.trial import Trials
 
     def record(line: Record) -> None:
         measurements.append(line)
@@ -46,23 +46,35 @@ def tune_ranked(
         watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
     graphs = [[entry.graph for entry in entries] for entries in ranked]
-    timer = tuning.wrap(Trials(emit(program, program=program), options.target, options.seed))
-    found = tune(
-        program,
-        [[expand(program)], *graphs],
-        options.target,
-        timer,
-        effort=tuning.effort,
-        warps=options.warps,
-        parallel=work.workers.map,
-        gpu=tuning.gpu,
-        record=record,
-    )
+    with ExitStack() as stack:
+        found = tune(
+            program,
+            [[expand(program)], *graphs],
+            options.target,
+            tuning.wrap(_timer(program, options, stack)),
+            effort=tuning.effort,
+            warps=options.warps,
+            parallel=work.workers.map,
+            gpu=tuning.gpu,
+            record=record,
+        )
     best: dict[Graph, Tuned] = {}
     for entry in found:
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)
     return best
+
+
+def _timer(program: Graph, options: Options, stack: ExitStack) -> Timer:
+    """A timer on the GPU at hand, or on all of its kind that are visible."""
+    from mirage_eg.backends.trial import Trials
+    from mirage_eg.spread import like_gpus, spread_trials
+
+    source = emit(program, program=program)
+    gpus = like_gpus()
+    if len(gpus) == 1:
+        return Trials(source, options.target, options.seed)
+    return stack.enter_context(spread_trials(gpus, source, options.target, options.seed))
 
 
 def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> tuple[list[Candidate], str]:

@@ -2,8 +2,8 @@
 
 Successive halving over what differs most first: structures, then extents of the best structures, then schedules of the best
 µGraphs, kernel by kernel; then the best few are timed with care, warm and cold. Each round is compiled in parallel processes
-and timed one candidate at a time, after its outputs were compared with float64. A candidate that does not compile, does not fit
-or is wrong is counted and left. Nothing here is trusted: the winner is verified like every µGraph.
+and timed one candidate at a time on each GPU, after its outputs were compared with float64. A candidate that does not compile,
+does not fit or is wrong is counted and left. Nothing here is trusted: the winner is verified like every µGraph.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +23,14 @@ from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.spread import SpreadTimer
 
 Record = dict[str, Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Timer(Protocol):
-    """What checks and times one emitted program; `backends.trial.Trials` on a GPU."""
+    """What checks and times one emitted program; `backends.trial.Trials` on a GPU, `spread.SpreadTimer` on several."""
 
     def quick(self, source: str) -> Outcome:
         """Check, then time roughly."""
@@ -255,13 +256,21 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
     asked = perf_counter()
     with run.gpu():
         run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
-        for variant in fresh:
-            if perf_counter() > run.deadline:
-                return
-            outcome = run.timer.quick(variant.source)
+        for variant, outcome in zip(fresh, _outcomes(run, [variant.source for variant in fresh]), strict=True):
+            if outcome is None:
+                continue
             run.record(_line(stage, variant, outcome))
             if outcome.us is not None and outcome.error is not None:
                 run.right.append(Tuned(variant, outcome.us, outcome.error))
+
+
+def _outcomes(run: _Tuning, sources: Sequence[str]) -> Iterator[Outcome | None]:
+    """What the timer finds, in the order of the sources; None for those whose turn comes behind the deadline."""
+    if isinstance(run.timer, SpreadTimer):
+        yield from run.timer.quick_all(sources, lambda: run.deadline)
+        return
+    for source in sources:
+        yield None if perf_counter() > run.deadline else run.timer.quick(source)
 
 
 def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
