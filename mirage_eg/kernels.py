@@ -1,15 +1,15 @@
-"""The best µGraph of one segment of a program: a library kernel where it is a single op, or what the structure search finds.
+"""The best µGraphs of segments: library kernels where they are single ops, and what the structure search finds.
 
-Segments that are equal as programs are searched once. Structures of the abstract domain are checked in random fields on a small
-instance before they count; those of the indexed domain are proved by their root class.
+Segments that are equal as programs are searched once. Each structure that counts has been checked in random fields on a small
+instance; those of the indexed domain are also proved by their root class.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mirage_eg.cost import predict_us
-from mirage_eg.devices import Device
+from mirage_eg.cost import predict
+from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
 from mirage_eg.instantiate import Filters, TileLimits, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
@@ -30,122 +30,172 @@ class Kernels:
 
     graph: Graph
     us: float
+    kernels: int
     proved: bool
     fused: bool
 
 
-@dataclass(slots=True)
-class KernelFinder:
-    """Finds the kernels of segments under the limits of a run, and remembers what it found."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the search of one segment brought: µGraphs, the cheapest first, and how much was looked at."""
 
-    program: Graph
+    kernels: tuple[Kernels, ...]
+    visited: int
+    structures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the search of a segment depends on besides its program; it travels to the workers."""
+
     rulebook: Rulebook
-    device: Device
+    target: str
     limits: SearchLimits
-    filters: Filters = field(default_factory=Filters)
+    filters: Filters
+    seed: int
     plans: int = 6  # structures of each split that get extents, smallest first
-    found: dict[Graph, list[Kernels]] = field(default_factory=dict)
-    visited: int = 0
-    structures: int = 0
-
-    def floor(self, segment: Segment) -> float:
-        """The least that a kernel of the segment can take: a launch, and each input read and output written once."""
-        types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
-        launch = self.device.launch_us if _works(self.program, segment) else 0.0
-        return launch + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
-
-    def find(self, segment: Segment) -> Piece | None:
-        """The cheapest µGraph of a segment, if there is any."""
-        for apart in (False, True):  # X Xᵀ has one axis in two dims, unless each use of X has its own name
-            inputs = uses_apart(self.program, segment) if apart else segment.inputs
-            program = segment_program(self.program, segment, apart)
-            if program not in self.found:
-                self.found[program] = sorted(self._kernels(program), key=lambda kernels: kernels.us)
-            if self.found[program]:
-                best = self.found[program][0]
-                return Piece(segment, inputs, best.graph, best.us, best.proved, best.fused)
-        return None
-
-    def _kernels(self, program: Graph) -> Iterator[Kernels]:
-        if sum(_is_work(item) for item in program.nodes) <= 1:
-            yield Kernels(program, predict_us(program, self.device), proved=True, fused=False)
-        try:
-            axes = infer_axes(program)
-        except UnsupportedError:
-            return
-        found = search(program, axes, self.rulebook, self.limits)
-        self.visited += sum(record.visited for record in found.records)
-        self.structures += len(found.structures) + len(found.chains)
-        tiles = TileLimits(shared_memory=self.device.shared_memory, multiprocessors=self.device.multiprocessors)
-        for plans in (found.structures, found.chains):
-            yield from self._instances(plans, program, axes, tiles)
-
-    def _instances(
-        self, plans: Sequence[Structure] | Sequence[Chain], program: Graph, axes: Axes, tiles: TileLimits
-    ) -> Iterator[Kernels]:
-        """The best µGraph of each of the first plans that have any."""
-        tried: Counter[Split] = Counter()
-        for plan in plans:
-            tried[plan.split] += 1
-            if tried[plan.split] > self.plans:
-                continue
-            best: Kernels | None = None
-            for graph in instances(plan, program, axes, tiles, self.filters):
-                us = predict_us(graph, self.device)
-                if best is None or us < best.us:
-                    best = Kernels(graph, us, plan.proved, fused=True)
-            if best is not None and (plan.proved or _equal_when_small(plan, program, axes)):
-                yield best
+    keep: int = 4  # µGraphs of different structures
 
 
-def _equal_when_small(plan: Structure | Chain, program: Graph, axes: Axes) -> bool:
+def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
+    """The best µGraphs of each program."""
+    for program in programs:
+        yield _find(task, program)
+
+
+def _find(task: Task, program: Graph) -> Found:
+    device = device_for(task.target)
+    kernels: list[Kernels] = []
+    if sum(map(is_work, program.nodes)) <= 1:
+        kernels.append(_kernels(program, device, proved=True, fused=False))
+    try:
+        axes = infer_axes(program)
+    except UnsupportedError:
+        return Found(tuple(kernels), 0, 0)
+    found = search(program, axes, task.rulebook, task.limits)
+    for plans in (found.structures, found.chains):
+        kernels += _instances(plans, program, axes, task, device)
+    kernels.sort(key=lambda entry: (entry.us, entry.kernels))
+    visited = sum(record.visited for record in found.records)
+    return Found(tuple(kernels[: task.keep]), visited, len(found.structures) + len(found.chains))
+
+
+def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels:
+    costs = predict(graph, device)
+    return Kernels(graph, sum(cost.us for cost in costs), len(costs), proved, fused)
+
+
+def _instances(
+    plans: Sequence[Structure] | Sequence[Chain], program: Graph, axes: Axes, task: Task, device: Device
+) -> Iterator[Kernels]:
+    """The best µGraph of each of the first plans that have any."""
+    tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
+    tried: Counter[Split] = Counter()
+    for plan in plans:
+        tried[plan.split] += 1
+        if tried[plan.split] > task.plans:
+            continue
+        best = min(
+            (_kernels(graph, device, plan.proved, fused=True) for graph in instances(plan, program, axes, tiles, task.filters)),
+            key=lambda entry: (entry.us, entry.kernels),
+            default=None,
+        )
+        if best is not None and _equal_when_small(plan, program, axes, task.seed):
+            yield best
+
+
+def _equal_when_small(plan: Structure | Chain, program: Graph, axes: Axes, seed: int) -> bool:
     small, candidate = small_instance(plan, program, axes)
-    return Reference(small).check(candidate).equal
+    return Reference(small, seed=seed).check(candidate).equal
 
 
-def _is_work(item: Node) -> bool:
+def is_work(item: Node) -> bool:
+    """Whether a node of a kernel graph takes time: inputs, outputs and reshapes do not."""
     return OPS[item.op].kind is not Kind.BOUNDARY and item.op != "reshape"
 
 
-def _works(program: Graph, segment: Segment) -> bool:
-    return any(_is_work(item) for position, item in enumerate(program.nodes) if position in segment.nodes)
+@dataclass(slots=True)
+class KernelFinder:
+    """Finds the kernels of the segments of one program; `run` searches programs, here or on workers."""
+
+    program: Graph
+    device: Device
+    run: Callable[[Sequence[Graph]], Sequence[Found]]
+    found: dict[Graph, Found] = field(default_factory=dict)
+
+    def floor(self, segment: Segment) -> float:
+        """The least that kernels of the segment can take: a launch, and each input read and each output written once."""
+        types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
+        works = any(is_work(item) for position, item in enumerate(self.program.nodes) if position in segment.nodes)
+        return works * self.device.launch_us + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
+
+    def find(self, segments: Sequence[Segment]) -> list[Piece | None]:
+        """The cheapest µGraph of each segment that has any."""
+        pieces = self._find(segments, apart=False)
+        again = [place for place, piece in enumerate(pieces) if piece is None]
+        # X Xᵀ has one axis in two dims, unless each use of X has its own name.
+        for place, piece in zip(again, self._find([segments[place] for place in again], apart=True), strict=True):
+            pieces[place] = piece
+        return pieces
+
+    def _find(self, segments: Sequence[Segment], apart: bool) -> list[Piece | None]:
+        programs = [segment_program(self.program, segment, apart) for segment in segments]
+        new = [program for program in dict.fromkeys(programs) if program not in self.found]
+        self.found.update(zip(new, self.run(new), strict=True))
+        return [self._piece(segment, program, apart) for segment, program in zip(segments, programs, strict=True)]
+
+    def _piece(self, segment: Segment, program: Graph, apart: bool) -> Piece | None:
+        kernels = self.found[program].kernels
+        if not kernels:
+            return None
+        inputs = uses_apart(self.program, segment) if apart else segment.inputs
+        best = kernels[0]
+        return Piece(segment, inputs, best.graph, best.us, best.kernels, best.proved, best.fused)
 
 
 def compose(program: Graph, pieces: Sequence[Piece]) -> Graph:
     """One kernel graph of all pieces, in the order in which they run; what reshapes show of their results is seen through."""
-    nodes: list[Node] = []
-    place: dict[int, int] = {}  # values of the program that are there
-    makers = [(item, values) for item, values in program.numbered() for _ in values]
-    count = 0
+    return _Composer(program).compose(pieces)
 
-    def append(item: Node, made: int) -> range:
-        nonlocal count
-        nodes.append(item)
-        count += made
-        return range(count - made, count)
 
-    def read(value: int) -> int:
-        if value not in place:
-            item = makers[value][0]
+class _Composer:
+    """Appends the nodes of pieces to one graph."""
+
+    def __init__(self, program: Graph) -> None:
+        self.program = program
+        self.makers = [item for item, values in program.numbered() for _ in values]
+        self.nodes: list[Node] = []
+        self.count = 0
+        self.place: dict[int, int] = {}  # of the program's values that are there
+
+    def append(self, item: Node, made: int = 1) -> range:
+        self.nodes.append(item)
+        self.count += made
+        return range(self.count - made, self.count)
+
+    def read(self, value: int) -> int:
+        if value not in self.place:
+            item = self.makers[value]
             assert item.op == "reshape", "pieces run in order"
-            place[value] = append(Node(item.op, (read(item.operands[0]),), item.attributes), 1)[0]
-        return place[value]
+            self.place[value] = self.append(Node(item.op, (self.read(item.operands[0]),), item.attributes))[0]
+        return self.place[value]
 
-    for item, values in program.numbered():
-        if item.op == "input":
-            place[values[0]] = append(item, 1)[0]
-    for piece in pieces:
-        inputs = iter(piece.inputs)
-        inside: dict[int, int] = {}
-        outputs = iter(piece.segment.outputs)
-        for item, values in piece.graph.numbered():
+    def compose(self, pieces: Sequence[Piece]) -> Graph:
+        for item, values in self.program.numbered():
             if item.op == "input":
-                inside[values[0]] = read(next(inputs))
-            elif item.op == "output":
-                place[next(outputs)] = inside[item.operands[0]]
-            else:
-                moved = Node(item.op, tuple(inside[i] for i in item.operands), item.attributes)
-                inside.update(zip(values, append(moved, len(values)), strict=True))
-    for item in program.outputs:
-        nodes.append(node("output", read(item.operands[0]), name=item.get("name")))
-    return Graph(tuple(nodes))
+                self.place[values[0]] = self.append(item)[0]
+        for piece in pieces:
+            inputs, outputs = iter(piece.inputs), iter(piece.segment.outputs)
+            inside: dict[int, int] = {}
+            for item, values in piece.graph.numbered():
+                match item.op:
+                    case "input":
+                        inside[values[0]] = self.read(next(inputs))
+                    case "output":
+                        self.place[next(outputs)] = inside[item.operands[0]]
+                    case _:
+                        moved = Node(item.op, tuple(inside[i] for i in item.operands), item.attributes)
+                        inside.update(zip(values, self.append(moved, len(values)), strict=True))
+        for item in self.program.outputs:
+            self.nodes.append(node("output", self.read(item.operands[0]), name=item.get("name")))
+        return Graph(tuple(self.nodes))

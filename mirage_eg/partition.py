@@ -4,15 +4,15 @@ States are sets of values still needed, edges are segments (`mirage_eg.segments`
 best µGraph that the structure search finds for its segment; until that has been looked for, it costs the least that any kernel
 could: the launch, and each input and output moved once. The cheapest way under these costs is found, its segments are searched,
 and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is
-cheaper under the cost model; where the number of searches ends it first, the gap to the last lower bound is reported.
+cheaper under the cost model; where patience ends first, the gap to the last lower bound is known.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.segments import Needed, Segment, SegmentLimits, Segmenter
+from mirage_eg.segments import Needed, Segment, Segmenter, SegmentLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Piece:
     inputs: tuple[int, ...]
     graph: Graph
     us: float
+    kernels: int
     proved: bool
     fused: bool
 
@@ -38,39 +39,37 @@ class Way:
         """Predicted microseconds."""
         return sum(piece.us for piece in self.pieces)
 
+    @property
+    def kernels(self) -> int:
+        """Kernels that are launched."""
+        return sum(piece.kernels for piece in self.pieces)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
     """How much is searched."""
 
-    segments: SegmentLimits = SegmentLimits()
+    segments: SegmentLimits = field(default_factory=SegmentLimits)
+    max_kernels: int | None = None  # of a way
     max_states: int = 20_000  # behind that many, ops are kernels of their own
-    max_searches: int = 400  # segments searched for kernels
-    patience: int = 12  # ways tried in a row that are not cheaper than the best
+    patience: int = 8  # ways tried in a row that are not cheaper than the best
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The ways found, cheapest first; none other through these segments costs less than `bound_us`."""
+    """The cheapest way for each number of kernels, cheapest first; no way through these segments takes less than `bound_us`."""
 
     ways: tuple[Way, ...]
     bound_us: float
     states: int
     segments: int
     searched: int
-    complete: bool  # the cheapest way is within the bound, and no state was cut short
+    complete: bool  # the first way is the cheapest that there is
 
 
-Find = Callable[[Segment], Piece | None]  # the best µGraph of a segment, if there is any
+Find = Callable[[Sequence[Segment]], list[Piece | None]]  # the best µGraph of each segment, if there is any
 Floor = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
-Progress = Callable[[int, int, float], None]  # segments searched, of at most, microseconds of the best way
-
-
-@dataclass(slots=True)
-class _State:
-    """What is needed, and the edges to what is needed then, as positions."""
-
-    edges: list[tuple[int, int]]  # segment, state
+Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best way; whether to go on
 
 
 def partition(
@@ -79,34 +78,34 @@ def partition(
     """The cheapest ways to make kernels of `program`, which is in primitive ops."""
     limits = limits or PartitionLimits()
     ways = _Ways(program, floor, limits)
-    found: dict[tuple[int, ...], Way] = {}
     best, bound, waited = inf, 0.0, 0
-    complete = False
-    while waited < limits.patience:
+    complete, going = False, True
+    while going and waited < limits.patience:
         path = ways.cheapest()
-        bound = max(bound, ways.cost_of(path))
+        bound = max(bound, ways.cost_of(path) - _TIE_US * len(program.nodes))
         waiting = [number for number in path if number not in ways.pieces]
         if not waiting:
             complete = not ways.cut
-            found[path] = ways.way(path)
             break
-        if len(ways.pieces) + len(waiting) > limits.max_searches:
-            break
-        for number in waiting:
-            ways.settle(number, find(ways.segments[number]))
-        if all(ways.pieces[number] is not None for number in path):
-            found[path] = ways.way(path)
+        for number, piece in zip(waiting, find([ways.segments[number] for number in waiting]), strict=True):
+            ways.settle(number, piece)
         waited += 1
-        if path in found and found[path].us < best:
-            best, waited = found[path].us, 0
-        if on_progress is not None:
-            on_progress(len(ways.pieces), limits.max_searches, best)
-    ways.forbid_unsearched()
-    path = ways.cheapest()
-    if ways.cost_of(path) < inf:
-        found[path] = ways.way(path)
-    ordered = sorted(found.values(), key=lambda way: way.us)
-    return Partition(tuple(ordered), bound, len(ways.states), len(ways.segments), len(ways.pieces), complete)
+        if (cost := ways.cost_of(path)) < best:
+            best, waited = cost, 0
+        going = on_progress is None or on_progress(len(ways.pieces), best)
+    found = ways.front(limits.max_kernels)
+    return Partition(
+        tuple(sorted(found, key=lambda way: (way.us, way.kernels))),
+        bound,
+        len(ways.states),
+        len(ways.segments),
+        len(ways.pieces),
+        complete,
+    )
+
+
+_TIE_US = 1e-3  # a kernel more, where all else is equal
+Edge = tuple[int, int]  # segment, state
 
 
 class _Ways:
@@ -114,10 +113,11 @@ class _Ways:
 
     def __init__(self, program: Graph, floor: Floor, limits: PartitionLimits) -> None:
         self.segments: list[Segment] = []
-        self.states: list[_State] = []
+        self.states: list[list[Edge]] = []
         self.pieces: dict[int, Piece | None] = {}  # of the segments searched
-        self.cut = False
+        self.cut = False  # some states were not explored
         self._expand(Segmenter(program, limits.segments), limits.max_states)
+        self.order = self._topological()
         self.costs = [floor(segment) for segment in self.segments]
 
     def _expand(self, segmenter: Segmenter, max_states: int) -> None:
@@ -125,10 +125,11 @@ class _Ways:
         places: dict[Needed, int] = {segmenter.start: 0}
         frontier = [segmenter.start]
         for needed in frontier:
-            edges: list[tuple[int, int]] = []
+            edges: list[Edge] = []
             if needed:
-                self.cut |= len(places) >= max_states
-                for segment, left in segmenter.choices(needed, alone=len(places) >= max_states):
+                full = len(places) >= max_states
+                self.cut |= full
+                for segment, left in segmenter.choices(needed, alone=full):
                     if segment not in numbers:
                         numbers[segment] = len(self.segments)
                         self.segments.append(segment)
@@ -136,21 +137,20 @@ class _Ways:
                         places[left] = len(frontier)
                         frontier.append(left)
                     edges.append((numbers[segment], places[left]))
-            self.states.append(_State(edges))
-        self.order = self._topological()
+            self.states.append(edges)
 
     def _topological(self) -> list[int]:
         """States behind all that they lead to."""
         order: list[int] = []
         seen = [False] * len(self.states)
-        stack: list[tuple[int, Iterable[tuple[int, int]]]] = [(0, iter(self.states[0].edges))]
+        stack: list[tuple[int, Iterable[Edge]]] = [(0, iter(self.states[0]))]
         seen[0] = True
         while stack:
             place, edges = stack[-1]
             for _, target in edges:
                 if not seen[target]:
                     seen[target] = True
-                    stack.append((target, iter(self.states[target].edges)))
+                    stack.append((target, iter(self.states[target])))
                     break
             else:
                 order.append(place)
@@ -160,11 +160,11 @@ class _Ways:
     def cheapest(self) -> tuple[int, ...]:
         """The segments of the cheapest way, from the program's outputs backwards."""
         cost = [inf] * len(self.states)
-        step: list[tuple[int, int] | None] = [None] * len(self.states)
+        step: list[Edge | None] = [None] * len(self.states)
         for place in self.order:
-            if not self.states[place].edges:
+            if not self.states[place]:
                 cost[place] = 0.0
-            for number, target in self.states[place].edges:
+            for number, target in self.states[place]:
                 if (total := self.costs[number] + cost[target]) < cost[place]:
                     cost[place], step[place] = total, (number, target)
         path = []
@@ -175,18 +175,30 @@ class _Ways:
         return tuple(path)
 
     def cost_of(self, path: tuple[int, ...]) -> float:
+        """The cost of a way, infinite where there is none."""
         return sum(self.costs[number] for number in path) if path else inf
 
     def settle(self, number: int, piece: Piece | None) -> None:
         """What the search for a segment's kernels has brought."""
         self.pieces[number] = piece
-        self.costs[number] = inf if piece is None else piece.us
+        self.costs[number] = inf if piece is None else piece.us + _TIE_US * piece.kernels
 
-    def forbid_unsearched(self) -> None:
-        for number in range(len(self.segments)):
-            if number not in self.pieces:
-                self.costs[number] = inf
-
-    def way(self, path: tuple[int, ...]) -> Way:
-        pieces = [self.pieces[number] for number in reversed(path)]
-        return Way(tuple(piece for piece in pieces if piece is not None))
+    def front(self, max_kernels: int | None) -> list[Way]:
+        """For each number of kernels the cheapest way through the segments searched, if fewer kernels cost more."""
+        fronts: list[dict[int, tuple[float, tuple[Piece, ...]]]] = [{} for _ in self.states]
+        for place in self.order:
+            here = fronts[place]
+            if not self.states[place]:
+                here[0] = 0.0, ()
+            for number, target in self.states[place]:
+                if (piece := self.pieces.get(number)) is not None:
+                    for kernels, (us, pieces) in fronts[target].items():
+                        total = kernels + piece.kernels
+                        if (max_kernels is None or total <= max_kernels) and us + piece.us < here.get(total, (inf,))[0]:
+                            here[total] = us + piece.us, (*pieces, piece)
+        ways, least = [], inf
+        for _, (us, pieces) in sorted(fronts[0].items()):
+            if us < least:
+                ways.append(Way(pieces))
+                least = us
+        return ways

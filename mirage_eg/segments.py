@@ -1,11 +1,12 @@
 """Where a program may be cut into kernels: its segments, each the ops of one kernel (or of a chain that shares a split).
 
-A plan is made from the program's outputs backwards. A state is the set of values still *needed*; a segment computes some of them
-from others, which are needed in turn. So a cheap value may be computed in two segments, and one segment may have several outputs.
+A plan is made from the program's outputs backwards. A state is the set of values still *needed*; a segment computes some of
+them from others, which are needed in turn. So a cheap value may be computed in two segments, and one segment may have several
+outputs.
 
-What is not offered, since nothing is lost by it or no block graph could hold it: a cut in front of an elementwise op that is the
-only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential leave; more
-ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole).
+What is not offered, since nothing is lost by it or no block graph could hold it: a cut in front of an elementwise op that is
+the only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential
+leave; more ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole).
 """
 
 from collections.abc import Iterator, Sequence
@@ -238,7 +239,9 @@ def _reductions(program: Graph) -> tuple[dict[int, frozenset[int]], tuple[int, .
     What a barrier makes is taken for an input.
     """
     nodes = [
-        node("input", shape=program.types[values[0]].shape, dtype=str(program.types[values[0]].dtype)) if is_barrier(item) else item
+        node("input", shape=program.types[values[0]].shape, dtype=str(program.types[values[0]].dtype))
+        if is_barrier(item)
+        else item
         for item, values in program.numbered()
     ]
     axes = infer_axes(Graph(tuple(nodes)), repeats=True)
