@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,9 @@ class Rulebook:
         """A fresh e-graph that knows the declarations, and the laws but those named in `without`."""
         egraph = bindings.EGraph()
         for theory in self.theories:
-            commands = (command for command, _ in _commands(egraph, theory.path, theory.text))
-            egraph.run_program(*(it for it in commands if not isinstance(it, _LAWS) or _core(it).name not in without))
+            egraph.run_program(
+                *(it for it in _parsed(theory.path, theory.text) if not isinstance(it, _LAWS) or _core(it).name not in without)
+            )
         return egraph
 
 
@@ -181,18 +182,30 @@ def _find(path: str | Path, domain: str, shelf: Mapping[str, _File]) -> Iterator
 
 def read_files(path: str | Path) -> Iterator[_File]:
     """The file, or the .egg files of a folder by name."""
-    path = Path(path)
-    files = sorted(path.glob("*.egg")) if path.is_dir() else [path]
-    if not files:
-        raise RuleError(f"{path}: the folder holds no .egg file")
-    for file in files:
+    for file in rule_files(path):
         try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RuleError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            if file.exists() and not file.is_file():
+                raise RuleError(f"{file}: got a folder, pipe or device, wanted a file of text")
+            text = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise RuleError(
+                f"{file}:{line}: got bytes that are no text in UTF-8, wanted laws; is it another kind of file?"
+            ) from None
+        except OSError as error:
+            raise RuleError(f"{file}: cannot be read: {error.strerror or error}") from None
         if len(text) > LARGEST_FILE:  # parsing takes the square of the length
             raise RuleError(f"{file}:1: got {len(text):,} characters, wanted at most {LARGEST_FILE:,}; split the file")
         yield _File(str(file), text, False)
+
+
+def rule_files(path: str | Path) -> tuple[Path, ...]:
+    """The path itself, or the paths of the .egg files of a folder by name."""
+    path = Path(path)
+    files = tuple(sorted(path.glob("*.egg"))) if path.is_dir() else (path,)
+    if not files:
+        raise RuleError(f"{path}: the folder holds no .egg file")
+    return files
 
 
 def _check_in_worker(domain: str, files: Sequence[_File]) -> Rulebook:
@@ -267,6 +280,12 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
                 yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, name, ruleset)), place
             case _:
                 yield command, place
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: str, text: str) -> tuple[Command, ...]:
+    """The commands of a file, parsed once: there is a fresh e-graph for each target."""
+    return tuple(command for command, _ in _commands(bindings.EGraph(), path, text))
 
 
 _TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')

@@ -15,6 +15,7 @@ from mirage_eg.expression import Split, express, splits, spread_splits
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import Build, Limits, Oracle, Saturation, oracle_builder
+from mirage_eg.renaming import share_renamed
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.space import LOOP, Chain, Deaths, Index, Note, Space, Stage, Step, Structure, Value
 
@@ -82,7 +83,8 @@ def search(
     records: list[SplitRecord] = []
     chains: list[Chain] = []
     choices = split_choices(axes, limits) if choices is None else choices
-    with oracle_builder(rulebook, saturation) if build is None else nullcontext(build) as build:
+    with oracle_builder(rulebook, saturation) if build is None else nullcontext(build) as build_one:
+        build = share_renamed(build_one, rulebook)
         for done, split in enumerate(choices, 1):
             began = perf_counter()
             oracle = build(express(program, axes, split, rulebook.domain))

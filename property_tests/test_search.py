@@ -8,12 +8,13 @@ import pytest
 
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
-from mirage_eg.expression import express, splits, spread_splits
+from mirage_eg.expression import Expression, express, splits, spread_splits
 from mirage_eg.instantiate import instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import build_oracle, oracle_builder
+from mirage_eg.oracle import Oracle, build_oracle, oracle_builder
+from mirage_eg.renaming import share_renamed
 from mirage_eg.rulebook import DOMAINS, load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.space import Structure
@@ -151,6 +152,28 @@ def test_an_oracle_does_not_depend_on_those_built_before_it() -> None:
         for target in targets:
             one, alone = build(target), build_oracle(rules, target)
             assert (one.saturation.nodes, one.saturation.classes) == (alone.saturation.nodes, alone.saturation.classes)
+
+
+def test_splits_that_differ_in_the_names_of_parts_share_an_oracle_and_it_is_theirs() -> None:
+    program = expand(WORKLOADS["qknorm"](1))
+    axes, rules = infer_axes(program), load_rules("indexed")
+    built = []
+
+    def count(target: Expression) -> Oracle:
+        built.append(target)
+        return build_oracle(rules, target)
+
+    build = share_renamed(count, rules)
+    for split in (*splits(axes), *spread_splits(axes)):
+        target = express(program, axes, split, "indexed")
+        shared, alone = build(target), build_oracle(rules, target)
+        assert len(shared.table) == len(alone.table)
+        for term in range(len(target.terms)):
+            assert shared.class_of(target, term) is not None
+        for output, (left, right) in enumerate(zip(shared.outputs, alone.outputs, strict=True)):
+            assert shared.class_of(target, target.outputs[output]) == left
+            assert sum(class_ == left for class_ in shared.table.values()) == sum(c == right for c in alone.table.values())
+    assert len(built) == 6  # of 9: no loop, either axis looped, both, and each in three parts
 
 
 @pytest.mark.parametrize("name", ["qknorm", "mha", "mqa"])
