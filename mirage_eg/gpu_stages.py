@@ -72,7 +72,7 @@ def _timer(program: Graph, options: Options, stack: ExitStack) -> Timer:
 
     source = emit(program, program=program)
     gpus = like_gpus()
-    if len(gpus) == 1:
+    if len(gpus) <= 1:
         return Trials(source, options.target, options.seed)
     return stack.enter_context(spread_trials(gpus, source, options.target, options.seed))
 
