@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
@@ -292,7 +292,18 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
         out.print(f"cache: hit, computed {report['computed']}; --no-cache runs again", highlight=False)
     for note in report.get("notes", ()):
         out.print(note, soft_wrap=True, highlight=False, markup=False)
+    for line in _explained(report.get("explanation")):
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
     out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
+    """What is printed of a search without a fused result."""
+    if explanation is not None:
+        ended = ", ".join(f"{fate} {count:,}" for fate, count in explanation["ended"].items())
+        yield f"visited: {explanation['visited']:,} states; died of: {ended or 'nothing was tried'}"
+        yield f"nearest miss: {explanation['nearest_miss']}"
+        yield f"would have to change: {explanation['change']}"
 
 
 def _cells(candidate: "Candidate") -> tuple[str, ...]:

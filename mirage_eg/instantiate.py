@@ -271,7 +271,13 @@ def _padded(extent: int, least: int = 1) -> int:
 
 
 def fits(block: Graph, limits: TileLimits) -> bool:
-    """Whether the tiles fit: staged matmul operands in shared memory, all that is live at once in registers.
+    """Whether the tiles fit: staged matmul operands in shared memory, all that is live at once in registers."""
+    shared, registers = footprint(block, limits.stages)
+    return shared <= limits.shared_memory and registers <= limits.registers
+
+
+def footprint(block: Graph, stages: int) -> tuple[int, int]:
+    """Bytes of shared memory and of registers that a block needs.
 
     Tiles are padded to powers of two, and to 16 in the dims of a matmul, as the lowering pads them.
     """
@@ -280,9 +286,8 @@ def fits(block: Graph, limits: TileLimits) -> bool:
     for value in operands:
         shape = block.types[value].shape
         elements = prod(map(_padded, shape[:-2])) * _padded(shape[-2], 16) * _padded(shape[-1], 16)
-        stages = limits.stages if block.phases[value] is Phase.LOOP else 1
-        shared += elements * block.types[value].dtype.itemsize * stages
-    return shared <= limits.shared_memory and _live_bytes(block) <= limits.registers
+        shared += elements * block.types[value].dtype.itemsize * (stages if block.phases[value] is Phase.LOOP else 1)
+    return shared, _live_bytes(block)
 
 
 def _live_bytes(block: Graph) -> int:

@@ -9,8 +9,10 @@ from mirage_eg.cost import predict_us
 from mirage_eg.devices import device_for
 from mirage_eg.executors import Workers
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
+from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.nearest_miss import Found, explain
 from mirage_eg.new_op import registered
 from mirage_eg.options import Options
 from mirage_eg.report import identity, make_report, why_nothing
@@ -109,7 +111,7 @@ def _optimize(
             tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
             finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists
-    if axes is not None and not ranked:
+    if isinstance(axes, Axes) and not ranked:
         notes.append(why_nothing(found, structures))
     library = Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
@@ -123,11 +125,18 @@ def _optimize(
     candidates.sort(key=_rank)
     if tracer is not None:
         trace_plans(tracer, plans, structures, made, finalists, verified, candidates)
+    explanation = None
+    if not any(candidate.fused and candidate.compile.ok for candidate in candidates):
+        errors = [candidate.compile.error or "" for candidate in candidates if candidate.fused]
+        with watch.stage("explain"):
+            missed = Found(primitive, axes, found, plans, structures, made, rejected, errors)
+            explanation = explain(missed, rulebook, options, device)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
+    report["explanation"] = explanation
     report["search"]["candidates"] = len(finalists) + 1
     report["search"]["instances"] = sum(entry.count for entry in made)
     report["verify"]["accepted"] = len(verified)
-    report["verify"]["rejected"] = rejected
+    report["verify"]["rejected"] = len(rejected)
     report["verify"]["structures_accepted"] = len(structures)
     report["verify"]["structures_rejected"] = small_rejected
     return Result(tuple(candidates), report, tuple(measurements))

@@ -44,15 +44,18 @@ def search_structures(
     work: Work,
     notes: list[str],
     tracer: Tracer | None = None,
-) -> tuple[Axes | None, SearchResult]:
-    """The axes of the program and all structures found; of chains the smallest of each split. One work item a split."""
+) -> tuple[Axes | str, SearchResult]:
+    """The axes of the program, or why there are none, and all structures found; of chains the smallest of each split.
+
+    One work item a split.
+    """
     try:
         axes = infer_axes(primitive)
         if len(primitive.outputs) > options.max_outputs:
             raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
     except UnsupportedError as error:
         notes.append(f"no fused kernel was searched for: {error}; the result uses library kernels")
-        return None, SearchResult((), (), (), 0.0)
+        return str(error), SearchResult((), (), (), 0.0)
     begin = perf_counter()
     until = None if options.budget is None else time() + options.budget
     limits = SearchLimits(options.max_block_ops, max_kernels=options.max_kernels, max_outputs=options.max_outputs)
@@ -114,7 +117,7 @@ def _names_in(oracles: Sequence[Oracle], primitive: Graph) -> dict[int, str]:
 
 
 def verify_structures(
-    structures: Sequence[Plan], primitive: Graph, axes: Axes | None, options: Options, watch: Watch, work: Work
+    structures: Sequence[Plan], primitive: Graph, axes: Axes | str, options: Options, watch: Watch, work: Work
 ) -> tuple[list[Plan], int]:
     """The structures whose small instance equals the program's in random fields."""
     equal = 0
@@ -143,7 +146,7 @@ def _check_structures(common: tuple[Graph, Axes, int, int], structures: Sequence
 def instantiate(
     structures: Sequence[Plan],
     primitive: Graph,
-    axes: Axes | None,
+    axes: Axes | str,
     device: Device,
     options: Options,
     watch: Watch,
@@ -197,19 +200,19 @@ def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
 
 def verify_finalists(
     program: Graph, finalists: Sequence[Ranked], rulebook: Rulebook, options: Options, watch: Watch, work: Work
-) -> tuple[list[tuple[Ranked, Verdict, FloatCheck]], int]:
-    """Those that are equal in random fields, with what the indexed laws prove of them, and a float check of each."""
+) -> tuple[list[tuple[Ranked, Verdict, FloatCheck]], list[Verdict]]:
+    """Those that are equal in random fields, with what the indexed laws prove of them, and a float check of each.
+
+    Also the verdicts on the others.
+    """
 
     def verify() -> list[tuple[Verdict, FloatCheck | None]]:
         return list(_verify_at_full_size(program, finalists, rulebook, options, watch))
 
     item = tuple((entry.graph, entry.proved) for entry in finalists)
-    kept = [
-        (entry, verdict, check)
-        for entry, (verdict, check) in zip(finalists, work.once("verify", item, verify), strict=True)
-        if check is not None
-    ]
-    return kept, len(finalists) - len(kept)
+    verdicts = work.once("verify", item, verify)
+    kept = [(entry, verdict, check) for entry, (verdict, check) in zip(finalists, verdicts, strict=True) if check is not None]
+    return kept, [verdict for verdict, check in verdicts if check is None]
 
 
 def _verify_at_full_size(
