@@ -57,7 +57,7 @@ def optimize(
     rulebook = load_rules(options.domain, options.rules, options.without)
     run = identity(name, program, options, rulebook)
     cache = cache_at_hand() if options.cache and tuning is None and not registered() else None
-    key = key_of(run, on_gpu=on_gpu, budget=options.budget)
+    key = {} if cache is None else key_of(run, on_gpu=on_gpu, budget=options.budget)
     if cache is not None and not resume and tracer is None and (found := cache.find(key)) is not None:
         return reported(found.result, name, "hit", found.computed)
     with ExitStack() as stack:
