@@ -27,14 +27,16 @@ BOUNDS = frozenset({"leads nowhere", "forced ops", "ops left"})
 
 @dataclass(slots=True)
 class Budget:
-    """How many states may still be visited, and until when."""
+    """How many states may still be visited and candidates tried, and until when."""
 
     states: int
+    candidates: int
     deadline: float | None
 
     def is_spent(self) -> bool:
         """Whether the search must stop."""
-        return self.states <= 0 or (self.deadline is not None and perf_counter() > self.deadline)
+        late = self.deadline is not None and perf_counter() > self.deadline
+        return late or self.states <= 0 or self.candidates <= 0
 
 
 class Combiner:
@@ -91,6 +93,9 @@ class Combiner:
                 self._make(place, (number,) * len(operands), sets, sets, pending)
                 continue
             left, right = operands
+            self.budget.candidates -= len(self.of_value[right if left == value else left])
+            if self.budget.is_spent():
+                return
             if left == right:
                 for other in mine:
                     self._make(place, (other, number), self.sets[other], sets, pending)
@@ -178,6 +183,7 @@ class Combiner:
             return
         for number in choices[len(chosen)]:
             own, values, derivations, loads = self.sets[number]
+            self.budget.candidates -= 1
             if own > size or self.budget.is_spent():
                 return
             values |= sets[1]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.expression import Constant
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.space import Space, Value
 
 
@@ -41,7 +42,6 @@ class Derivations:
     path: tuple[int, ...]  # for each value the least number of ops between it and a goal
 
 
-SWAPPABLE = frozenset({"add", "mul", "matmul"})
 FAR = 1 << 30
 
 
@@ -128,9 +128,13 @@ def close(space: Space, pruned: Counter[str]) -> Closure:
             if result not in place:
                 place[result] = len(values)
                 values.append(result)
-            derivations.append(Derivation(op, operands, constants, reduced, place[result], op in SWAPPABLE))
+            derivations.append(Derivation(op, operands, constants, reduced, place[result], _is_swappable(op)))
         position += 1
     return Closure(tuple(values), len(space.loads), optional, tuple(derivations))
+
+
+def _is_swappable(op: str) -> bool:
+    return OPS[op].commutative or OPS[op].kind is Kind.MATMUL  # which way round a product stands is a matter of layout
 
 
 def _common(sets: Sequence[int]) -> int:

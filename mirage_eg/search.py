@@ -19,6 +19,8 @@ from mirage_eg.renaming import share_renamed
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.space import LOOP, Chain, Deaths, Index, Note, Space, Stage, Step, Structure, Value
 
+_CANDIDATES = 20  # that may be tried for each state that may be visited
+
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
@@ -46,7 +48,7 @@ class SplitRecord:
     structures: int
     complete: bool
     seconds: float
-    complete_to: int = 0  # every structure of at most so many ops, or chain of kernels of at most so many each, was found
+    complete_to: int = 0  # all structures and chains of at most so many ops are among those found
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class _Run:
         self.program, _, self.split, domain, _ = self.context = context
         self.limits, self.note, self.indexed = limits, note, domain == "indexed"
         self.index = Index(context[-1])
-        self.budget = Budget(limits.max_states, deadline)
+        self.budget = Budget(limits.max_states, limits.max_states * _CANDIDATES, deadline)
         self.pruned = Deaths()
         self.pruned.note = note
         self.visited = 0
