@@ -13,7 +13,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import platformdirs
 
+from mirage_eg.code_hash import code_hash
 from mirage_eg.codec import decode, dumps
 from mirage_eg.files import write_atomically
 from mirage_eg.ir.errors import OptionError
@@ -141,18 +141,6 @@ def reported(result: Result, name: str, status: str, computed: str | None = None
 def now() -> str:
     """The time of day in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@cache
-def code_hash() -> str:
-    """A hash of this package's files: while it is being worked on, its version says too little."""
-    root = Path(__file__).parent
-    total = sha256()
-    folders = (root, root / "ir", root / "backends", root / "rules")  # links where the package is being worked on
-    for path in sorted({path for folder in folders for path in folder.glob("**/*")}):
-        if path.suffix in (".py", ".egg"):
-            total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return total.hexdigest()
 
 
 def _torch_version() -> str | None:

@@ -11,13 +11,15 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from types import TracebackType
 from typing import Any
 
+from mirage_eg.code_hash import code_hash
 from mirage_eg.ir.errors import MirageError, OptionError
 
 Function = Callable[[Any, Sequence[Any]], Iterable[Any]]  # what is common to all items, items; gives a result for each in order
@@ -166,16 +168,25 @@ class Workers:
         assert match is not None  # checked with the options
         address = match["address"]
         if address is None:
-            address = self._stack.enter_context(
-                LocalCluster(
-                    n_workers=max(2, self.count), threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR
+            with _interrupts_ignored():  # Ctrl-C is this process's business
+                address = self._stack.enter_context(
+                    LocalCluster(
+                        n_workers=max(2, self.count),
+                        threads_per_worker=1,
+                        dashboard_address=None,
+                        silence_logs=logging.CRITICAL,
+                    )
                 )
-            )
         try:
             client = self._stack.enter_context(Client(address, timeout=CONNECT_SECONDS, set_as_default=False))
         except OSError as error:
             raise OptionError(f"executor: no Dask scheduler answers at {address}: {str(error)[:100]}") from None
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise OptionError(f"executor: the Dask scheduler at {url} has no workers; start some with dask worker") from None
         self._know_dask()
+        _check_code(client)
         self.count = max(1, sum(client.ncores().values()))
         executor: Executor = client.get_executor(pure=False)
         return executor
@@ -185,6 +196,32 @@ class Workers:
             from distributed import KilledWorker
 
             self._lost = (*self._lost, KilledWorker)
+
+
+def _check_code(client: Any) -> None:
+    """Raise an OptionError unless every Dask worker runs the code that runs here."""
+    for worker, said in client.run(_hash_code, on_error="return").items():
+        if isinstance(said, BaseException):
+            raise OptionError(f"executor: the Dask worker {worker} cannot import mirage_eg: {str(said)[:200]}")
+        if said != code_hash():
+            raise OptionError(f"executor: the Dask worker {worker} runs other code of mirage_eg than this process")
+
+
+def _hash_code() -> str:
+    return code_hash()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes that are started meanwhile ignore Ctrl-C for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_chunk(function: Function, common: Any, items: Sequence[Any]) -> list[Any]:

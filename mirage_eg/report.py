@@ -7,6 +7,7 @@ from hashlib import sha256
 from importlib import metadata
 from typing import Any
 
+from mirage_eg.code_hash import code_hash
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.instantiate import blocks_of
@@ -46,6 +47,7 @@ def identity(name: str, program: Graph, options: Options, rulebook: Rulebook) ->
         "options": chosen,
         "theories": {theory.path: theory.sha256 for theory in rulebook.theories},
         "versions": _versions(),
+        "code": code_hash(),
     }
 
 
