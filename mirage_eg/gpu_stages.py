@@ -11,7 +11,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate, Ranked, Watch
-from mirage_eg.tune import Record, Timer, Tuned, Tuning, tune
+from mirage_eg.tune import Record, Timer, Tuned, Tuning
 from mirage_eg.work import Work
 
 
@@ -47,7 +47,7 @@ def tune_ranked(
 
     graphs = [[entry.graph for entry in entries] for entries in ranked]
     with ExitStack() as stack:
-        found = tune(
+        found = tuning.tuner(
             program,
             [[expand(program)], *graphs],
             options.target,

@@ -27,6 +27,7 @@ from mirage_eg.spread import SpreadTimer
 
 Record = dict[str, Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+Adapt = Callable[[Graph, Schedule], Schedule]
 
 
 class Timer(Protocol):
@@ -55,12 +56,13 @@ class Effort:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """How a run is tuned: its effort, what is held while the GPU is used, who gets every measurement; `wrap` may stand between
-    tuning and its timer."""
+    tuning and its timer, `tuner` in the place of `tune`."""
 
     effort: Effort = Effort()
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
     record: Callable[[Record], None] = lambda line: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
+    tuner: Callable[..., "list[Tuned]"] = field(default_factory=lambda: tune)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class _Tuning:
     gpu: Callable[[], AbstractContextManager[Any]]
     record: Callable[[Record], None]
     deadline: float
+    adapt: Adapt
     seen: set[str] = field(default_factory=set)
     right: list[Tuned] = field(default_factory=list)
 
@@ -110,15 +113,16 @@ def tune(
     parallel: Map = map,
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext,
     record: Callable[[Record], None] = lambda line: None,
+    adapt: Adapt = lambda graph, schedule: schedule,
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those timed with care come before all others.
 
     `ranked` has for each structure its µGraphs, cheapest first; blocks have the `warps` that their graphs say until schedules
     are tried, which are restricted to `warps` where given. `parallel` maps in processes; `gpu` is held while a candidate is on
-    the GPU; `record` gets one JSON-like line a measurement.
+    the GPU; `record` gets one JSON-like line a measurement. `adapt` gives the schedule that stands for one that would be tried.
     """
     effort = effort or Effort()
-    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds)
+    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, adapt)
     _try(run, "structures", [job for graph, number in _spread(ranked, effort.structures) for job in _first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
     more: list[_Job] = []
@@ -245,6 +249,7 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
     """Compile all jobs, then check and time what compiles."""
     if not jobs or perf_counter() > run.deadline:
         return
+    jobs = list(dict.fromkeys(replace(job, schedule=run.adapt(job.graph, job.schedule)) for job in jobs))
     made = run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.target) for job in jobs])
     fresh = []
     for variant in made:

@@ -1,0 +1,156 @@
+"""What each choice of the tuning space is worth: the best with everything against the best without the choice.
+
+A program is searched once and tuned once with everything and once without each choice; a source that was timed is not timed
+again, so that equal kernels have equal times and only what the choice changes differs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from mirage_eg.backends.emit import Schedule
+from mirage_eg.backends.timing import Timing
+from mirage_eg.backends.trial import Outcome
+from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.options import Options
+from mirage_eg.pipeline import optimize
+from mirage_eg.results import Observer
+from mirage_eg.tune import Adapt, Effort, Record, Timer, Tuned, Tuning, blocks, schedule_record, tune
+
+Ranked = Sequence[Sequence[Graph]]
+WARPS, STAGES = 4, 3  # what stands for a choice that is not made
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice, as what tuning does without it: the µGraphs that are left, and the schedules."""
+
+    name: str
+    without: str
+    graphs: Callable[[Ranked], Ranked] = lambda ranked: ranked
+    adapt: Adapt = lambda graph, schedule: schedule
+
+
+def _each(graph: Graph, value: Callable[[Graph], int]) -> tuple[int, ...]:
+    return tuple(map(value, blocks(graph)))
+
+
+def _keep(wanted: Callable[[Graph], bool]) -> Callable[[Ranked], Ranked]:
+    return lambda ranked: [[graph for graph in graphs if wanted(graph)] for graphs in ranked]
+
+
+def _splits(graph: Graph) -> bool:
+    """Whether a reduction is split over the grid: a block gives partial results in a new dim."""
+    return any(NEW_DIM in item.get("omap", ()) for block in blocks(graph) for item in block.outputs)
+
+
+def _calls_library(graph: Graph) -> bool:
+    return bool(blocks(graph)) and any(item.op not in ("input", "output", "block") for item in graph.nodes)
+
+
+CHOICES = (
+    Choice(
+        "number of warps",
+        f"{WARPS} everywhere",
+        adapt=lambda graph, schedule: replace(schedule, num_warps=_each(graph, lambda block: WARPS)),
+    ),
+    Choice(
+        "number of stages",
+        f"{STAGES} in loops",
+        adapt=lambda graph, schedule: replace(
+            schedule, num_stages=_each(graph, lambda block: min(STAGES, _most(schedule)) if block.loop > 1 else 1)
+        ),
+    ),
+    Choice("extents", "the cost model's first of each structure", graphs=lambda ranked: [graphs[:1] for graphs in ranked]),
+    Choice("structures", "the cost model's first", graphs=lambda ranked: _cheapest(ranked)),
+    Choice("split reductions", "none over the grid", graphs=_keep(lambda graph: not _splits(graph))),
+    Choice("library kernels", "none beside generated ones", graphs=_keep(lambda graph: not _calls_library(graph))),
+    Choice("swapped operands", "off", adapt=lambda graph, schedule: replace(schedule, swapped=False)),
+    Choice("program order", "first grid dim first", adapt=lambda graph, schedule: replace(schedule, last_first=False)),
+    Choice("exp2", "exp", adapt=lambda graph, schedule: replace(schedule, exp2=False)),
+    Choice("safe exponentials", "unsafe", adapt=lambda graph, schedule: replace(schedule, safe=False)),
+)
+
+
+def _most(schedule: Schedule) -> int:
+    """The largest number of stages in a schedule; the compiler may already have asked for fewer than usual."""
+    stages = schedule.num_stages
+    return stages if isinstance(stages, int) else max(stages, default=STAGES)
+
+
+def _cheapest(ranked: Ranked) -> Ranked:
+    """The library's program, which is first, and the first structure with a generated kernel."""
+    generated = next((place for place, graphs in enumerate(ranked) if graphs and blocks(graphs[0])), None)
+    return [graphs if place == generated else [] for place, graphs in enumerate(ranked)]
+
+
+class MemoTimer:
+    """A timer that gives what it measured before for a source that it has seen."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._quick: dict[str, Outcome] = {}
+        self._full: dict[str, tuple[Outcome, Timing | None]] = {}
+
+    def quick(self, source: str) -> Outcome:
+        """As remembered, or measured now."""
+        if source not in self._quick:
+            self._quick[source] = self._timer.quick(source)
+        return self._quick[source]
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        """Likewise."""
+        if source not in self._full:
+            self._full[source] = self._timer.full(source)
+        return self._full[source]
+
+
+def measure_choices(
+    name: str,
+    program: Graph,
+    options: Options,
+    effort: Effort,
+    choices: Sequence[Choice] = CHOICES,
+    observer: Observer | None = None,
+) -> Iterator[Record]:
+    """One JSON-like line for everything and for each choice left out: the winner, its times, and how much slower it is.
+
+    `ratio` is the time without the choice over the time with everything, above 1 where the choice helps; None where nothing
+    right is left without it.
+    """
+    found: list[tuple[Choice | None, Tuned | None]] = []
+
+    def tuner(program: Graph, ranked: Ranked, target: str, timer: Timer, **rest: Any) -> list[Tuned]:
+        memo = MemoTimer(timer)
+        everything = tune(program, ranked, target, memo, **rest)
+        found.append((None, _best(everything)))
+        for choice in choices:
+            left = tune(program, choice.graphs(ranked), target, memo, **rest, adapt=choice.adapt)
+            found.append((choice, _best(left)))
+        return everything
+
+    optimize(name, program, options, observer, Tuning(effort=effort, tuner=tuner))
+    whole = found[0][1]
+    for choice, tuned in found:
+        timing = None if tuned is None else tuned.timing
+        base = None if whole is None else whole.timing
+        both = timing is not None and base is not None
+        yield {
+            "kind": "choice",
+            "program": name,
+            "choice": None if choice is None else choice.name,
+            "without": None if choice is None else choice.without,
+            "timing": None if timing is None else asdict(timing),
+            "ratio": timing.warm_us / base.warm_us if both and timing and base else None,
+            "cold_ratio": timing.cold_us / base.cold_us if both and timing and base else None,
+            "schedule": None if tuned is None else schedule_record(tuned.variant.schedule),
+            "grid": None if tuned is None else [list(block.grid) for block in blocks(tuned.variant.graph)],
+            "loop": None if tuned is None else [block.loop for block in blocks(tuned.variant.graph)],
+        }
+
+
+def _best(tuned: Sequence[Tuned]) -> Tuned | None:
+    return next((entry for entry in tuned if entry.timing is not None), None)
+
+
+__all__ = ["CHOICES", "Choice", "MemoTimer", "measure_choices"]
