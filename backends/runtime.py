@@ -147,8 +147,11 @@ class _Dispatch:
 class Program:
     """An emitted program that runs on GPU arrays; calls from several threads take turns on a stream."""
 
-    def __init__(self, module: ModuleType, outputs: Sequence[Layout], driver: Driver | None = None) -> None:
-        """`outputs` is what the program returns; its module is this program's own from now on."""
+    def __init__(
+        self, module: ModuleType, inputs: Sequence[str], outputs: Sequence[Layout], driver: Driver | None = None
+    ) -> None:
+        """`inputs` are the names by which errors call the arguments, `outputs` is what the program returns; the module is this
+        program's own from now on."""
         self.plan = plan_of(module)
         self.outputs = (
             tuple(
@@ -160,8 +163,7 @@ class Program:
         )
         self.calls_torch = self.plan.launches is None
         known = (*self.plan.inputs, *self.outputs)
-        first = len(self.plan.inputs)
-        self._called = [f"{'argument' if i < first else 'out'} {layout.name}" for i, layout in enumerate(known)]
+        self._called = [f"argument {name}" for name in inputs] + [f"out {layout.name}" for layout in self.outputs]
         self._sizes = [layout.nbytes for layout in known]
         self._module = module
         self._given_driver = driver
@@ -325,7 +327,7 @@ class Program:
 
     def _checked(self, arrays: Sequence[Any], library: Library) -> tuple[list[Place], int]:
         places: list[Place] = []
-        for array, wanted, what in zip(arrays, self.plan.inputs, self._called, strict=False):
+        for array, wanted, what in zip(arrays, self.plan.inputs, self._called, strict=False):  # behind the arguments: outputs
             place = _check(library, array, wanted, what)
             if places and place.device != places[0].device:
                 first = places[0].device

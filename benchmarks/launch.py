@@ -127,7 +127,7 @@ def main() -> int:
         graph = chain(kernels)
         with loaded(emit(graph)) as module:
             outputs = [Layout("y", (SIZE,), "float16", row_major((SIZE,)))]
-            program = Program(module, outputs, driver)
+            program = Program(module, ["x"], outputs, driver)
             arrays = [library.empty(layout, 0) for layout in program.plan.inputs]
             out = [library.empty(layout, 0) for layout in program.outputs]
             rows[kernels] = median(measure(program, library, arrays, out, options.calls))

@@ -121,7 +121,7 @@ class MuGraph:
                 Layout(name, type_.shape, str(type_.dtype), row_major(type_.shape))
                 for name, type_ in zip(self.graph.output_names, self.graph.output_types, strict=True)
             ]
-            self._runtime = RunningProgram(self._resources.enter_context(loaded(self.source)), outputs)
+            self._runtime = RunningProgram(self._resources.enter_context(loaded(self.source)), self.graph.input_names, outputs)
         return self._runtime
 
     def __str__(self) -> str:

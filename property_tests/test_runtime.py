@@ -31,7 +31,7 @@ SPLIT = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
 @contextmanager
 def running(graph: Graph, driver: FakeDriver, schedule: Schedule | None = None) -> Iterator[Program]:
     with loaded(emit(graph, schedule=schedule)) as module:
-        yield Program(module, layouts(graph.output_names, graph.output_types), driver)
+        yield Program(module, graph.input_names, layouts(graph.output_names, graph.output_types), driver)
 
 
 def named(program: Program, arrays: list[FakeArray], results: tuple[FakeArray, ...], library: FakeLibrary) -> dict[str, int]:
@@ -56,7 +56,7 @@ def test_each_parameter_of_a_kernel_is_the_address_of_the_array_that_it_names(
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     with loaded(emit(graph)) as module:
         parameters = {kernel: getattr(module, kernel).arg_names for kernel in module.SIGNATURES}
-        program = Program(module, layouts(graph.output_names, graph.output_types), driver)
+        program = Program(module, graph.input_names, layouts(graph.output_names, graph.output_types), driver)
         arrays = arrays_for(program)
         addresses = named(program, arrays, program(arrays, library), library)
     assert [launched.kernel for launched in driver.launched] == list(parameters)
@@ -197,12 +197,20 @@ def test_a_wrong_argument_is_named_and_nothing_is_launched(what: str, place: int
         changes = {"strides": (shape[1] * shape[2], 1, shape[1])} if what == "strides" else changes
         arrays[place] = replace(arrays[place], **changes)
         # A device is wrong only beside others: the first that differs from the first argument is named.
-        name = program.plan.inputs[1 if what == "device" and place == 0 else place].name
+        name = graph.input_names[1 if what == "device" and place == 0 else place]
         words = words if place == 0 and what not in ("shape",) else words.split(r"\(")[0].strip()
         with pytest.raises(GraphError, match=f"argument {name}: .*{words}"):
             program(arrays, library)
     assert not driver.launched
     assert driver.inside == 0
+
+
+def test_an_argument_is_called_as_in_the_program_not_as_in_the_source() -> None:
+    program = new_kernel_graph()
+    program.exp(program.new_input((4, 4), name="α"))
+    graph = program.graph()
+    with running(graph, FakeDriver()) as made, pytest.raises(GraphError, match="argument α: got shape"):
+        made([FakeArray((4, 5), "float16", (5, 1))], FakeLibrary())
 
 
 @given(extent=st.integers(1, 4), stride=st.integers(0, 99))
@@ -333,7 +341,7 @@ from mirage_eg.ir.graph import TensorType
 from property_tests.runtime_fakes import FakeDriver, FakeLibrary, arrays_for, layouts
 driver = FakeDriver()
 with loaded(sys.stdin.read()) as module:
-    program = Program(module, layouts(("O",), [TensorType((2, 32, 16), "float16")]), driver)
+    program = Program(module, ("Q", "K", "V"), layouts(("O",), [TensorType((2, 32, 16), "float16")]), driver)
     program(arrays_for(program), FakeLibrary())
 print(len(driver.launched), "torch" in sys.modules)
 """
