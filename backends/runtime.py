@@ -276,7 +276,7 @@ class Program:
 
     def _lane(self, library: Library, device: int, stream: int, capturing: bool) -> _Lane:
         """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
-        key = (library.name, device, stream)
+        key = (library.name, device, self.driver.identify(stream))
         lane = None if capturing else self._lanes.get(key)
         if lane is not None:
             return lane
@@ -308,7 +308,7 @@ class Program:
                 returned = {library.storage(result) for result in results}
                 self._escaping = frozenset(value for value, array in made.items() if library.storage(array) in returned)
             return results
-        key = (library.name, device, stream)
+        key = (library.name, device, self.driver.identify(stream))
         with self._making:
             lane = self._lanes.get(key)
             if lane is None:

@@ -5,7 +5,7 @@ without it. A kernel that Triton compiles takes its pointers, then two of scratc
 """
 
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
 from functools import cache
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
+    "cuStreamGetId": (c_void_p, POINTER(c_uint64)),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
 }
 
@@ -47,6 +48,9 @@ class Driver(Protocol):
     def leave(self) -> None:
         """Make that context current which was so before."""
 
+    def identify(self, stream: int) -> int:
+        """What no other stream of the process is ever called; a handle may be another stream's once its own is destroyed."""
+
     def capturing(self, stream: int) -> bool:
         """Whether what is launched on the stream goes into a CUDA graph."""
 
@@ -64,12 +68,16 @@ class CudaDriver:
             library = ctypes.CDLL("libcuda.so.1")
         except OSError:
             raise MirageError("no NVIDIA driver (libcuda.so.1) on this machine; NumPy arrays run on the CPU") from None
-        self._functions = {name: getattr(library, name) for name in _SIGNATURES}
+        try:
+            self._functions = {name: getattr(library, name) for name in _SIGNATURES}
+        except AttributeError as error:
+            raise MirageError(f"the NVIDIA driver is too old: {error}; wanted one for CUDA 12 or later") from None
         for name, types in _SIGNATURES.items():
             self._functions[name].argtypes = types
         self._launch = self._functions["cuLaunchKernel"]
         self._current = self._functions["cuCtxGetCurrent"]
         self._capturing = self._functions["cuStreamIsCapturing"]
+        self._identify = self._functions["cuStreamGetId"]
         self._contexts: dict[int, int] = {}
         self._call("cuInit", 0)
 
@@ -116,6 +124,12 @@ class CudaDriver:
     def leave(self) -> None:
         """Pop it."""
         self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
+
+    def identify(self, stream: int) -> int:
+        """CUDA's number of the stream, in the current context."""
+        number = c_uint64()
+        self._check("cuStreamGetId", self._identify(stream, byref(number)))
+        return number.value
 
     def capturing(self, stream: int) -> bool:
         """The default stream is never captured."""

@@ -78,6 +78,7 @@ class FakeDriver:
     loaded: list[tuple[int, str, bytes, int]] = field(default_factory=list)
     launched: list[Launched] = field(default_factory=list)
     inside: int = 0
+    numbers: dict[int, int] = field(default_factory=dict)  # of streams, where they are not their handles
 
     def describe(self, device: int) -> tuple[int, int]:
         return 90, 232448
@@ -92,6 +93,9 @@ class FakeDriver:
 
     def leave(self) -> None:
         self.inside -= 1
+
+    def identify(self, stream: int) -> int:
+        return self.numbers.get(stream, stream)
 
     def capturing(self, stream: int) -> bool:
         return stream in self.captures

@@ -110,6 +110,19 @@ def test_intermediates_are_reused_on_a_stream_and_never_shared_between_streams(m
         assert not set(launched.arguments) & pointers[15 - launched.stream]
 
 
+def test_a_new_stream_with_the_handle_of_one_that_is_gone_has_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "compile_module", uncompiled)
+    driver, library = FakeDriver(), FakeLibrary()
+    with running(SPLIT.mugraph, driver) as program:
+        inner = []
+        for number in (100, 101):
+            driver.numbers[7], library.made = number, []
+            [result] = program(arrays_for(program), library)
+            inner.append({array.pointer for array in library.made if array is not result})
+    assert len(inner[0]) == len(inner[1]) == 3
+    assert not inner[0] & inner[1]
+
+
 def test_the_memory_of_a_capture_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     driver, library = FakeDriver(captures=frozenset({9})), FakeLibrary()
