@@ -111,7 +111,9 @@ def optimize(
     domain: Annotated[str, typer.Option(help=f"Expressions that prune: {' or '.join(DOMAINS)}.")] = "indexed",
     max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph, without loads and stores.")] = 16,
     max_outputs: Annotated[int, typer.Option(help="Most outputs of a block graph.")] = 3,
-    max_kernels: Annotated[int, typer.Option(help="Most block graphs in a µGraph; more than two find nothing more yet.")] = 2,
+    max_kernels: Annotated[
+        int | None, typer.Option(help="Most kernels in a µGraph; as many as it takes where not given.", show_default=False)
+    ] = None,
     target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = "sm_90",
     device: Annotated[str, typer.Option(help=f"Where to time: {', '.join(DEVICES)}.")] = "auto",
     jobs: Annotated[

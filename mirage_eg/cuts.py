@@ -1,20 +1,23 @@
-"""The stage that cuts a program into kernels: every kernel searched, the cheapest ways kept for each number of kernels."""
+"""The stage that cuts a program into kernels: every kernel searched, the cheapest way kept for each number of kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import time
+from typing import Any
 
 from mirage_eg.devices import Device
 from mirage_eg.instantiate import Filters
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import Found, KernelFinder, Task, compose, find_kernels
 from mirage_eg.options import Options
-from mirage_eg.partition import Partition, PartitionLimits, Way, partition
+from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, partition
 from mirage_eg.results import Ranked, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits
-from mirage_eg.segments import SegmentLimits
+from mirage_eg.segments import SegmentLimits, counts, segment_program
+from mirage_eg.verdict import Verdict
+from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
 STATES = 5_000  # of each split of a segment
@@ -32,9 +35,7 @@ class Cuts:
 
 def cut_program(primitive: Graph, rulebook: Rulebook, options: Options, device: Device, watch: Watch, work: Work) -> Cuts:
     """Cut `primitive` into kernels; segments are work items."""
-    limits = SearchLimits(
-        options.max_block_ops, max_states=STATES, max_kernels=2 if options.max_kernels is None else options.max_kernels
-    )
+    limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     task = Task(rulebook, options.target, limits, filters, options.seed)
     until = None if options.budget is None else time() + options.budget
@@ -60,4 +61,55 @@ def cut_program(primitive: Graph, rulebook: Rulebook, options: Options, device: 
 
 def _ranked(primitive: Graph, way: Way) -> Ranked:
     proved = all(piece.proved for piece in way.pieces)
-    return Ranked(compose(primitive, way.pieces), way.us, proved, fused=any(piece.fused for piece in way.pieces))
+    fused = any(piece.fused and sum(counts(primitive.nodes[i]) for i in piece.segment.nodes) > 1 for piece in way.pieces)
+    return Ranked(compose(primitive, way.pieces), way.us, proved, fused)
+
+
+Checks = Mapping[Piece, Verdict]
+
+
+def verify_pieces(primitive: Graph, ways: Sequence[Way], options: Options, watch: Watch, work: Work) -> Checks:
+    """The field check of every kernel of these ways at its real size, against the segment that it is to compute."""
+    pieces = list(dict.fromkeys(piece for way in ways for piece in way.pieces if piece.fused))
+
+    def progress(done: int, verdict: Verdict) -> None:
+        watch.observer("verify kernels", done, len(pieces), str(verdict.verdict))
+
+    common = (primitive, options.draws, options.seed)
+    return dict(zip(pieces, work.run("pieces", _check_pieces, common, pieces, progress), strict=True))
+
+
+def _check_pieces(common: tuple[Graph, int, int], pieces: Sequence[Piece]) -> Iterator[Verdict]:
+    primitive, draws, seed = common
+    for piece in pieces:
+        apart = piece.inputs != piece.segment.inputs
+        program = segment_program(primitive, piece.segment, apart)
+        yield Reference(program, draws=draws, seed=seed).check(piece.graph)
+
+
+def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:
+    """What was cut where, in JSON's types; the kernels of `ways` one by one."""
+    return {
+        "states": cuts.partition.states,
+        "segments": cuts.partition.segments,
+        "searched": cuts.partition.searched,
+        "complete": cuts.partition.complete,
+        "bound_us": cuts.partition.bound_us,
+        "visited": cuts.visited,
+        "structures": cuts.structures,
+        "ways": [{"kernels": way.kernels, "predicted_us": way.us} for way, _ in cuts.ways],
+        "kernels": [[_piece_record(primitive, piece, checks) for piece in way.pieces] for way in ways],
+    }
+
+
+def _piece_record(primitive: Graph, piece: Piece, checks: Checks) -> dict[str, Any]:
+    return {
+        "ops": [primitive.nodes[position].op for position in sorted(piece.segment.nodes)],
+        "reads": list(piece.inputs),
+        "makes": list(piece.segment.outputs),
+        "kernels": piece.kernels,
+        "predicted_us": piece.us,
+        "library": not piece.fused,
+        "proved": piece.proved,
+        "verdict": str(checks[piece].verdict) if piece in checks else "equal",  # a library kernel is the op itself
+    }

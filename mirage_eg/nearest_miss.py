@@ -69,8 +69,14 @@ def explain(found: Found, rulebook: Rulebook, options: Options, device: Device) 
 
 def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
     if isinstance(found.axes, str):
-        part = _largest_part(found.primitive, rulebook, options)
-        return "axes", part, f"{found.axes}; the search covers programs without that"
+        try:
+            axes = infer_axes(found.primitive)
+        except UnsupportedError:
+            part = _largest_part(found.primitive, rulebook, options)
+            return "axes", part, f"{found.axes}; the search covers programs without that"
+        if (outputs := len(found.primitive.outputs)) > options.max_outputs:
+            return "limits", _largest_part(found.primitive, rulebook, options), f"--max-outputs {outputs}"
+        return "limits", *_nearest_of_search(found, axes, rulebook, options)
     if not found.plans:
         return "search", *_nearest_of_search(found, found.axes, rulebook, options)
     if not found.equal:
@@ -186,7 +192,7 @@ def _fuses(part: Graph, rulebook: Rulebook, options: Options) -> bool:
 
 
 def _limits(options: Options, most: int) -> SearchLimits:
-    return SearchLimits(most, max_states=STATES, max_kernels=options.max_kernels, max_outputs=options.max_outputs)
+    return SearchLimits(most, max_states=STATES, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
 
 
 def _ops(program: Graph) -> int:

@@ -25,13 +25,14 @@ Map = tuple[int, ...]
 class Options:
     """Options of a run; restrictions (`griddims` … `franges`) are None where anything may be chosen.
 
-    `blockdims`: threads of a block in up to three extents, whose product is what counts; without a GPU to tune on, 128 threads
-    where they are among them, else the first. `imaps`, `omaps`: maps that an input, an output may have; `fmaps`: dims that the
-    loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and restricts nothing
-    here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones, after those that
-    MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `budget` is in seconds; `jobs` local processes, None
-    is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With `cache`, a finished
-    result is kept on disk and found again. Lists are taken for tuples.
+    `blockdims`: threads of a block in up to three extents, whose product is what counts; without a GPU to tune on, 128
+    threads where they are among them, else the first. `imaps`, `omaps`: maps that an input, an output may have; `fmaps`:
+    dims that the loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and
+    restricts nothing here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones,
+    after those that MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `max_kernels` None is as many
+    kernels as it takes. `budget` is in seconds, of each search; `jobs` local processes, None is one a core; or an
+    `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With `cache`, a finished result is kept on disk
+    and found again. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -41,7 +42,7 @@ class Options:
     domain: str = "indexed"
     max_block_ops: int = 16
     max_outputs: int = 3
-    max_kernels: int = 2
+    max_kernels: int | None = None
     target: str = "sm_90"
     device: str = "auto"
     seed: int = 0
@@ -62,10 +63,11 @@ class Options:
     config: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_block_ops", "max_outputs", "max_kernels", "top", "draws"):
+        for name in ("batch", "max_block_ops", "max_outputs", "top", "draws"):
             _check_int(name, getattr(self, name), 1)
-        if self.jobs is not None:
-            _check_int("jobs", self.jobs, 1)
+        for name in ("jobs", "max_kernels"):
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), 1)
         check_executor(self.executor)
         if not isinstance(self.cache, bool):
             raise OptionError(f"cache: got {self.cache!r}, wanted True or False")
@@ -94,6 +96,11 @@ class Options:
         if self.blockdims is None:
             return None
         return tuple(dict.fromkeys(prod(entry) // WARP for entry in self.blockdims))
+
+    @property
+    def kernels_of_search(self) -> int:
+        """Kernels of one structure, which share a split: two where partial results may leave the first."""
+        return 2 if self.max_kernels is None else min(2, self.max_kernels)
 
     def _check_rules(self) -> None:
         if isinstance(self.rules, str | Path):

@@ -53,6 +53,8 @@ class PartitionLimits:
     max_kernels: int | None = None  # of a way
     max_states: int = 20_000  # behind that many, ops are kernels of their own
     patience: int = 8  # ways tried in a row that are not cheaper than the best
+    close: float = 1.01  # a way within this of the bound ends the search: the cost model is no finer
+    max_ways: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Partition:
     states: int
     segments: int
     searched: int
-    complete: bool  # the first way is the cheapest that there is
+    complete: bool  # no way through these segments is cheaper than the first
 
 
 Find = Callable[[Sequence[Segment]], list[Piece | None]]  # the best µGraph of each segment, if there is any
@@ -92,10 +94,12 @@ def partition(
         waited += 1
         if (cost := ways.cost_of(path)) < best:
             best, waited = cost, 0
+        if best <= limits.close * bound:
+            break
         going = on_progress is None or on_progress(len(ways.pieces), best)
     found = ways.front(limits.max_kernels)
     return Partition(
-        tuple(sorted(found, key=lambda way: (way.us, way.kernels))),
+        tuple(sorted(found, key=lambda way: (way.us, way.kernels))[: limits.max_ways]),
         bound,
         len(ways.states),
         len(ways.segments),
@@ -184,7 +188,7 @@ class _Ways:
         self.costs[number] = inf if piece is None else piece.us + _TIE_US * piece.kernels
 
     def front(self, max_kernels: int | None) -> list[Way]:
-        """For each number of kernels the cheapest way through the segments searched, if fewer kernels cost more."""
+        """For each number of kernels the cheapest way through the segments searched."""
         fronts: list[dict[int, tuple[float, tuple[Piece, ...]]]] = [{} for _ in self.states]
         for place in self.order:
             here = fronts[place]
@@ -196,9 +200,4 @@ class _Ways:
                         total = kernels + piece.kernels
                         if (max_kernels is None or total <= max_kernels) and us + piece.us < here.get(total, (inf,))[0]:
                             here[total] = us + piece.us, (*pieces, piece)
-        ways, least = [], inf
-        for _, (us, pieces) in sorted(fronts[0].items()):
-            if us < least:
-                ways.append(Way(pieces))
-                least = us
-        return ways
+        return [Way(pieces) for _, (_, pieces) in sorted(fronts[0].items())]

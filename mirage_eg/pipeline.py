@@ -1,12 +1,14 @@
 """The whole way: a program in, ranked verified compiled µGraphs out. Each stage is a function that can be called alone."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
-from mirage_eg.cost import predict_us
-from mirage_eg.devices import device_for
+from mirage_eg.cost import predict, predict_us
+from mirage_eg.cuts import cut_program, cuts_report, verify_pieces
+from mirage_eg.devices import Device, device_for
 from mirage_eg.executors import Workers
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
 from mirage_eg.ir.axes import Axes
@@ -101,6 +103,10 @@ def _optimize(
     with watch.stage("instantiate"):
         made = instantiate(structures, primitive, axes, device, options, watch, work, None if on_gpu else options.top)
         ranked = [entry.ranked for entry in made if entry.ranked]
+    with watch.stage("kernels"):
+        cuts = cut_program(primitive, rulebook, options, device, watch, work)
+        known = {entry.graph for entries in ranked for entry in entries}
+        ranked += [(entry,) for _, entry in cuts.ways if entry.graph not in known]
         finalists = diverse(ranked, options.top)
     tuned: dict[Graph, Tuned] = {}
     measurements: list[Record] = []
@@ -116,13 +122,16 @@ def _optimize(
     library = Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
         verified, rejected = verify_finalists(program, [*finalists, library], rulebook, options, watch, work)
+        chosen = {entry.graph for entry, _, _ in verified}
+        ways = [way for way, entry in cuts.ways if entry.graph in chosen]
+        checks = verify_pieces(primitive, ways, options, watch, work)
     with watch.stage("compile"):
         candidates = compile_verified(program, verified, tuned, options, watch, work)
     device_name = "cpu"
     if on_gpu:
         with watch.stage("time"):
             candidates, device_name = time_candidates(candidates, watch)
-    candidates.sort(key=_rank)
+    candidates = _ordered(candidates, device)
     if tracer is not None:
         trace_plans(tracer, plans, structures, made, finalists, verified, candidates)
     explanation = None
@@ -132,6 +141,8 @@ def _optimize(
             missed = Found(primitive, axes, found, plans, structures, made, rejected, errors)
             explanation = explain(missed, rulebook, options, device)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
+    report["cuts"] = cuts_report(primitive, cuts, ways, checks)
+    report["per_op"] = {"kernels": len(predict(library.graph, device)), "predicted_us": library.predicted_us}
     report["explanation"] = explanation
     report["search"]["candidates"] = len(finalists) + 1
     report["search"]["instances"] = sum(entry.count for entry in made)
@@ -140,6 +151,22 @@ def _optimize(
     report["verify"]["structures_accepted"] = len(structures)
     report["verify"]["structures_rejected"] = small_rejected
     return Result(tuple(candidates), report, tuple(measurements))
+
+
+CLOSE = 1.05  # the cost model does not tell times that are closer
+
+
+def _ordered(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
+    """The fastest first; of those that the cost model alone tells apart, and only just, the one of fewest kernels."""
+    ordered = sorted(candidates, key=_rank)
+    if ordered[0].measured_us is not None:
+        return ordered
+    close = [c for c in ordered if c.compile.ok and c.predicted_us <= CLOSE * ordered[0].predicted_us]
+    if close:
+        first = min(close, key=lambda candidate: len(predict(candidate.graph, device)))
+        ordered.remove(first)
+        ordered.insert(0, first)
+    return ordered
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float]:

@@ -85,6 +85,11 @@ def is_barrier(item: Node) -> bool:
     return OPS[item.op].kind is Kind.GRAPH or item.op in ("concat", "split")
 
 
+def counts(item: Node) -> bool:
+    """Whether a node is one of the ops that limits count: not inputs, outputs and rearrangements."""
+    return OPS[item.op].kind not in (Kind.BOUNDARY, Kind.REARRANGEMENT)
+
+
 class Segmenter:
     """The segments of a program of primitive ops."""
 
@@ -224,7 +229,7 @@ class Segmenter:
         return tuple(sorted(read))
 
     def _admissible(self, nodes: frozenset[int]) -> bool:
-        ops = sum(OPS[self.items[position].op].kind is not Kind.REARRANGEMENT for position in nodes)
+        ops = sum(counts(self.items[position]) for position in nodes)
         return ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
 
     def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:

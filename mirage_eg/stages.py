@@ -27,6 +27,7 @@ from mirage_eg.prove import Prover
 from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, search, split_choices
+from mirage_eg.segments import counts
 from mirage_eg.trace import Tracer, class_names
 from mirage_eg.tune import Tuned
 from mirage_eg.verdict import FloatCheck, Verdict
@@ -53,12 +54,14 @@ def search_structures(
         axes = infer_axes(primitive)
         if len(primitive.outputs) > options.max_outputs:
             raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
+        if (ops := sum(map(counts, primitive.nodes))) > options.max_block_ops:
+            raise UnsupportedError(f"{ops} ops are more than the {options.max_block_ops} of a block graph")
     except UnsupportedError as error:
-        notes.append(f"no fused kernel was searched for: {error}; the result uses library kernels")
+        notes.append(f"not searched as one kernel: {error}")
         return str(error), SearchResult((), (), (), 0.0)
     begin = perf_counter()
     until = None if options.budget is None else time() + options.budget
-    limits = SearchLimits(options.max_block_ops, max_kernels=options.max_kernels, max_outputs=options.max_outputs)
+    limits = SearchLimits(options.max_block_ops, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
     choices = split_choices(axes, limits)
     states = structures = 0
 

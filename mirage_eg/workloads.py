@@ -1,6 +1,7 @@
-"""The built-in programs: those of the Mirage paper (OSDI'25, section 8), at any batch size, in float16."""
+"""The built-in programs, at any batch size, in float16: those of the Mirage paper (OSDI'25, section 8), and larger ones."""
 
 from collections.abc import Callable
+from math import sqrt
 
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import ProgramError
@@ -72,6 +73,50 @@ def mqa(batch: int = 1) -> Graph:
     return _attention((_checked(batch), 1024, 64), 4096)
 
 
+def mlp_block(batch: int = 1) -> Graph:
+    """The second half of a decoder layer: r + (silu(h Wgate) · (h Wup)) Wdown with h = rms_norm(r) · g2."""
+    program = new_kernel_graph()
+    r = program.new_input((_checked(batch), 4096), name="r")
+    program.mark_output(_mlp_block(program, r), name="y")
+    return program.graph()
+
+
+def decoder_layer(batch: int = 1) -> Graph:
+    """A decoder layer while decoding: norm, QKV, attention over the cache that is given, projection, and `mlp_block`.
+
+    32 query heads in 8 groups share 8 heads of keys and values; the new keys and values are outputs.
+    """
+    program = new_kernel_graph()
+    x = program.new_input((_checked(batch), 4096), name="x")
+    g1 = program.new_input((4096,), name="g1")
+    wq = program.new_input((4096, 4096), name="Wq")
+    wk = program.new_input((4096, 1024), name="Wk")
+    wv = program.new_input((4096, 1024), name="Wv")
+    k = program.new_input((batch, 8, 128, 4096), name="K")
+    v = program.new_input((batch, 8, 4096, 128), name="V")
+    wo = program.new_input((4096, 4096), name="Wo")
+    h = program.rms_norm(x, 4096, g1)
+    q = program.reshape(program.matmul(h, wq), (batch, 8, 4, 128))
+    k_new, v_new = program.matmul(h, wk), program.matmul(h, wv)
+    scores = program.scale(program.matmul(q, k), 1 / sqrt(128))
+    attended = program.reshape(program.matmul(program.softmax(scores, 3), v), (batch, 4096))
+    r = program.add(x, program.matmul(attended, wo))
+    program.mark_output(_mlp_block(program, r), name="y")
+    program.mark_output(k_new, name="k_new")
+    program.mark_output(v_new, name="v_new")
+    return program.graph()
+
+
+def _mlp_block(program: KernelGraph, r: Tensor) -> Tensor:
+    g2 = program.new_input((4096,), name="g2")
+    gate = program.new_input((4096, 14336), name="Wgate")
+    up = program.new_input((4096, 14336), name="Wup")
+    down = program.new_input((14336, 4096), name="Wdown")
+    h = program.rms_norm(r, 4096, g2)
+    hidden = program.mul(program.silu(program.matmul(h, gate)), program.matmul(h, up))
+    return program.add(r, program.matmul(hidden, down))
+
+
 def _attention_inputs(queries: tuple[int, int, int], keys: int) -> tuple[KernelGraph, Tensor, Tensor, Tensor]:
     heads, _, width = queries
     program = new_kernel_graph()
@@ -98,5 +143,6 @@ def _checked(batch: int) -> int:
 
 
 WORKLOADS: dict[str, Callable[[int], Graph]] = {
-    workload.__name__: workload for workload in (rmsnorm, gated_mlp, lora, gqa, qknorm, ntrans, mha, mqa)
+    workload.__name__: workload
+    for workload in (rmsnorm, gated_mlp, lora, gqa, qknorm, ntrans, mha, mqa, mlp_block, decoder_layer)
 }
