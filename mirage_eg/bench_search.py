@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 from mirage_eg.exhaustive import Exhaustive, alphabet_of
 from mirage_eg.expression import express, splits
@@ -63,6 +63,7 @@ class Row:
     split_reduction: int
     complete: bool
     seconds: float
+    cpu_seconds: float  # the same, of this process alone
     peak_bytes: int  # most resident memory of the process during the search
     without_oracle: Unguided | None = None
 
@@ -70,10 +71,10 @@ class Row:
 def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
     """Search one workload under every split."""
     forget_peak()
-    start = perf_counter()
+    start, cpu_start = perf_counter(), process_time()
     program = expand(WORKLOADS[workload](1))
     found = search(program, infer_axes(program), rulebook, limits)
-    seconds = perf_counter() - start
+    seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
     saturations = [record.saturation for record in found.records]
     return Row(
         workload,
@@ -89,6 +90,7 @@ def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
         len(found.chains),
         all(record.complete for record in found.records),
         seconds,
+        cpu_seconds,
         peak_bytes(),
     )
 
