@@ -4,7 +4,7 @@ A structure is one block graph up to its extents. For each split: saturate, find
 derive each (`derivations`), combine the derivations to block graphs, smallest first (`combine`), and write them down.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -183,16 +183,36 @@ class _Run:
         place = {partial: goal for goal, partial in enumerate(wanted)}
         kept = [[value for value in first_closure.values if value[:2] == partials[i] and value[2] != LOOP] for i in wanted]
         first = self._combiner(first_space, first_closure, kept, limits.max_block_ops, alternatives=True)
-        chains: list[Chain] = []
-        for used in sorted(ends, key=lambda used: min(structure.ops for structure in ends[used])):
-            combinations = first.join([place[partial] for partial in _numbers(used)], limits.max_structures)
-            for structure in self._write(first_space, first, combinations):
-                chains += [Chain(structure, end) for end in ends[used]]
+        starts = {
+            used: list(first.join([place[partial] for partial in _numbers(used)], limits.max_structures))
+            for used in sorted(ends)
+        }
         self._count(first)
-        chains.sort(key=lambda chain: chain.ops)
-        if len(chains) > limits.max_structures:
-            self.complete_to = min(self.complete_to, max(0, chains[limits.max_structures].ops - 1))
-        return chains[: limits.max_structures]
+        chains: list[Chain] = []
+        for structure, end in self._pairs(first_space, first, starts, ends):
+            if len(chains) == limits.max_structures:
+                self.complete_to = min(self.complete_to, structure.ops + end.ops - 1)
+                break
+            chains.append(Chain(structure, end))
+        return chains
+
+    def _pairs(
+        self,
+        space: Space,
+        first: Combiner,
+        starts: Mapping[int, Sequence[Combination]],
+        ends: Mapping[int, Sequence[Structure]],
+    ) -> Iterator[tuple[Structure, Structure]]:
+        """First kernels with last kernels that take their partial results, smallest first."""
+        written: dict[tuple[int, int], list[Structure]] = {}
+        for total in range(self.limits.max_block_ops + self.limits.max_combining_ops + 1):
+            for used, options in ends.items():
+                for end in options:
+                    key = used, total - end.ops
+                    if key not in written:
+                        chosen = (combination for combination in starts[used] if combination[0][0] == key[1])
+                        written[key] = list(self._write(space, first, chosen))
+                    yield from ((structure, end) for structure in written[key])
 
     def _combiner(
         self, space: Space, closure: Closure, goals: Sequence[Collection[Value]], max_ops: int, alternatives: bool = False
