@@ -4,6 +4,7 @@ Write a program with `new_kernel_graph`, or read one with `from_json`; every sta
 """
 
 from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
+from mirage_eg.draw import picture
 from mirage_eg.ir.builder import (
     NEW_DIM,
     REPLICATED,
@@ -50,6 +51,7 @@ __all__ = [
     "from_json",
     "new_kernel_graph",
     "new_threadblock_graph",
+    "picture",
     "register_op",
     "superoptimize",
     "to_json",

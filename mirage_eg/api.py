@@ -16,13 +16,16 @@ from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program as RunningProgram
 from mirage_eg.backends.runtime_arrays import Layout, Library, library_of
 from mirage_eg.backends.runtime_calls import CudaGraph, call, capture
+from mirage_eg.draw import to_svg
 from mirage_eg.files import write_atomically
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph, TensorType
 from mirage_eg.options import Options
+from mirage_eg.phrase import phrase
 from mirage_eg.pipeline import Candidate, optimize
+from mirage_eg.tables import table
 
 
 class MuGraph:
@@ -127,6 +130,9 @@ class MuGraph:
     def __str__(self) -> str:
         return str(self.graph)
 
+    def _repr_svg_(self) -> str:
+        return to_svg(self.graph)
+
 
 def _numpy_dtype(wanted: TensorType) -> str:
     """NumPy has no bfloat16: such values are in float32, rounded."""
@@ -159,6 +165,14 @@ class MuGraphs(Sequence[MuGraph]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def _repr_html_(self) -> str:
+        candidates = [item.candidate for item in self]
+        rows = [
+            (rank, phrase(it.graph), f"{it.predicted_us:.1f}", "proved" if it.proved else it.verdict.verdict, it.compile.ok)
+            for rank, it in enumerate(candidates, 1)
+        ]
+        return table(("", "what it does", "predicted µs", "verified", "compiles"), rows)
 
 
 def superoptimize(
@@ -221,6 +235,9 @@ class Program(KernelGraph):
     def superoptimize(self, **options: Any) -> MuGraphs:
         """`mirage_eg.superoptimize` of this program."""
         return superoptimize(self, **options)
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.graph())
 
 
 def new_kernel_graph() -> Program:

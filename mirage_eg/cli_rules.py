@@ -56,9 +56,11 @@ def list_rules(
 
 @app.command("check")
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Rule files.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Rule files, or folders of them.", show_default=False)],
     domain: DomainOption = None,
-    examples: Annotated[int, typer.Option(help="Random assignments on which each law is tested.")] = 300,
+    examples: Annotated[
+        int | None, typer.Option(help="Random assignments for each law; 300, or fewer for many laws.", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     ops: Annotated[list[Path] | None, typer.Option(metavar="FILE.py", help="A Python file that registers ops.")] = None,
     as_json: JsonOption = False,
@@ -67,15 +69,16 @@ def check(
     or limit hit."""
 
     def job() -> int:
+        from mirage_eg.rulebook import rule_files
         from mirage_eg.rules_check import check_file
 
         Options(seed=seed, domain=domain or DOMAINS[0])  # the same checks as everywhere
-        if examples < 10:
+        if examples is not None and examples < 10:
             raise RuleError(f"--examples: got {examples}, wanted at least 10")
         for file in ops or ():
             load_program(str(file))
         code = 0
-        for file in files:
+        for file in (file for path in files for file in rule_files(path)):
             with progress() as observer:
                 report = check_file(
                     file, domain, examples, seed, on_progress=lambda stage, done, total: observer(stage, done, total, "")
@@ -133,7 +136,7 @@ def impact(
 
     def job() -> int:
         from mirage_eg.growth import STANDARD
-        from mirage_eg.rulebook import header, load_rules, read_files
+        from mirage_eg.rulebook import domain_of, load_rules, read_files
         from mirage_eg.rules_impact import impact as run
         from mirage_eg.search import SearchLimits
 
@@ -141,7 +144,7 @@ def impact(
         for name in names:
             if name not in WORKLOADS:
                 raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
-        chosen = domain or next((found for entry in read_files(file) if (found := header(entry.text, "domain"))), DOMAINS[0])
+        chosen = domain or next((found for entry in read_files(file) if (found := domain_of(entry))), DOMAINS[0])
         Options(domain=chosen, max_block_ops=max_block_ops)  # the same checks as everywhere
         books = load_rules(chosen), load_rules(chosen, [file])
         with progress() as observer:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import text
@@ -32,6 +33,21 @@ class _Box:
     body: str
     entries: tuple[float, ...]  # x of each operand
     exits: tuple[float, ...]  # x of each result
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph that a notebook shows as a drawing."""
+
+    graph: Graph
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.graph)
+
+
+def picture(graph: Graph | KernelGraph | ThreadblockGraph) -> Picture:
+    """The drawing of a graph, or of one that is being written, for a notebook."""
+    return Picture(graph.graph() if isinstance(graph, KernelGraph | ThreadblockGraph) else graph)
 
 
 def to_svg(graph: Graph) -> str:

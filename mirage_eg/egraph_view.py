@@ -4,7 +4,6 @@ Everything is read off the frozen table; nothing here is needed by the search.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from mirage_eg.expression import Expression
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.oracle import Key, Oracle
+from mirage_eg.tables import table
 
 _LINE, _CHARACTER, _GAP, _PER_ROW = 16, 6.7, 24, 5  # pixels; boxes in a row
 _INK, _FILL, _MARKED, _EDGE, _ROOT_EDGE = "#17212f", "#f4f6fa", "#ffe9a8", "#7f8ba0", "#b3261e"
@@ -90,7 +90,7 @@ class EGraphView:
     def _repr_html_(self) -> str:
         """Growth per iteration and matches per law, as tables below the picture."""
         matched = [row for row in self.matches() if row[1]]
-        return f"{self._repr_svg_()}{_table(('iteration', 'e-nodes'), self.growth())}{_table(('law', 'matches'), matched)}"
+        return f"{self._repr_svg_()}{table(('iteration', 'e-nodes'), self.growth())}{table(('law', 'matches'), matched)}"
 
     def _repr_svg_(self) -> str:
         """One box per e-class with its e-nodes inside; roots are outlined, marked classes filled, the rest counted."""
@@ -149,10 +149,3 @@ def _box(lines: list[str], frame: tuple[float, float], corner: tuple[float, floa
 
 def _size(lines: list[str]) -> tuple[float, float]:
     return _CHARACTER * max(map(len, lines)) + 16, _LINE * len(lines) + 10
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    def row(cells: Iterable[object], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
-
-    return f"<table>{row(head, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"

@@ -7,6 +7,7 @@ the same name, and type-checks each command on a fresh e-graph, so that a mistak
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -153,6 +154,14 @@ def is_added(theory: Theory) -> bool:
     return not theory.packaged or header(theory.text, "default") == "off"
 
 
+def domain_of(file: _File) -> str | None:
+    """The domain that the header of a rule file names, if it names one."""
+    named = header(file.text, "domain")
+    if named is not None and named not in DOMAINS:
+        raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(DOMAINS)}")
+    return named
+
+
 @cache
 def packaged_files(domain: str) -> tuple[_File, ...]:
     """The rule files of a domain that came with the package, by name."""
@@ -171,9 +180,7 @@ def _find(path: str | Path, domain: str, shelf: Mapping[str, _File]) -> Iterator
         yield shelf[str(path)]
         return
     for file in read_files(path):
-        named = header(file.text, "domain")
-        if named is not None and named not in DOMAINS:
-            raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(DOMAINS)}")
+        named = domain_of(file)
         if named in (None, domain):
             yield next((known for known in shelf.values() if known.text == file.text), file)
         elif not Path(path).is_dir():
@@ -268,16 +275,21 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
         if "unexpected end of file" in str(error) and (opened := _unclosed(text)) is not None:
             raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
         raise RuleError(f"{_located(error, path)} (are the parentheses balanced, and the quotes?)") from None
+    unnamed: Counter[str] = Counter()
     for command in commands:
         place = f"{path}:{_line(command)}"
+        name = place
+        if isinstance(command, _LAWS) and not _core(command).name:
+            unnamed[place] += 1  # several on one line are told apart by their number
+            name += f" #{unnamed[place]}" if unnamed[place] > 1 else ""
         match command:
             case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
-                yield bindings.RewriteCommand(ruleset or OWN_RULESET, _named(rewrite, place), subsume), place
+                yield bindings.RewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name), subsume), place
             case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
-                yield bindings.BiRewriteCommand(ruleset or OWN_RULESET, _named(rewrite, place)), place
+                yield bindings.BiRewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name)), place
             case bindings.RuleCommand(rule=rule):
-                name, ruleset = rule.name or place, rule.ruleset or OWN_RULESET
-                yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, name, ruleset)), place
+                ruleset = rule.ruleset or OWN_RULESET
+                yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name or name, ruleset)), place
             case _:
                 yield command, place
 
@@ -303,8 +315,8 @@ def _unclosed(text: str) -> int | None:
     return opened[0] if opened else None
 
 
-def _named(rewrite: bindings.Rewrite, place: str) -> bindings.Rewrite:
-    return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or place)
+def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
+    return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or name)
 
 
 def _core(command: Command) -> Any:
@@ -342,7 +354,9 @@ def _hint(command: Command) -> str:
     kind = type(command).__name__
     wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
     if kind == "ActionCommand":
-        called = getattr(getattr(command.action, "expr", None), "name", "")
+        if not isinstance(command.action, bindings.Expr_):
+            return f"got the command {type(command.action).__name__.lower()}; {wanted}"
+        called = getattr(command.action.expr, "name", "")
         near = get_close_matches(called, _COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "is a command misspelt?"
         return f"got ({called or '…'} …), which is no command ({hint}); {wanted}"
@@ -356,7 +370,7 @@ _UNBOUND = re.compile(r"Unbound function (?P<name>\S+)")
 _ADVICE = (
     ("Unbound symbol", "a variable of the right side must stand on the left"),
     ("ungrounded", "a left side must apply a constructor, so that there is something to match"),
-    ("No such ruleset", "leave :ruleset out, or declare the ruleset"),
+    ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
     ("already bound", "the name is taken; choose another"),
     ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
 )

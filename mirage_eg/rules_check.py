@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from mirage_eg.backends.meanings import ELEMENTWISE
@@ -17,11 +18,14 @@ from mirage_eg.laws import Law, applications, patterns
 from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
 from mirage_eg.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.proof import reaches, sides
-from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, header, load_rules, read_files
+from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, domain_of, header, load_rules, read_files
 from mirage_eg.soundness import Finding, Truth, test_law
+from mirage_eg.tables import table
 from mirage_eg.worker import Worker
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
+EXAMPLES_PER_FILE, LEAST_EXAMPLES = 6_000, 40
+CONSEQUENCE_SECONDS = 4.0  # laws that are not asked about until then are counted
 _PROOF_LIMITS = Limits(iterations=8, nodes=2_000, seconds=1.0)
 
 Progress = Callable[[str, int, int], None]  # stage, done, of how many
@@ -44,11 +48,22 @@ class Report:
         """Nothing is refuted, and no lint is an error."""
         return _passes(self.findings, self.lints)
 
+    def _repr_html_(self) -> str:
+        """The verdict on every law, with its counterexample, the lints, and the growth."""
+        verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in self.findings]
+        growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in self.growth]
+        pages = [table(("law", "", "verdict", "counterexample"), verdicts)]
+        if self.lints:
+            pages.append(table(("lint", "", ""), [(lint.level, lint.place, lint.message) for lint in self.lints]))
+        if growth:
+            pages.append(table(("workload", "e-nodes", "with the file", "classes", "with the file"), growth))
+        return "".join([*pages, f"<p>{'sound' if self.sound else 'not sound'}</p>"])
+
 
 def check_file(
     path: str | Path,
     domain: str | None = None,
-    examples: int = 300,
+    examples: int | None = None,
     seed: int = 0,
     limits: Limits = CHECK_LIMITS,
     on_progress: Progress = lambda stage, done, total: None,
@@ -56,15 +71,17 @@ def check_file(
     """Test the laws of a rule file, lint it, and measure the growth of the standard targets.
 
     The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
-    package is compared with the other packaged theories.
+    package is compared with the other packaged theories. Each law is tested on `examples` assignments; where none are given,
+    on 300, or fewer where there are many laws, so that a file takes seconds.
 
     Raises:
         RuleError: the file does not load, a law cannot be tested, or a limit was hit.
     """
     [file] = read_files(path)
-    domain = domain or header(file.text, "domain") or DOMAINS[0]
+    domain = domain or domain_of(file) or DOMAINS[0]
     rulebook = load_rules(domain, [path])
     theory = next(theory for theory in rulebook.theories if theory.text == file.text)
+    examples = examples or max(LEAST_EXAMPLES, min(300, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
     findings = []
     lints: list[Lint] = []
     for done, law in enumerate(theory.laws, 1):
@@ -115,8 +132,15 @@ def _is_unlike(op: str) -> bool:
 
 def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:
     """Laws that the others prove, on an instance with the smallest axes that their conditions allow."""
+    start = perf_counter()
     with _prover(rulebook) as prove:
         for done, law in enumerate(theory.laws, 1):
+            if perf_counter() - start > CONSEQUENCE_SECONDS:
+                left = len(theory.laws) - done + 1
+                yield Lint(
+                    Level.NOTE, theory.path, f"time was up before asking whether the last {left} laws follow from others"
+                )
+                return
             plan = plan_law(law, rulebook.signatures)
             if prove(plan):
                 yield Lint(Level.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least")
