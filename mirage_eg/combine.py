@@ -51,10 +51,16 @@ class Combiner:
         most_optional: int,
         needed: int,
         note: Note | None = None,
+        keep: int | None = None,
     ) -> None:
-        """`most_optional`: loads of those that a block may do without; `needed`: bits of values in every result."""
+        """`most_optional`: loads of those that a block may do without; `needed`: bits of values in every result.
+
+        `keep`: how many partial block graphs of each value are made, the first; all of them where not given.
+        """
         self.graph, self.indexed, self.max_ops, self.budget = graph, indexed, max_ops, budget
         self.most_optional, self.needed, self.note = most_optional, needed, note
+        self.keep = keep
+        self.made: Counter[int] = Counter()
         self.tops: list[tuple[int, int, tuple[int, ...]]] = []  # value, derivation (−1: a load), operands
         self.sets: list[Sets] = []
         self.of_value: list[list[int]] = [[] for _ in graph.values]
@@ -127,6 +133,8 @@ class Combiner:
             fate = "ops left"
         elif (values | bit | self.graph.above[result] | self.needed).bit_count() - optional > self.max_ops:
             fate = "forced ops"
+        elif self.keep is not None and self.made[result] >= self.keep:
+            fate = "not kept"
         else:
             fate = ""
         if self.note is not None:
@@ -138,11 +146,16 @@ class Combiner:
             return
         self.visited += 1
         self.budget.states -= 1
+        self.made[result] += 1
         number = len(self.tops)
         self.tops.append((result, place, operands))
         own = 1 << (place if self.indexed else number)
         self.sets.append((size + 1, values | bit, derivations | own, loads))
         pending[size + 1].append(number)
+
+    def lacks_a_goal(self) -> bool:
+        """Whether some goal has no partial block graph."""
+        return any(not any(self.of_value[value] for value in goal) for goal in self.graph.goals)
 
     def join(self, goals: Sequence[int], most: int) -> Iterator[Combination]:
         """Block graphs with an output for each goal, at most `most` of them, smallest first, each once.

@@ -20,6 +20,7 @@ from mirage_eg.rulebook import Rulebook
 from mirage_eg.space import LOOP, Chain, Deaths, Index, Note, Space, Stage, Step, Structure, Value
 
 _CANDIDATES = 20  # that may be tried for each state that may be visited
+_KEPT = 4  # partial block graphs of each value, where a search of all was cut before it came to the outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class SearchLimits:
     """What the search may visit."""
 
     max_block_ops: int = 16
-    max_states: int = 250_000  # for each split
+    max_states: int = 250_000  # for each kernel of each split, to make partial block graphs, and again to join them
     max_kernels: int = 2  # block graphs in a µGraph; one: no partial results
     max_outputs: int = 3  # partial results that a first kernel may leave
     max_structures: int = 2_000  # for each split, the smallest
@@ -138,7 +139,7 @@ class _Run:
         self.program, _, self.split, domain, _ = self.context = context
         self.limits, self.note, self.indexed = limits, note, domain == "indexed"
         self.index = Index(context[-1])
-        self.budget = Budget(limits.max_states, limits.max_states * _CANDIDATES, deadline)
+        self.deadline = deadline
         self.pruned = Deaths()
         self.pruned.note = note
         self.visited = 0
@@ -226,10 +227,21 @@ class _Run:
         for bits in () if alternatives else graph.needed:
             needed |= bits
         most = self.limits.max_outputs if space.stage is Stage.LAST else self.limits.max_whole
-        combiner = Combiner(graph, self.indexed, max_ops, self.budget, most, needed, self.note)
+        combiner = Combiner(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.note)
         if all(graph.goals):
             combiner.run()
+            if combiner.budget.is_spent() and combiner.lacks_a_goal():
+                thin = Combiner(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.note, keep=_KEPT)
+                thin.run()
+                self.visited += combiner.visited
+                self.pruned += combiner.pruned
+                thin.complete_to = min(thin.complete_to, combiner.complete_to)
+                combiner = thin
+        combiner.budget = self._new_budget()
         return combiner
+
+    def _new_budget(self) -> Budget:
+        return Budget(self.limits.max_states, self.limits.max_states * _CANDIDATES, self.deadline)
 
     def _count(self, combiner: Combiner, most: int | None = None) -> None:
         self.visited += combiner.visited

@@ -151,6 +151,29 @@ def test_a_search_cut_by_a_limit_has_found_the_smallest_and_says_up_to_where() -
         assert set(cut.structures) < set(whole.structures)
 
 
+def many_orders(outputs: int) -> Graph:
+    """Sums of eight inputs: 135,135 block graphs of seven ops for one of them."""
+    program = new_kernel_graph()
+    total, *rest = (program.new_input((64, 64), name=f"x{i}") for i in range(8))
+    for term in rest:
+        total = program.add(total, term)
+    for function in (program.exp, program.silu, program.relu)[:outputs]:
+        program.mark_output(function(total))
+    return program.graph()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_search_cut_before_it_came_to_the_outputs_finds_some_all_the_same(outputs: int) -> None:
+    program = expand(many_orders(outputs))
+    axes = infer_axes(program)
+    result = search(program, axes, load_rules("indexed"), SearchLimits(max_states=5_000))
+    assert result.structures
+    assert all(not record.complete and record.visited < 30_000 for record in result.records)
+    listed = [dags(structure) for structure in result.structures]
+    assert len(set(listed)) == len(listed)
+    assert min(structure.ops for structure in result.structures) >= 7 + outputs
+
+
 def test_a_norm_before_three_products_is_found_in_one_kernel() -> None:
     program = new_kernel_graph()
     x, g = program.new_input((8, 4096), name="x"), program.new_input((4096,), name="g")
