@@ -70,6 +70,7 @@ class _Program:
     warps: list[int] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)  # values that kernels write
     body: list[str] = field(default_factory=list)
+    calls_torch: bool = False
 
     def new_name(self, wanted: str) -> str:
         name = names_used(self.taken, wanted)
@@ -137,27 +138,29 @@ def _types(types: Sequence[object]) -> str:
 
 
 def _functions(file: _Program, inputs: Sequence[str], outputs: Sequence[str], returned: str) -> str:
-    """`launch` and `run`; without a generated kernel there is nothing to allocate, and `run` is `launch`."""
+    """`launch`, which takes the library that it calls, if any, as its last argument; and `run`, which brings what it takes."""
     made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
-    if not file.kernels:
-        return "\n".join(
-            [f"def run({', '.join(inputs)}):", f'    """Returns {made}."""', *file.body, f"    return {returned}\n"]
-        )
     written = [file.names[value] for value in file.buffers]
+    library = ["torch"] if file.calls_torch else []
+    kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
+    allocated = [
+        "    buffers = [",
+        f"        torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device={inputs[0]}.device)",
+        "        for shape, dtype, strides in BUFFERS.values()",
+        "    ]",
+    ]
+    given = [*inputs, *(["*buffers"] if written else []), *(f"{name}={name}" for name in library)]
     return "\n".join(
         [
-            f"def launch({', '.join([*inputs, *written])}):",
-            f'    """Launch the kernels, which write {", ".join(written)}; returns the outputs."""',
+            f"def launch({', '.join([*inputs, *written, *library])}):",
+            f'    """{kernels}; returns the outputs."""',
             *file.body,
             f"    return {returned}\n\n",
             f"def run({', '.join(inputs)}):",
-            f'    """Allocate what the kernels write and launch them; returns {made}."""',
-            "    import torch  # here, so that the kernels can be compiled without it\n",
-            "    buffers = [",
-            f"        torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device={inputs[0]}.device)",
-            "        for shape, dtype, strides in BUFFERS.values()",
-            "    ]",
-            f"    return launch({', '.join(inputs)}, *buffers)\n",
+            f'    """{"Allocate what the kernels write and launch them" if written else "Run"}; returns {made}."""',
+            *(["    import torch  # here, so that the kernels can be compiled without it\n"] if written or library else []),
+            *(allocated if written else []),
+            f"    return launch({', '.join(given)})\n",
         ]
     )
 
@@ -260,8 +263,7 @@ def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str]) ->
                 file.names[value] = wanted.get(value) or file.new_name(f"t{value}")
                 _write_library_call(file, item, value)
         used.update(file.names[value] for value in values)
-    if any("torch." in line for line in (*file.body, *returned)):
-        file.body.insert(0, "    import torch  # here, so that the kernels can be compiled without it\n")
+    file.calls_torch = any("torch." in line for line in (*file.body, *returned))
     return ", ".join(returned)
 
 

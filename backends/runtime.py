@@ -5,14 +5,15 @@ their addresses and hands each kernel to the driver. Nothing is copied and nothi
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.compile import Target, compile_module
-from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, torch_library
+from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, cupy_library, torch_library
+from mirage_eg.backends.runtime_cupy import Tensor
 from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, cuda_driver
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 
@@ -124,15 +125,16 @@ def _addresses(slots: "ctypes.Array[ctypes.c_uint64]", values: Sequence[int]) ->
 
 
 class _Dispatch:
-    """Stands where a kernel stood in a program that calls torch between its kernels: launches on torch's current stream."""
+    """Stands where a kernel stood in a program with library kernels: launches on the library's current stream."""
 
     def __init__(self, program: "Program", kernel: str) -> None:
         self._program, self._kernel = program, kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*tensors: Any, **options: Any) -> None:  # the options have been used by the compiler
-            program, library = self._program, torch_library()
-            places = [library.place(tensor, "intermediate") for tensor in tensors]
+            program = self._program
+            library: Library = cupy_library() if isinstance(tensors[0], Tensor) else torch_library()
+            places = [library.place(library.take_back(tensor), "intermediate") for tensor in tensors]
             device = places[0].device
             assert device is not None
             slots = (ctypes.c_uint64 * (len(places) + 1))(*(place.pointer for place in places), 0)
@@ -276,34 +278,41 @@ class Program:
 
     def _lane(self, library: Library, device: int, stream: int, capturing: bool) -> _Lane:
         """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
-        key = (library.name, device, self.driver.identify(stream))
-        lane = None if capturing else self._lanes.get(key)
-        if lane is not None:
-            return lane
-        with self._making:
-            memory = {value: library.empty(self.plan.values[value], device) for value in self.plan.intermediates}
-            lane = _Lane(self.plan, memory, library).prepare(self.plan, self.functions(device), stream)
-            if not capturing:
-                lane = self._lanes.setdefault(key, lane)
-                if len(self._lanes) > _MOST_LANES:
-                    del self._lanes[next(iter(self._lanes))]
-            elif not library.keeps_captured:
+        if capturing:
+            lane = self._new_lane(library, device, stream)
+            if not library.keeps_captured:
                 self._captured.append(lane)
+            return lane
+        key = (library.name, device, self.driver.identify(stream))
+        found = self._lanes.get(key)
+        if found is not None:
+            return found
+        with self._making:
+            lane = self._lanes.setdefault(key, self._new_lane(library, device, stream))
+            if len(self._lanes) > _MOST_LANES:
+                del self._lanes[next(iter(self._lanes))]
         return lane
+
+    def _new_lane(self, library: Library, device: int, stream: int) -> _Lane:
+        memory = _allocate(self.plan, library, device)
+        return _Lane(self.plan, memory, library).prepare(self.plan, self.functions(device), stream)
 
     def _run_library_calls(
         self, arrays: Sequence[Any], library: Library, device: int, stream: int, capturing: bool
     ) -> tuple[Any, ...]:
-        """Run a program that calls torch between its kernels, or has none."""
-        if not hasattr(self._module, "launch"):
-            return _tuple(self._module.run(*arrays))
+        """Run a program that has library kernels."""
         if hasattr(self._module, "SIGNATURES"):
             self.functions(device)
         first = len(arrays)
         buffers = {first + i: layout for i, layout in enumerate(self.plan.buffers)}
+
+        def launch(made: Mapping[int, Any]) -> tuple[Any, ...]:
+            lent = [library.lend(array) for array in (*arrays, *(made[value] for value in buffers))]
+            return tuple(library.take_back(result) for result in _tuple(self._module.launch(*lent, library.functions())))
+
         if capturing or self._escaping is None:
             made = {value: library.empty(layout, device) for value, layout in buffers.items()}
-            results = _tuple(self._module.launch(*arrays, *made.values()))
+            results = launch(made)
             if not capturing:
                 returned = {library.storage(result) for result in results}
                 self._escaping = frozenset(value for value, array in made.items() if library.storage(array) in returned)
@@ -316,7 +325,7 @@ class Program:
                 lane = self._lanes[key] = _Lane(self.plan, inner, library)
         made = {value: library.empty(buffers[value], device) for value in self._escaping}
         with lane.lock:
-            return _tuple(self._module.launch(*arrays, *(lane.memory.get(value, made.get(value)) for value in buffers)))
+            return launch(lane.memory | made)
 
     def check(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> int:
         """Refuse what the program does not take; gives the device."""
@@ -356,6 +365,11 @@ class Program:
             spans.append((start, end))
             places.append(place)
         return places
+
+
+def _allocate(plan: Plan, library: Library, device: int) -> dict[int, Any]:
+    """The intermediates, an array each; what lets them share memory would stand here."""
+    return {value: library.empty(plan.values[value], device) for value in plan.intermediates}
 
 
 def _tuple(results: Any) -> tuple[Any, ...]:

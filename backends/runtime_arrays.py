@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+from mirage_eg.backends.runtime_cupy import CupyTorch, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.shapes import Shape
@@ -75,6 +76,15 @@ class Library(Protocol):
     def storage(self, array: Any) -> int:
         """The address of the memory that the array is a view of."""
 
+    def functions(self) -> Any:
+        """What library kernels call of torch."""
+
+    def lend(self, array: Any) -> Any:
+        """The array as library kernels take it."""
+
+    def take_back(self, tensor: Any) -> Any:
+        """The array that was lent or made so."""
+
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         """What `run` returns when a CUDA graph of it is captured, and what replays that graph on the current stream."""
 
@@ -123,6 +133,18 @@ class Torch:
     def storage(self, array: Any) -> int:
         """Of its untyped storage."""
         return int(array.untyped_storage().data_ptr())
+
+    def functions(self) -> Any:
+        """torch."""
+        return self._torch
+
+    def lend(self, array: Any) -> Any:
+        """As it is."""
+        return array
+
+    def take_back(self, tensor: Any) -> Any:
+        """As it is."""
+        return tensor
 
     def on_stream(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """Make another library's stream torch's current one."""
@@ -182,6 +204,18 @@ class Cupy:
     def storage(self, array: Any) -> int:
         """Of the block from its pool."""
         return int(array.data.mem.ptr)
+
+    def functions(self) -> Any:
+        """CuPy's counterparts."""
+        return CupyTorch(self._cupy)
+
+    def lend(self, array: Any) -> Any:
+        """With the methods of tensors."""
+        return Tensor(self._cupy, array)
+
+    def take_back(self, tensor: Any) -> Any:
+        """What it wraps."""
+        return tensor.data
 
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         """On a stream of its own, which only the capture uses."""
@@ -271,4 +305,15 @@ def any_library() -> Library:
     raise MirageError("neither torch nor CuPy is installed; install one of them, say pip install cupy-cuda12x")
 
 
-__all__ = ["ALIGNMENT", "Cupy", "Layout", "Library", "Place", "Torch", "any_library", "library_of", "torch_library"]
+__all__ = [
+    "ALIGNMENT",
+    "Cupy",
+    "Layout",
+    "Library",
+    "Place",
+    "Torch",
+    "any_library",
+    "cupy_library",
+    "library_of",
+    "torch_library",
+]

@@ -1,5 +1,6 @@
 """Calling a program on arrays of either library, and capturing it in a CUDA graph."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,19 +25,20 @@ class CudaGraph:
 def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on the current stream of the arrays' library.
 
-    One that calls torch between its kernels takes CuPy's arrays as tensors on the same memory.
+    Library kernels are torch's where torch is in the process, with CuPy's arrays as tensors on the same memory; else CuPy's.
 
     Raises:
         GraphError: an array that the program does not take.
-        MirageError: torch is needed and not installed.
     """
     if not (program.calls_torch and isinstance(library, Cupy)):
         return program(arrays, library, out)
-    torch = _torch_for_library_kernels()
     device = program.check(arrays, library, out)
     stream = library.stream(device)
     if program.driver.capturing(stream):
-        raise GraphError("this µGraph calls torch, whose memory a CuPy capture does not keep; use to_cuda_graph()")
+        raise GraphError("this µGraph has library kernels, whose memory a CuPy capture does not keep; use to_cuda_graph()")
+    if "torch" not in sys.modules:
+        return program(arrays, library, out)
+    torch = torch_library()
     with torch.on_stream(stream, device):
         results = program(library.to_torch(arrays), torch, None if out is None else library.to_torch(out))
     return tuple(library.from_torch(results)) if out is None else tuple(out)
@@ -77,7 +79,7 @@ def _torch_for_library_kernels() -> Torch:
         return torch_library()
     except ImportError:
         raise MirageError(
-            "this µGraph has library kernels, which are called through torch, and torch is not installed: pip install torch, "
+            "this µGraph has library kernels, which only torch can capture, and torch is not installed: pip install torch, "
             "or take a µGraph whose kernels are all generated"
         ) from None
 

@@ -54,6 +54,15 @@ class FakeLibrary:
     def storage(self, array: FakeArray) -> int:
         return array.pointer
 
+    def functions(self) -> None:
+        raise AssertionError("a fake library has no kernels")
+
+    def lend(self, array: FakeArray) -> FakeArray:
+        return array
+
+    def take_back(self, tensor: FakeArray) -> FakeArray:
+        return tensor
+
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         return run(), lambda: None
 
