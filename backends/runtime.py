@@ -168,7 +168,7 @@ class Program:
         self._called = [f"argument {name}" for name in inputs] + [f"out {layout.name}" for layout in self.outputs]
         self._sizes = [layout.nbytes for layout in known]
         self._module = module
-        self._given_driver = driver
+        self._driver = driver
         self._kernels = ModuleType("kernels")
         self._loaded: dict[int, dict[str, _Function]] = {}
         self._lanes: dict[tuple[str, int, int], _Lane] = {}
@@ -191,7 +191,9 @@ class Program:
     @property
     def driver(self) -> Driver:
         """The driver of this machine, unless another one was given."""
-        return self._given_driver or cuda_driver()
+        if self._driver is None:
+            self._driver = cuda_driver()
+        return self._driver
 
     def functions(self, device: int) -> dict[str, _Function]:
         """The kernels, compiled for a device and loaded there.

@@ -126,7 +126,9 @@ class CudaDriver:
         self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
     def identify(self, stream: int) -> int:
-        """CUDA's number of the stream, in the current context."""
+        """CUDA's number of the stream, in the current context; the default stream is there for ever."""
+        if stream == 0:
+            return -1
         number = c_uint64()
         self._check("cuStreamGetId", self._identify(stream, byref(number)))
         return number.value
