@@ -15,77 +15,11 @@ from mirage_eg.backends.compile import Target, compile_module
 from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, cupy_library, torch_library
 from mirage_eg.backends.runtime_cupy import Tensor
 from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, cuda_driver
+from mirage_eg.backends.runtime_plan import Plan, plan_of
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 
 _MOST_LANES = 16  # streams whose memory is kept
 _WARP = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel of a program: its name, its grid, the values that it takes."""
-
-    kernel: str
-    grid: tuple[int, ...]
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
-
-    A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
-    """
-
-    inputs: tuple[Layout, ...]
-    buffers: tuple[Layout, ...]
-    launches: tuple[Launch, ...] | None
-    results: tuple[int, ...] | None
-
-    @property
-    def values(self) -> tuple[Layout, ...]:
-        """Inputs and buffers."""
-        return (*self.inputs, *self.buffers)
-
-    @property
-    def intermediates(self) -> tuple[int, ...]:
-        """The buffers that no caller sees; all that may be one, if it is not known what is returned."""
-        first = len(self.inputs)
-        returned = self.results or ()
-        return tuple(value for value in range(first, first + len(self.buffers)) if value not in returned)
-
-
-class _Noted:
-    """Stands where a kernel stood, and notes how it is launched."""
-
-    def __init__(self, name: str, notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
-        self._name, self._notes = name, notes
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def note(*values: int, **options: Any) -> None:
-            self._notes.append((self._name, grid, values))
-
-        return note
-
-
-def plan_of(module: ModuleType) -> Plan:
-    """Read an emitted program: its `launch` is called with the numbers of its values, and noted."""
-    inputs = tuple(Layout(name, *kind) for name, kind in module.INPUTS.items())
-    buffers = tuple(Layout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
-    launch = getattr(module, "launch", None)
-    if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
-        return Plan(inputs, buffers, None, None)
-    notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
-    kernels = {name: getattr(module, name) for name in module.SIGNATURES}
-    try:
-        for name in kernels:
-            setattr(module, name, _Noted(name, notes))
-        returned = launch(*range(len(inputs) + len(buffers)))
-    finally:
-        for name, kernel in kernels.items():
-            setattr(module, name, kernel)
-    results = returned if isinstance(returned, tuple) else (returned,)
-    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,4 +342,4 @@ def _hint(wanted: Layout) -> str:
     return "copy it into an array of these strides first (torch: torch.empty_strided)"
 
 
-__all__ = ["Launch", "Plan", "Program", "plan_of"]
+__all__ = ["Program"]
