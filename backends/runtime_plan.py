@@ -1,4 +1,4 @@
-"""What an emitted program launches, as data: read off the program itself, by calling its `launch` with kernels that take notes."""
+"""What an emitted program launches, as data: read off by calling its `launch` with kernels that take notes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
