@@ -129,6 +129,10 @@ class Program:
             self._driver = cuda_driver()
         return self._driver
 
+    def require_driver(self) -> None:
+        """Raise a MirageError where there is no driver."""
+        _ = self.driver
+
     def functions(self, device: int) -> dict[str, _Function]:
         """The kernels, compiled for a device and loaded there.
 

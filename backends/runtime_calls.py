@@ -49,6 +49,7 @@ def capture(program: Program, arrays: Sequence[Any] | None = None, library: Libr
 
     The program runs once beforehand, which compiles it.
     """
+    program.require_driver()
     library = library or any_library()
     if arrays is None:
         device = library.device()

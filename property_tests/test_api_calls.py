@@ -14,6 +14,8 @@ from mirage_eg.backends import runtime_arrays
 from mirage_eg.backends.emit import emit
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.backends.runtime import Program
+from mirage_eg.backends.runtime_driver import cuda_driver
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from property_tests.test_emit import HAND_WRITTEN, inputs_of, rms_norm_linear, split_attention, worst
@@ -131,11 +133,22 @@ def test_a_cuda_graph_of_numpy_arrays_is_refused() -> None:
         mugraph(PAIR.mugraph).to_cuda_graph(*arguments(PAIR.mugraph))
 
 
+def test_without_a_driver_a_cuda_graph_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    cuda_driver.cache_clear()
+    with pytest.raises(MirageError, match=r"no NVIDIA driver \(libcuda\.so\.1\) on this machine"):
+        mugraph(PAIR.mugraph).to_cuda_graph()
+
+
 def test_without_torch_and_cupy_a_cuda_graph_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise ImportError
 
     monkeypatch.setattr(runtime_arrays, "torch_library", missing)
     monkeypatch.setattr(runtime_arrays, "cupy_library", missing)
+    monkeypatch.setattr(Program, "require_driver", lambda program: None)
     with pytest.raises(MirageError, match="neither torch nor CuPy is installed; install"):
         mugraph(PAIR.mugraph).to_cuda_graph()
