@@ -9,5 +9,8 @@ def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     return f"<table>{_row(head, 'th')}{''.join(_row(row, 'td') for row in rows)}</table>"
 
 
+_STYLE = 'style="text-align: left; white-space: pre-line"'
+
+
 def _row(cells: Iterable[object], tag: str) -> str:
-    return "<tr>" + "".join(f'<{tag} style="text-align: left; white-space: pre-line">{escape(str(cell))}</{tag}>' for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<{tag} {_STYLE}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
