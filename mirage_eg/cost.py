@@ -46,8 +46,9 @@ def predict_us(graph: Graph, device: Device) -> float:
     return sum(cost.us for cost in predict(graph, device))
 
 
-def _matrix_flops(batch: int, m: int, n: int, k: int) -> int:
-    return 2 * batch * m * n * k
+def tile_flops(batch: int, m: int, n: int, k: int) -> int:
+    """Operations of a product of tiles, padded as the lowering pads them."""
+    return 2 * batch * prod(max(16, _padded(extent)) for extent in (m, n, k))
 
 
 def _slowdown(dtype: DType) -> float:
@@ -78,7 +79,11 @@ def _block_cost(graph: Graph, item: Node, values: range, device: Device) -> Cost
     blocks = prod(block.grid)
     dram = sum(graph.types[i].nbytes for i in dict.fromkeys(item.operands))
     dram += sum(graph.types[value].nbytes for value in values)
-    work = _work(block)
+    return block_cost(_work(block), blocks, block.loop, dram, device)
+
+
+def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) -> Cost:
+    """The cost of a kernel of so many blocks that do `work` each in `loop` iterations, and move `dram` bytes in all."""
     # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about twice its share.
     busy = min(1.0, blocks / device.multiprocessors)
     balance = (
@@ -92,13 +97,13 @@ def _block_cost(graph: Graph, item: Node, values: range, device: Device) -> Cost
         "matrix units": blocks * work.flops / (device.matrix_rate * balance),
         "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
         "functions": blocks * work.functions / (device.function_rate * balance),
-        "latency": max(1.0, waves / 4) * block.loop * device.iteration_us * 1e-6,
+        "latency": max(1.0, waves / 4) * loop * device.iteration_us * 1e-6,
     }
     return _cost(times, dram, blocks * work.flops, device)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """What one block does over all iterations: bytes loaded (and fetched in vain, where rows of a tile are shorter than a
     memory sector), matrix operations, elementwise operations, functions."""
 
@@ -109,7 +114,7 @@ class _Work:
     functions: int
 
 
-def _work(block: Graph) -> _Work:
+def _work(block: Graph) -> Work:
     loaded = wasted = flops = arithmetic = functions = 0
     for item, values in block.numbered():
         if item.op == "output":
@@ -129,9 +134,8 @@ def _work(block: Graph) -> _Work:
             case Kind.MATMUL:
                 *batch, m, k = block.types[item.operands[0]].shape
                 n = block.types[item.operands[1]].shape[-1]
-                padded = [max(16, _padded(extent)) for extent in (m, n, k)]
                 dtype = block.types[item.operands[0]].dtype
-                flops += int(_matrix_flops(prod(batch), *padded) * times * _slowdown(dtype))
+                flops += int(tile_flops(prod(batch), m, n, k) * times * _slowdown(dtype))
             case Kind.ELEMENTWISE if item.op in _FUNCTIONS:
                 functions += elements * times
             case Kind.REARRANGEMENT:
@@ -139,7 +143,7 @@ def _work(block: Graph) -> _Work:
             case _:
                 operand = prod(map(_padded, block.types[item.operands[0]].shape))
                 arithmetic += max(elements, operand) * times
-    return _Work(loaded, wasted, flops, arithmetic, functions)
+    return Work(loaded, wasted, flops, arithmetic, functions)
 
 
 def _padded(extent: int) -> int:

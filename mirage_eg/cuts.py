@@ -20,7 +20,7 @@ from mirage_eg.verdict import Verdict
 from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
-STATES = 5_000  # of each split of a segment
+STATES = 30_000  # of a segment, in equal shares for its splits
 
 
 @dataclass(frozen=True, slots=True)

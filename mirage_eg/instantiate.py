@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from mirage_eg.devices import Device
+from mirage_eg.estimate import Shape, estimate_us
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
@@ -89,10 +91,36 @@ def instances(
     axes: Axes,
     limits: TileLimits | None = None,
     filters: Filters | None = None,
+    device: Device | None = None,
+    most: int | None = None,
 ) -> Iterator[Graph]:
-    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
+    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel).
+
+    With a `device` those come first that promise to be fast there; at most `most` are built.
+    """
     limits, filters = limits or TileLimits(), filters or Filters()
     kernels = _kernels(plan, program, axes)
+    choices = _choices(plan, kernels, axes, limits, filters)
+    if device is not None:
+        itemsize = program.input_types[0].dtype.itemsize
+        costs = {
+            id(extents): estimate_us(kernel.structure, kernel.shapes, extents, itemsize, device)
+            for chosen in choices
+            for kernel, extents in zip(kernels, chosen, strict=True)
+        }
+        choices.sort(key=lambda chosen: sum(costs[id(extents)] for extents in chosen))
+    for chosen in choices[:most]:
+        graph = realize(plan, program, axes, *chosen)
+        blocks = blocks_of(graph)
+        if filters.admit(blocks[0]) and all(fits(block, limits) for block in blocks):
+            yield graph
+
+
+def _choices(
+    plan: Structure | Chain, kernels: Sequence["_Kernel"], axes: Axes, limits: TileLimits, filters: Filters
+) -> list[tuple[Extents, ...]]:
+    """The extents of all kernels together."""
+    choices: list[tuple[Extents, ...]] = []
     for spread in _spread_counts(axes.sizes[plan.split.spread], limits) if plan.split.spread is not None else [1]:
         options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
         if len(options) == 2:
@@ -100,11 +128,8 @@ def instances(
             options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
             options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
             del options[1][_COMBINING_OPTIONS:]
-        for chosen in product(*options):
-            graph = realize(plan, program, axes, *chosen)
-            blocks = blocks_of(graph)
-            if filters.admit(blocks[0]) and all(fits(block, limits) for block in blocks):
-                yield graph
+        choices += product(*options)
+    return choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +137,7 @@ class _Kernel:
     """One kernel of a plan with what its numbers depend on."""
 
     structure: Structure
-    shapes: tuple["_Shape", ...]  # of loads and steps
+    shapes: tuple[Shape, ...]  # of loads and steps
     parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
     spread: int | None  # the axis that the grid must split
     looped: int | None
@@ -145,18 +170,18 @@ def _kernels(plan: Structure | Chain, program: Graph, axes: Axes) -> list[_Kerne
 def _kernel(
     structure: Structure, sources: Sequence[frozenset[int]], axes: Axes, spread: int | None, looped: int | None
 ) -> _Kernel:
-    shapes = [_Shape(sources[load.input], load.looped) for load in structure.loads]
+    shapes = [Shape(sources[load.input], load.looped) for load in structure.loads]
     for step in structure.steps:
         operands = [shapes[i] for i in step.operands]
         together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
-        shapes.append(_Shape(together, any(operand.piece for operand in operands)))
+        shapes.append(Shape(together, any(operand.piece for operand in operands)))
     reduced = {axis for step in structure.steps for axis in step.reduced}
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
     return _Kernel(structure, tuple(shapes), _groups(parallel, shapes), spread, looped)
 
 
-def _groups(parallel: Sequence[int], shapes: Sequence["_Shape"]) -> tuple[tuple[int, ...], ...]:
+def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
     """Axes that no value has two of are split together: otherwise each block would compute the other's columns again."""
     groups: list[list[int]] = []
     for axis in parallel:
@@ -199,14 +224,6 @@ def _spread_counts(size: int, limits: TileLimits) -> list[int]:
 def blocks_of(graph: Graph) -> list[Graph]:
     """The block graphs of a kernel graph."""
     return [item["graph"] for item in graph.nodes if item.op == "block"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The axes of a load or step; `piece` where the looped axis is cut by the loop."""
-
-    axes: frozenset[int]
-    piece: bool
 
 
 def _matmul_roles(kernel: _Kernel) -> dict[int, str]:

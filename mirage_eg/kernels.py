@@ -6,7 +6,8 @@ instance; those of the indexed domain are also proved by their root class.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
@@ -18,7 +19,7 @@ from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.partition import Piece
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.search import SearchLimits, search
+from mirage_eg.search import SearchLimits, search, split_choices
 from mirage_eg.segments import Segment, segment_program, uses_apart
 from mirage_eg.space import Chain, Structure
 from mirage_eg.verify import Reference
@@ -54,6 +55,7 @@ class Task:
     filters: Filters
     seed: int
     plans: int = 6  # structures of each split that get extents, smallest first
+    most: int = 40  # extents of each that are tried, the most promising first
     keep: int = 4  # µGraphs of different structures
 
 
@@ -72,12 +74,37 @@ def _find(task: Task, program: Graph) -> Found:
         axes = infer_axes(program)
     except UnsupportedError:
         return Found(tuple(kernels), 0, 0)
-    found = search(program, axes, task.rulebook, task.limits)
+    choices = _worthwhile(program, axes, task.limits)
+    limits = replace(task.limits, max_states=max(FEWEST_STATES, task.limits.max_states // len(choices)))
+    found = search(program, axes, task.rulebook, limits, choices=choices)
     for plans in (found.structures, found.chains):
         kernels += _instances(plans, program, axes, task, device)
     kernels.sort(key=lambda entry: (entry.us, entry.kernels))
     visited = sum(record.visited for record in found.records)
     return Found(tuple(kernels[: task.keep]), visited, len(found.structures) + len(found.chains))
+
+
+LONG, LOOPED, SPREAD = 512, 128, 256  # elements
+FEWEST_STATES = 500  # of each split
+
+
+def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
+    """The splits that make sense at the sizes at hand: no loop over a short axis, no long one that a matmul contracts whole."""
+    contracted = {
+        axis
+        for item in program.nodes
+        if item.op == "matmul"
+        for axis in axes.dims[item.operands[0]][-1]
+        if prod(axes.sizes[other] for other in axes.dims[item.operands[0]][-1]) > LONG
+    }
+    longest = {axis for axis in contracted if axes.sizes[axis] == max(axes.sizes[other] for other in contracted)}
+    return tuple(
+        split
+        for split in split_choices(axes, limits)
+        if (split.looped is None or axes.sizes[split.looped] >= LOOPED or split.looped in longest)
+        and (split.spread is None or axes.sizes[split.spread] >= SPREAD or split.spread in longest)
+        and (not longest or not longest.isdisjoint((split.looped, split.spread)))
+    )
 
 
 def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels:
@@ -96,7 +123,10 @@ def _instances(
         if tried[plan.split] > task.plans:
             continue
         best = min(
-            (_kernels(graph, device, plan.proved, fused=True) for graph in instances(plan, program, axes, tiles, task.filters)),
+            (
+                _kernels(graph, device, plan.proved, fused=True)
+                for graph in instances(plan, program, axes, tiles, task.filters, device, task.most)
+            ),
             key=lambda entry: (entry.us, entry.kernels),
             default=None,
         )

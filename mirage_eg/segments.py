@@ -29,7 +29,7 @@ class SegmentLimits:
 
     max_ops: int = 16
     max_outputs: int = 3
-    long_axis: int = 1024  # a longer reduction is walked by the loop or spread over the grid
+    long_axis: int = 512  # a longer reduction is walked by the loop or spread over the grid
     max_cones: int = 400  # segments that end in one op, smallest first
 
 
