@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import zip_longest
+from json import loads
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import to_json
 from mirage_eg.spread import SpreadTimer
 
 Record = dict[str, Any]
@@ -99,6 +101,7 @@ class _Tuning:
     deadline: float
     adapt: Adapt
     seen: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)  # µGraphs whose JSON a line has
     right: list[Tuned] = field(default_factory=list)
 
 
@@ -254,7 +257,7 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
     fresh = []
     for variant in made:
         if variant.problem is not None:
-            run.record(_line(stage, variant, Outcome(None, None, variant.problem)))
+            run.record(_line(run, stage, variant, Outcome(None, None, variant.problem)))
         elif variant.source not in run.seen:
             run.seen.add(variant.source)
             fresh.append(variant)
@@ -264,7 +267,7 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
         for variant, outcome in zip(fresh, _outcomes(run, [variant.source for variant in fresh]), strict=True):
             if outcome is None:
                 continue
-            run.record(_line(stage, variant, outcome))
+            run.record(_line(run, stage, variant, outcome))
             if outcome.us is not None and outcome.error is not None:
                 run.right.append(Tuned(variant, outcome.us, outcome.error))
 
@@ -305,7 +308,7 @@ def _careful(run: _Tuning, chosen: Sequence[Tuned]) -> list[Tuned]:
     with run.gpu():
         for tuned in chosen:
             outcome, timing = run.timer.full(tuned.variant.source)
-            run.record(_line("final", tuned.variant, outcome) | {"timing": timing and asdict(timing)})
+            run.record(_line(run, "final", tuned.variant, outcome) | {"timing": timing and asdict(timing)})
             if timing is not None and outcome.error is not None:
                 timed.append((timing, Tuned(tuned.variant, timing.warm_us, outcome.error, timing)))
             else:
@@ -331,8 +334,13 @@ def schedule_record(schedule: Schedule) -> Record:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _line(stage: str, variant: Variant, outcome: Outcome) -> Record:
+def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Record:
+    """A measurement; the first of a µGraph has its JSON under `graph`, the others its name under `mugraph`."""
     inner = blocks(variant.graph)
+    text = to_json(variant.graph)
+    mugraph = fingerprint(text)
+    graph = {} if mugraph in run.listed else {"graph": loads(text)}
+    run.listed.add(mugraph)
     return {
         "kind": "measurement",
         "stage": stage,
@@ -344,7 +352,8 @@ def _line(stage: str, variant: Variant, outcome: Outcome) -> Record:
         "us": outcome.us,
         "error": outcome.error,
         "problem": outcome.problem,
-    }
+        "mugraph": mugraph,
+    } | graph
 
 
 __all__ = [
