@@ -4,7 +4,8 @@ States are sets of values still needed, edges are segments (`mirage_eg.segments`
 best µGraph that the structure search finds for its segment; until that has been looked for, it costs the least that any kernel
 could: the launch, and each input and output moved once. The cheapest way under these costs is found, its segments are searched,
 and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is
-cheaper under the cost model; where patience ends first, the gap to the last lower bound is known.
+cheaper under the cost model; where patience ends first, the gap to the last lower bound is known. One thing is taken for
+granted: where no block graph holds a segment, none holds one with the same ops and more.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +92,7 @@ def partition(
             break
         for number, piece in zip(waiting, find([ways.segments[number] for number in waiting]), strict=True):
             ways.settle(number, piece)
-        waited += 1
+        waited += best < inf
         if (cost := ways.cost_of(path)) < best:
             best, waited = cost, 0
         if best <= limits.close * bound:
@@ -186,6 +187,10 @@ class _Ways:
         """What the search for a segment's kernels has brought."""
         self.pieces[number] = piece
         self.costs[number] = inf if piece is None else piece.us + _TIE_US * piece.kernels
+        if piece is None:  # taken to be true of all segments that have these ops and more
+            for other, segment in enumerate(self.segments):
+                if other not in self.pieces and self.segments[number].nodes < segment.nodes:
+                    self.costs[other] = inf
 
     def front(self, max_kernels: int | None) -> list[Way]:
         """For each number of kernels the cheapest way through the segments searched."""

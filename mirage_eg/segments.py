@@ -6,7 +6,8 @@ outputs.
 
 What is not offered, since nothing is lost by it or no block graph could hold it: a cut in front of an elementwise op that is
 the only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential
-leave; more ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole).
+leave; more ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole);
+a reduction over an axis that a product with a long reduction made, unless it is tiny (each block would make the other's part).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from functools import cached_property
 from itertools import combinations
 from math import prod
 
-from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.shifts import shifted_values
@@ -30,6 +31,7 @@ class SegmentLimits:
     max_ops: int = 16
     max_outputs: int = 3
     long_axis: int = 512  # a longer reduction is walked by the loop or spread over the grid
+    tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
     max_cones: int = 400  # segments that end in one op, smallest first
 
 
@@ -108,7 +110,7 @@ class Segmenter:
             for operand in item.operands:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
-        self.reduced, self.sizes = _reductions(program)
+        self.axes, self.reduced = _reductions(program)
         self._cones: dict[int, list[frozenset[int]]] = {}
 
     @cached_property
@@ -230,16 +232,34 @@ class Segmenter:
 
     def _admissible(self, nodes: frozenset[int]) -> bool:
         ops = sum(counts(self.items[position]) for position in nodes)
-        return ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
+        return ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1 and not self._contracts_again(nodes)
 
     def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:
         """The long products of axes over which a segment reduces."""
         reduced = {self.reduced[position] for position in nodes if position in self.reduced}
-        return {axes for axes in reduced if prod(self.sizes[axis] for axis in axes) > self.limits.long_axis}
+        return {axes for axes in reduced if self._extent(axes) > self.limits.long_axis}
+
+    def _contracts_again(self, nodes: frozenset[int]) -> bool:
+        """Whether something reduces an axis, not a tiny one, that a product with a long reduction has made in this segment."""
+        made: dict[int, frozenset[int]] = {}  # of every value, by node: axes of such products
+        for position in sorted(nodes):
+            item = self.items[position]
+            axes = frozenset[int]().union(*(made.get(self.makers[operand], frozenset()) for operand in item.operands))
+            reduced = self.reduced.get(position, frozenset())
+            again = axes & reduced
+            if again and self._extent(again) > self.limits.tiny_axis:
+                return True
+            if item.op == "matmul" and self._extent(reduced) > self.limits.long_axis:
+                axes |= self.axes.of(self.values[position][0])
+            made[position] = axes - reduced
+        return False
+
+    def _extent(self, axes: frozenset[int]) -> int:
+        return prod(self.axes.sizes[axis] for axis in axes)
 
 
-def _reductions(program: Graph) -> tuple[dict[int, frozenset[int]], tuple[int, ...]]:
-    """For each op that reduces, by position, the axes that it does; and the sizes of all axes.
+def _reductions(program: Graph) -> tuple[Axes, dict[int, frozenset[int]]]:
+    """The axes of all values, and for each op that reduces, by position, those that it does.
 
     What a barrier makes is taken for an input.
     """
@@ -259,4 +279,4 @@ def _reductions(program: Graph) -> tuple[dict[int, frozenset[int]], tuple[int, .
                 reduced[position] = frozenset(axes.dims[item.operands[0]][-1])
             case _:
                 continue
-    return reduced, axes.sizes
+    return axes, reduced
