@@ -152,7 +152,7 @@ class FieldAlgebra:
         shape = (*broadcast((x.shape[:-2], y.shape[:-2]), {}), x.shape[-2], y.shape[-1])
 
         def compute(left: Component, right: Component, k: int) -> Component:
-            residues = self.draw.modulus(k).matmul(_wide(left).residues, _wide(right).residues)
+            residues = self.draw.modulus(k).matmul(left.residues, right.residues)
             rows = None if left.undefined is None else left.undefined.any(axis=-1, keepdims=True)
             columns = None if right.undefined is None else right.undefined.any(axis=-2, keepdims=True)
             undefined = either(rows, columns)

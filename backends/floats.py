@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.products import product
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -46,7 +47,7 @@ class FloatAlgebra:
     def matmul(self, x: Array, y: Array) -> Array:
         """Operands rounded by `cast` beforehand, accumulated in working precision."""
         with np.errstate(all="ignore"):
-            return self.xp.matmul(for_blas(self.xp, self._wide(x)), for_blas(self.xp, self._wide(y)))
+            return product(self.xp, x, y, np.dtype(str(self.working)))
 
     def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """The op's own rule."""
@@ -80,13 +81,6 @@ class FloatAlgebra:
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
-
-
-def for_blas(xp: Any, x: Array) -> Array:
-    """x, copied where neither of its last dims is dense: NumPy multiplies such arrays without BLAS."""
-    last = [(extent, stride) for extent, stride in zip(x.shape[-2:], x.strides[-2:], strict=True) if extent > 1]
-    dense = len(last) < 2 or any(stride == x.itemsize for _, stride in last)
-    return x if dense and all(stride for _, stride in last) else xp.ascontiguousarray(x)
 
 
 _HALF_PIECE = 1 << 15  # so that the temporaries of a piece stay in the cache

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.floats import for_blas
+from mirage_eg.backends.products import product as matrix_product
 
 PRIMES = (1_037_087, 518_543, 259_271)
 PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
@@ -105,12 +105,12 @@ class Modulus:
         return self._reduced(x.sum(axis=axes, keepdims=True))
 
     def matmul(self, x: Array, y: Array) -> Array:
-        """x @ y for stacks of matrices, K split where one exact product cannot hold it."""
+        """x @ y for stacks of matrices, also of narrow types, K split where one exact product cannot hold it."""
         longest, count = longest_product(self.prime), x.shape[-1]
         result = None
         for start in range(0, count, longest):
             k = slice(start, start + longest)
-            part = self._reduced(self.xp.matmul(for_blas(self.xp, x[..., k]), for_blas(self.xp, y[..., k, :])))
+            part = self._reduced(matrix_product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64)))
             result = part if result is None else self.add(result, part)
         return result
 
