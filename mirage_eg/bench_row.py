@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter, time
@@ -25,11 +24,11 @@ from mirage_eg.backends.timing import Timing, gpu_available, time_launches, time
 from mirage_eg.backends.trial import DeviceLost, Outcome, Trials
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.pipeline import optimize
 from mirage_eg.program import load_program
+from mirage_eg.roofline import floor_us
 from mirage_eg.tune import Effort, Record, Timer, Tuning, blocks, fingerprint
 
 T = TypeVar("T")
@@ -221,18 +220,6 @@ def _ceilings() -> dict[str, float]:
     from mirage_eg.backends.peers import ceilings
 
     return ceilings()
-
-
-def floor_us(program: Graph, rates: dict[str, float]) -> float:
-    """Microseconds below which no kernel can be: each input read and output written once, or all products at full rate."""
-    nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
-    graph = expand(program)
-    flops = sum(
-        2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
-        for item, values in graph.numbered()
-        if item.op == "matmul"
-    )
-    return 1e6 * max(nbytes / rates["bytes_per_second"], flops / rates["flops_per_second"])
 
 
 def _peers(workload: str, program: Graph, folder: Path, options: RowOptions) -> Record:

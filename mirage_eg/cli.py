@@ -150,9 +150,9 @@ def optimize(
 ) -> Job:
     """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best.
 
-    Results go to DIR/PROGRAM/: report.json, best.json, best.py, candidates/, and checkpoint.jsonl with every finished piece of
-    work. Ctrl-C and SIGTERM (exit codes 130, 143) lose nothing of it: the same command with --resume ends as if it had not been
-    interrupted. Neither --jobs nor --executor changes the result.
+    Results go to DIR/PROGRAM/: report.html to look at, report.json, best.json, best.py, candidates/, and checkpoint.jsonl with
+    every finished piece of work. Ctrl-C and SIGTERM (exit codes 130, 143) lose nothing of it: the same command with --resume
+    ends as if it had not been interrupted. Neither --jobs nor --executor changes the result.
     """
 
     def job() -> int:
@@ -196,7 +196,7 @@ def optimize(
             if holds_results(checkpoint):
                 stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
             raise
-        report = _write(result, folder)
+        report = _write(result, graph, folder)
         if trace is not None and tracer is not None:
             write_atomically(trace, trace_text(name, tracer.result()))
         if as_json:
@@ -262,8 +262,10 @@ def _load(argument: str, batch: int) -> tuple[str, Graph]:
         return load_program(argument, batch)
 
 
-def _write(result: "Result", folder: Path) -> dict[str, Any]:
+def _write(result: "Result", program: Graph, folder: Path) -> dict[str, Any]:
     """Write the folder of a run, report last, and give the report as written."""
+    from mirage_eg.report_html import report_page
+
     best = result.candidates[0]
     kept: set[Path] = set()
     for rank, candidate in enumerate(result.candidates, 1):
@@ -277,6 +279,7 @@ def _write(result: "Result", folder: Path) -> dict[str, Any]:
     write_atomically(folder / "best.json", serialize.to_json(best.graph))
     write_atomically(folder / "best.py", best.source)
     report = dict(result.report) | {"best": dict(result.report["best"]) | {"source": str(folder / "best.py")}}
+    write_atomically(folder / "report.html", report_page(report, program, best.graph, best.source))
     write_atomically(folder / "report.json", json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
     return report
 
@@ -296,6 +299,7 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
         out.print(note, soft_wrap=True, highlight=False, markup=False)
     for line in _explained(report.get("explanation")):
         out.print(line, soft_wrap=True, highlight=False, markup=False)
+    out.print(f"report to look at: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
     out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from mirage_eg import svg
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import text
 from mirage_eg.layout import Point, Size, place
+from mirage_eg.svg import PAD, PALETTE, lines_of, rectangle, text_size
 
-_FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
-_LETTER = 7.4  # width of one letter at 12 px, rounded up
-_LINE = 16.0
-_PAD = 10.0
 _MARGIN = 16.0
 
-_INK, _LINE_COLOUR, _FRAME = "#17212f", "#7f8ba0", "#dfe5ee"
-_BOUNDARY, _LIBRARY = "#ffffff", "#e7e0f7"
-_PHASES = {Phase.PROLOGUE: "#fdecc8", Phase.LOOP: "#cfe5fc", Phase.EPILOGUE: "#d3f1d6"}
+_PHASES = {Phase.PROLOGUE: "prologue", Phase.LOOP: "loop", Phase.EPILOGUE: "epilogue"}
 _PHASE_NAMES = {Phase.PROLOGUE: "before the loop", Phase.LOOP: "in the loop", Phase.EPILOGUE: "after the loop"}
 
 
@@ -55,13 +51,11 @@ def to_svg(graph: Graph) -> str:
     (width, height), body = _picture(graph)[:2]
     legend, (legend_width, legend_height) = _legend(graph)
     width, height = max(width, legend_width) + 2 * _MARGIN, height + legend_height + 3 * _MARGIN
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-        f' viewBox="0 0 {width:.0f} {height:.0f}" font-family="{_FONT}" font-size="12" role="img">\n'
-        f"<title>{escape(_title(graph))}</title>\n"
+    body = (
         f'<g transform="translate({_MARGIN:.1f} {_MARGIN:.1f})">\n{legend}</g>\n'
-        f'<g transform="translate({_MARGIN:.1f} {legend_height + 2 * _MARGIN:.1f})">\n{body}</g>\n</svg>\n'
+        f'<g transform="translate({_MARGIN:.1f} {legend_height + 2 * _MARGIN:.1f})">\n{body}</g>\n'
     )
+    return svg.picture(width, height, body, _title(graph), card=False)
 
 
 def to_html(graph: Graph, title: str) -> str:
@@ -81,18 +75,18 @@ def _title(graph: Graph) -> str:
 
 def _legend(graph: Graph) -> tuple[str, Size]:
     """A row of labelled colours, only those that the picture uses."""
-    labels = [(_title(graph), _FRAME)]
+    labels = [(_title(graph), "frame")]
     if any(OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH) for item in graph.nodes):
-        labels.append(("library kernel", _LIBRARY))
+        labels.append(("library kernel", "library"))
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
     used = {phase for block in blocks for phase in block.phases}
     labels += [(_PHASE_NAMES[phase], colour) for phase, colour in _PHASES.items() if phase in used]
     x, parts = 0.0, []
     for label, colour in labels:
-        width, height = _text_size([label])
-        parts.append(_rectangle(x, 0, width, height, colour) + _text(x + _PAD, 0, [label]))
+        width, height = text_size([label])
+        parts.append(rectangle(x, 0, width, height, colour) + lines_of(x + PAD, 0, [label]))
         x += width + 8
-    return "".join(parts), (x - 8, _text_size(["x"])[1])
+    return "".join(parts), (x - 8, text_size(["x"])[1])
 
 
 def _picture(graph: Graph) -> tuple[Size, str, list[Point], list[Point]]:
@@ -139,14 +133,14 @@ def _box(graph: Graph, item: Node, values: range) -> _Box:
     if item.op == "block":
         return _block_box(item, values)
     words = _words(graph, item, values)
-    width, height = _text_size(words)
+    width, height = text_size(words)
     if OPS[item.op].kind is Kind.BOUNDARY:
-        colour = _BOUNDARY
+        colour = "boundary"
     elif graph.level is Level.BLOCK:
         colour = _PHASES[graph.phases[values[0]]]
     else:
-        colour = _LIBRARY
-    body = _rectangle(0, 0, width, height, colour) + _text(_PAD, 0, words)
+        colour = "library"
+    body = rectangle(0, 0, width, height, colour) + lines_of(PAD, 0, words)
     count = len(item.operands)
     entries = tuple(width * (slot + 1) / (count + 1) for slot in range(count))
     return _Box((width, height), body, entries, (width / 2,) * len(values))
@@ -157,13 +151,13 @@ def _block_box(item: Node, values: range) -> _Box:
     inner: Graph = item["graph"]
     (inner_width, inner_height), picture, inputs, outputs = _picture(inner)
     head = [f"block graph   grid {'×'.join(map(str, inner.grid))}   loop {inner.loop}   {inner.threads} threads"]
-    head_width, head_height = _text_size(head)
+    head_width, head_height = text_size(head)
     width = max(inner_width + 2 * _MARGIN, head_width)
     shift = (width - inner_width) / 2
     height = head_height + inner_height + _MARGIN
     body = (
-        _rectangle(0, 0, width, height, _FRAME)
-        + _text(_PAD, 0, head, bold=True)
+        rectangle(0, 0, width, height, "frame")
+        + lines_of(PAD, 0, head, bold=True)
         + f'<g transform="translate({shift:.1f} {head_height:.1f})">\n{picture}</g>'
     )
     return _Box((width, height), body, tuple(x + shift for x, _ in inputs), tuple(x + shift for x, _ in outputs[: len(values)]))
@@ -200,24 +194,6 @@ def _attribute(key: str, value: object) -> str:
             return str(value)
 
 
-def _text_size(words: Sequence[str]) -> Size:
-    return max(len(word) for word in words) * _LETTER + 2 * _PAD, len(words) * _LINE + _PAD
-
-
-def _text(x: float, y: float, words: Sequence[str], bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return "".join(
-        f'<text x="{x:.1f}" y="{y + _LINE * (row + 1):.1f}" fill="{_INK}"{weight if row == 0 else ""} xml:space="preserve">'
-        f"{escape(word)}</text>"
-        for row, word in enumerate(words)
-    )
-
-
-def _rectangle(x: float, y: float, width: float, height: float, fill: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect {place} rx="6" fill="{fill}" stroke="{_LINE_COLOUR}"/>'
-
-
 def _line(start: Point, points: Sequence[Point]) -> str:
     """A line downwards with an arrow head at its end: straight beside boxes, curved between layers."""
     path = f"M {start[0]:.1f} {start[1]:.1f}"
@@ -226,4 +202,4 @@ def _line(start: Point, points: Sequence[Point]) -> str:
         path += f" L {x:.1f} {y:.1f} C {x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_y:.1f}"
     x, y = points[-1]
     head = f"M {x - 4:.1f} {y - 7:.1f} L {x:.1f} {y:.1f} L {x + 4:.1f} {y - 7:.1f}"
-    return f'<path d="{path} {head}" fill="none" stroke="{_LINE_COLOUR}" stroke-width="1.5"/>\n'
+    return f'<path d="{path} {head}" fill="none" class="mg-edge-line" stroke="{PALETTE["edge"][0]}" stroke-width="1.5"/>\n'

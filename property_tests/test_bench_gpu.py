@@ -13,10 +13,11 @@ from mirage_eg.backends import timing
 from mirage_eg.backends.trial import DeviceLost, Outcome
 from mirage_eg.bench_gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
 from mirage_eg.bench_picture import picture
-from mirage_eg.bench_row import RememberingTimer, RowOptions, append, floor_us, run_row
+from mirage_eg.bench_row import RememberingTimer, RowOptions, append, run_row
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.options import Options
 from mirage_eg.program import load_program
+from mirage_eg.roofline import floor_us
 from mirage_eg.tune import Record
 from mirage_eg.workloads import WORKLOADS
 from property_tests.programs import rms_linear

@@ -384,7 +384,7 @@ def test_optimize_writes_report_graphs_and_sources(
         str(path.relative_to(folder / "results/good")) for path in (folder / "results/good").rglob("*") if path.is_file()
     }
     candidates = {f"candidates/{rank:02}.{suffix}" for rank in (1, 2, 3) for suffix in ("json", "py")}
-    assert written == {"report.json", "best.json", "best.py"} | candidates
+    assert written == {"report.json", "report.html", "best.json", "best.py"} | candidates
     assert from_json((folder / "results/good/best.json").read_bytes()) == load_program("good.py")[1]
     report = json.loads((folder / "results/good/report.json").read_text())
     assert report["best"]["source"] == "results/good/best.py"

@@ -1,0 +1,102 @@
+"""Where kernels stand under the roof of a device: operations a byte against operations a second, by the cost model or measured.
+
+The roof is that of Williams, Waterman and Patterson (CACM 2009): the smaller of bandwidth × intensity and the matrix rate.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10, prod
+
+from mirage_eg import svg
+from mirage_eg.cost import predict
+from mirage_eg.devices import Device
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+
+_WIDTH, _HEIGHT = 760.0, 380.0
+_LEFT, _TOP, _RIGHT, _BOTTOM = 86.0, 46.0, 24.0, 52.0
+
+
+def floor_us(program: Graph, rates: Mapping[str, float]) -> float:
+    """Microseconds below which no kernel can be: each input read and output written once, or all products at full rate."""
+    nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
+    return 1e6 * max(nbytes / rates["bytes_per_second"], _product_flops(program) / rates["flops_per_second"])
+
+
+def device_floor_us(program: Graph, device: Device) -> float:
+    """The floor at the rates of a device's record."""
+    return floor_us(program, {"bytes_per_second": device.memory_bandwidth, "flops_per_second": device.matrix_rate})
+
+
+def _product_flops(program: Graph) -> int:
+    graph = expand(program)
+    return sum(
+        2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
+        for item, values in graph.numbered()
+        if item.op == "matmul"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One kernel, or one program: its bytes in device memory, its operations, its microseconds."""
+
+    label: str
+    nbytes: float
+    flops: float
+    us: float
+
+
+def points(graph: Graph, device: Device) -> tuple[Point, ...]:
+    """The kernels of a graph with products in them, as the cost model sees them; the others have no place under this roof."""
+    costs = enumerate(predict(graph, device), 1)
+    return tuple(Point(f"kernel {at}", cost.dram_bytes, cost.flops, cost.us) for at, cost in costs if cost.flops)
+
+
+def whole(program: Graph, label: str, us: float) -> Point:
+    """A program as one point: each input read and output written once, its products' operations."""
+    nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
+    return Point(label, nbytes, _product_flops(program), us)
+
+
+def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) -> str:
+    """The picture as SVG; rates a second. Both axes are logarithmic."""
+    xs = [point.flops / point.nbytes for point in shown]
+    ys = [point.flops / point.us * 1e6 for point in shown]
+    ridge = rate / bandwidth
+    low_x, high_x = floor(log10(min([*xs, ridge / 10]))), ceil(log10(max([*xs, ridge * 3])))
+    low_y, high_y = floor(log10(min([*ys, bandwidth * 10**low_x]))), ceil(log10(rate * 1.2))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            _LEFT + (log10(x) - low_x) / (high_x - low_x) * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - (log10(y) - low_y) / (high_y - low_y) * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+    parts = [svg.write(16, 24, f"{title}, TFLOP/s", bold=True)]
+    for power in range(low_x, high_x + 1):
+        x, y = place(10.0**power, 10.0**low_y)
+        parts += [svg.line([(x, _TOP), (x, y)], "frame"), svg.write(x, y + 18, f"{10.0**power:g}", anchor="middle")]
+    for power in range(low_y, high_y + 1):
+        x, y = place(10.0**low_x, 10.0**power)
+        label = f"{10.0 ** (power - 12):g}"
+        parts += [svg.line([(x, y), (_WIDTH - _RIGHT, y)], "frame"), svg.write(x - 8, y + 4, label, anchor="end")]
+    parts.append(
+        svg.write(_LEFT + (_WIDTH - _LEFT - _RIGHT) / 2, _HEIGHT - 12, "operations a byte", colour="muted", anchor="middle")
+    )
+    slope = [place(10.0**low_x, bandwidth * 10.0**low_x), place(ridge, rate), place(10.0**high_x, rate)]
+    parts.append(svg.line(slope, "floor", width=2))
+    at, _ = place(ridge, rate)
+    parts.append(svg.write(at - 10, slope[1][1] - 8, f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s", anchor="end"))
+    taken: list[tuple[float, float, float]] = []
+    for point, x, y in sorted(zip(shown, xs, ys, strict=True), key=lambda entry: entry[2]):
+        dot_x, dot_y = place(x, y)
+        dot = f'<circle cx="{dot_x:.1f}" cy="{dot_y:.1f}" r="5" class="mg-bar" fill="{svg.PALETTE["bar"][0]}"/>'
+        width = len(point.label) * svg.LETTER
+        left = dot_x + 10 if dot_x + 10 + width < _WIDTH - 8 else dot_x - 10 - width
+        base = dot_y + 16
+        while any(left < right and start < left + width and abs(base - other) < 15 for start, right, other in taken):
+            base += 15
+        taken.append((left, left + width, base))
+        parts += [dot, svg.write(left, base, point.label)]
+    return svg.picture(_WIDTH, _HEIGHT, "".join(parts), title)
