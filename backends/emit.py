@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from mirage_eg.backends.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.emit_address import Pointer, launch_grid, row_major
 from mirage_eg.backends.emit_block import BlockKernel, emit_block
 from mirage_eg.backends.emit_check import write_main, write_reference
@@ -19,18 +20,20 @@ from mirage_eg.backends.emit_ops import HELPERS, torch_call
 from mirage_eg.backends.emit_partials import Export, Peak, exports_of, with_peaks
 from mirage_eg.backends.emit_tiles import names_used
 from mirage_eg.backends.emit_writer import Choices
+from mirage_eg.backends.views import views_of
 from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, TensorType
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
 
 _TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
 _LARGEST_GRID = 2**31 - 1
 # What the file itself names or calls.
-_TABLES = ("INPUTS", "BUFFERS", "SIGNATURES", "OPTIONS")
+_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "reference", "main", "X_ptr")
-_LOCALS = ("buffers", "shape", "dtype", "strides", "getattr")  # of `run`
+_LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "getattr")  # of `run`
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,31 @@ class _Program:
     signatures: list[tuple[str, ...]] = field(default_factory=list)
     warps: list[int] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)  # values that kernels write
+    lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last node that use it
+    shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may show
+    escaping: set[int] = field(default_factory=set)  # buffers that the caller gets
     body: list[str] = field(default_factory=list)
     calls_torch: bool = False
+
+    @property
+    def arena(self) -> Arena:
+        """Where the buffers that no caller sees lie in their common memory."""
+        inner = [value for value in self.buffers if value not in self.escaping]
+        sizes = [
+            1 + sum((extent - 1) * stride for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True))
+            for value in inner
+        ]
+        return plan_arena(
+            [
+                Buffer(self.names[value], size * self.types[value].dtype.itemsize, *self.lives[value])
+                for value, size in zip(inner, sizes, strict=True)
+            ]
+        )
+
+    def use(self, value: int, step: int) -> None:
+        """Note that a node uses what the value shows."""
+        for buffer in self.shown.get(value, ()):
+            self.lives[buffer] = self.lives[buffer][0], step
 
     def new_name(self, wanted: str) -> str:
         name = names_used(self.taken, wanted)
@@ -108,18 +134,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
         UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
         GraphError: `program` takes or returns something else than `graph`; layouts that contradict each other.
     """
-    schedule = schedule or Schedule()
-    if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
-        raise GraphError(
-            f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
-            f"{_types(graph.input_types)} to {_types(graph.output_types)}"
-        )
-    named = program or graph
-    file = _Program(graph, schedule, _layouts(graph), list(graph.types))
-    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
-    inputs = [file.new_name(identifier(name)) for name in named.input_names]
-    outputs = [file.new_name(identifier(name)) for name in named.output_names]
-    returned = _write_run(file, inputs, outputs)
+    file, inputs, outputs, returned = _written(graph, program, schedule or Schedule())
     helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
     kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
     sections = [
@@ -133,6 +148,30 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
     return "\n\n".join(sections)
 
 
+def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> Arena:
+    """The arena of the program that `emit` writes."""
+    return _written(graph, program, schedule or Schedule())[0].arena
+
+
+def _written(graph: Graph, program: Graph | None, schedule: Schedule) -> tuple[_Program, list[str], list[str], str]:
+    """The kernels and the body of `launch`; names of inputs and outputs, and what is returned."""
+    if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
+        raise GraphError(
+            f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
+            f"{_types(graph.input_types)} to {_types(graph.output_types)}"
+        )
+    named = program or graph
+    strides, declared = _layouts(graph)
+    views = views_of(graph, strides, declared)
+    for value, (_, shown) in views.items():
+        strides[value] = shown
+    file = _Program(graph, schedule, strides, list(graph.types))
+    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
+    inputs = [file.new_name(identifier(name)) for name in named.input_names]
+    outputs = [file.new_name(identifier(name)) for name in named.output_names]
+    return file, inputs, outputs, _write_run(file, inputs, outputs, views)
+
+
 def _types(types: Sequence[object]) -> str:
     return ", ".join(map(str, types))
 
@@ -143,12 +182,18 @@ def _functions(file: _Program, inputs: Sequence[str], outputs: Sequence[str], re
     written = [file.names[value] for value in file.buffers]
     library = ["torch"] if file.calls_torch else []
     kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
-    allocated = [
-        "    buffers = [",
-        f"        torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device={inputs[0]}.device)",
-        "        for shape, dtype, strides in BUFFERS.values()",
-        "    ]",
-    ]
+    own = f"torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device={inputs[0]}.device)"
+    allocated = ["    buffers = [", f"        {own}", "        for shape, dtype, strides in BUFFERS.values()", "    ]"]
+    if file.arena.buffers:
+        allocated = [
+            f"    arena = torch.empty(ARENA_BYTES, dtype=torch.uint8, device={inputs[0]}.device)",
+            "    buffers = [",
+            "        arena[ARENA[name] :].view(getattr(torch, dtype)).as_strided(shape, strides)",
+            "        if name in ARENA",
+            f"        else {own}",
+            "        for name, (shape, dtype, strides) in BUFFERS.items()",
+            "    ]",
+        ]
     given = [*inputs, *(["*buffers"] if written else []), *(f"{name}={name}" for name in library)]
     return "\n".join(
         [
@@ -179,6 +224,11 @@ def _tables(file: _Program, inputs: Sequence[str]) -> str:
         lines += ["", "# what the kernels write", "BUFFERS = {"]
         lines += [_layout_line(file, file.names[value], value) for value in file.buffers]
         lines.append("}")
+        arena = file.arena
+        if arena.buffers:
+            lines += ["", "# those that no caller sees share one arena: offsets in bytes", "ARENA = {"]
+            lines += [f'    "{buffer.name}": {offset},' for buffer, offset in zip(arena.buffers, arena.offsets, strict=True)]
+            lines += ["}", f"ARENA_BYTES = {arena.arena_bytes}"]
         lines += ["", "# what the kernels take, and how they are compiled", "SIGNATURES = {"]
         for kernel, signature in zip(file.kernels, file.signatures, strict=True):
             listed = ", ".join(f'"{type_}"' for type_ in signature)
@@ -214,8 +264,11 @@ def _choice(value: int | tuple[int, ...], number: int, what: str) -> int:
     return value[number]
 
 
-def _layouts(graph: Graph) -> list[Shape]:
-    """The strides of every value of the kernel graph: as declared, or as the kernel that reads it wants it, or row-major."""
+def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
+    """The strides of every value of the kernel graph: as declared, or as the kernel that reads it wants it, or row-major.
+
+    Also the values that have declared ones.
+    """
     declared: dict[int, tuple[Shape, str]] = {}
 
     def declare(value: int, strides: Shape, where: str) -> None:
@@ -234,10 +287,11 @@ def _layouts(graph: Graph) -> list[Shape]:
     for value, (strides, where) in declared.items():
         if value in inputs and any(stride < 0 for stride in strides):
             raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
-    return [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
+    layouts = [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
+    return layouts, frozenset(declared)
 
 
-def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, tuple[int, Shape]]) -> str:
     """Write the body of `run`; gives the text of what it returns."""
     graph = file.graph
     given, results = iter(inputs), iter(outputs)
@@ -247,12 +301,19 @@ def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str]) ->
     used: set[str] = set()
     returned: list[str] = []
     for number, (item, values) in enumerate(graph.numbered()):
+        for operand in item.operands:
+            file.use(operand, number)
         match item.op:
             case "input":
                 file.names[values[0]] = next(given)
+            case _ if values and values[0] in views:
+                base, _ = views[values[0]]
+                file.names[values[0]] = file.names[base]
+                file.shown[values[0]] = file.shown.get(base, frozenset())
             case "output":
                 name = file.names[item.operands[0]]
                 have, want = graph.types[item.operands[0]].dtype, item.get("dtype")
+                file.escaping |= file.shown.get(item.operands[0], frozenset())
                 returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
             case "block":
                 for value in values:
@@ -262,8 +323,10 @@ def _write_run(file: _Program, inputs: Sequence[str], outputs: Sequence[str]) ->
                 [value] = values
                 file.names[value] = wanted.get(value) or file.new_name(f"t{value}")
                 _write_library_call(file, item, value)
+                if OPS[item.op].kind is Kind.REARRANGEMENT:  # may be a view
+                    file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
         used.update(file.names[value] for value in values)
-    file.calls_torch = any("torch." in line for line in (*file.body, *returned))
+    file.calls_torch |= any("torch." in name for name in returned)
     return ", ".join(returned)
 
 
@@ -302,7 +365,13 @@ def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int
     reads, writes = [pointer(value) for value in operands], [pointer(value) for value in values]
     name = file.new_name(f"{'_'.join(file.names[value] for value in values)}_kernel")
     kernel = emit_block(inner, name, reads, writes, choices, list(zip(exports, map(pointer, peaks), strict=True)))
-    arguments = dict.fromkeys([*(operands[place] for place in kernel.used), *values, *peaks])
+    every = [*(operands[place] for place in kernel.used), *values, *peaks]
+    arguments = list({file.names[value]: value for value in every}.values())  # views share names
+    for value in operands:
+        file.use(value, number)
+    for value in (*values, *peaks):
+        file.lives[value] = number, number
+        file.shown[value] = frozenset({value})
     file.kernels.append(kernel)
     file.signatures.append(tuple(f"*{_TRITON_TYPES[types[value].dtype]}" for value in arguments))
     file.buffers += [*values, *peaks]
@@ -337,6 +406,7 @@ def _write_library_call(file: _Program, item: Node, value: int) -> None:
     elif any(consumer.op == "block" and value in consumer.operands for consumer in file.graph.nodes):
         call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
     file.body.append(f"    {file.names[value]} = {call}")
+    file.calls_torch = True
 
 
 def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:
@@ -348,4 +418,4 @@ def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> s
     return torch_call(item.op, operands, item.mapping, [types[i].shape for i in item.operands])
 
 
-__all__ = ["Schedule", "emit", "identifier"]
+__all__ = ["Schedule", "emit", "identifier", "memory_of"]

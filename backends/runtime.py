@@ -5,7 +5,7 @@ their addresses and hands each kernel to the driver. Nothing is copied and nothi
 """
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from types import ModuleType
@@ -32,14 +32,16 @@ class _Function:
 
 
 class _Lane:
-    """What the calls on one stream share: intermediates, and launches whose arguments are the addresses in `slots`."""
+    """What the calls on one stream share: the arena, and launches whose arguments are the addresses in `slots`."""
 
-    def __init__(self, plan: Plan, memory: dict[int, Any], library: Library) -> None:
+    def __init__(self, plan: Plan, library: Library, device: int) -> None:
         self.lock = Lock()
-        self.memory = memory
         self.slots = (ctypes.c_uint64 * (len(plan.values) + 1))()  # the last is the null of scratch memory
-        for value, array in memory.items():
-            self.slots[value] = library.place(array, plan.values[value].name).pointer
+        if plan.arena:
+            self.arena = library.memory(plan.arena_bytes, device)
+            start = library.place(self.arena, "arena").pointer
+            for value, offset in plan.arena:
+                self.slots[value] = start + offset
         self.launches: list[tuple[Any, ...]] = []
 
     def prepare(self, plan: Plan, functions: dict[str, _Function], stream: int) -> "_Lane":
@@ -107,7 +109,6 @@ class Program:
         self._loaded: dict[int, dict[str, _Function]] = {}
         self._lanes: dict[tuple[str, int, int], _Lane] = {}
         self._captured: list[_Lane] = []  # whose memory CUDA graphs use
-        self._escaping: frozenset[int] | None = None  # buffers that a program which calls torch returns
         self._making = Lock()
         if hasattr(module, "SIGNATURES"):
             kernels = {name: getattr(module, name) for name in module.SIGNATURES}
@@ -234,8 +235,7 @@ class Program:
         return lane
 
     def _new_lane(self, library: Library, device: int, stream: int) -> _Lane:
-        memory = _allocate(self.plan, library, device)
-        return _Lane(self.plan, memory, library).prepare(self.plan, self.functions(device), stream)
+        return _Lane(self.plan, library, device).prepare(self.plan, self.functions(device), stream)
 
     def _run_library_calls(
         self, arrays: Sequence[Any], library: Library, device: int, stream: int, capturing: bool
@@ -244,28 +244,24 @@ class Program:
         if hasattr(self._module, "SIGNATURES"):
             self.functions(device)
         first = len(arrays)
-        buffers = {first + i: layout for i, layout in enumerate(self.plan.buffers)}
+        inner = dict(self.plan.arena)
+        outer = [first + place for place in range(len(self.plan.buffers)) if first + place not in inner]
 
-        def launch(made: Mapping[int, Any]) -> tuple[Any, ...]:
-            lent = [library.lend(array) for array in (*arrays, *(made[value] for value in buffers))]
+        def launch(lane: _Lane) -> tuple[Any, ...]:
+            made = {value: library.part(lane.arena, offset, self.plan.values[value]) for value, offset in inner.items()}
+            made |= {value: library.empty(self.plan.values[value], device) for value in outer}
+            lent = [library.lend(array) for array in (*arrays, *(made[value] for value in sorted(made)))]
             return tuple(library.take_back(result) for result in _tuple(self._module.launch(*lent, library.functions())))
 
-        if capturing or self._escaping is None:
-            made = {value: library.empty(layout, device) for value, layout in buffers.items()}
-            results = launch(made)
-            if not capturing:
-                returned = {library.storage(result) for result in results}
-                self._escaping = frozenset(value for value, array in made.items() if library.storage(array) in returned)
-            return results
+        if capturing:
+            return launch(_Lane(self.plan, library, device))
         key = (library.name, device, self.driver.identify(stream))
         with self._making:
             lane = self._lanes.get(key)
             if lane is None:
-                inner = {value: library.empty(buffers[value], device) for value in buffers if value not in self._escaping}
-                lane = self._lanes[key] = _Lane(self.plan, inner, library)
-        made = {value: library.empty(buffers[value], device) for value in self._escaping}
+                lane = self._lanes[key] = _Lane(self.plan, library, device)
         with lane.lock:
-            return launch(lane.memory | made)
+            return launch(lane)
 
     def check(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> int:
         """Refuse what the program does not take; gives the device."""
@@ -305,11 +301,6 @@ class Program:
             spans.append((start, end))
             places.append(place)
         return places
-
-
-def _allocate(plan: Plan, library: Library, device: int) -> dict[int, Any]:
-    """The intermediates, an array each; what lets them share memory would stand here."""
-    return {value: library.empty(plan.values[value], device) for value in plan.intermediates}
 
 
 def _tuple(results: Any) -> tuple[Any, ...]:

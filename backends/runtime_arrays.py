@@ -70,11 +70,14 @@ class Library(Protocol):
     def empty(self, layout: Layout, device: int) -> Any:
         """A new array."""
 
+    def memory(self, nbytes: int, device: int) -> Any:
+        """New memory, as an array of bytes."""
+
+    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+        """An array in such memory, from this byte on."""
+
     def copy(self, target: Any, source: Any) -> None:
         """Copy on the current stream."""
-
-    def storage(self, array: Any) -> int:
-        """The address of the memory that the array is a view of."""
 
     def functions(self) -> Any:
         """What library kernels call of torch."""
@@ -126,13 +129,17 @@ class Torch:
         dtype = getattr(self._torch, layout.dtype)
         return self._torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=self._torch.device("cuda", device))
 
+    def memory(self, nbytes: int, device: int) -> Any:
+        """From torch's caching allocator."""
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._torch.device("cuda", device))
+
+    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+        """A view."""
+        return memory[offset:].view(getattr(self._torch, layout.dtype)).as_strided(layout.shape, layout.strides)
+
     def copy(self, target: Any, source: Any) -> None:
         """`copy_`."""
         target.copy_(source)
-
-    def storage(self, array: Any) -> int:
-        """Of its untyped storage."""
-        return int(array.untyped_storage().data_ptr())
 
     def functions(self) -> Any:
         """torch."""
@@ -160,6 +167,11 @@ class Torch:
         with torch.cuda.device(device), torch.cuda.graph(graph):
             captured = run()
         return captured, graph.replay
+
+
+def _refuse_bfloat16(layout: Layout) -> None:
+    if layout.dtype == "bfloat16":
+        raise GraphError(f"{layout.name} is bfloat16, which CuPy has not; call with torch tensors")
 
 
 class Cupy:
@@ -190,20 +202,27 @@ class Cupy:
     def empty(self, layout: Layout, device: int) -> Any:
         """From CuPy's pool."""
         cupy = self._cupy
-        if layout.dtype == "bfloat16":
-            raise GraphError(f"{layout.name} is bfloat16, which CuPy has not; call with torch tensors")
+        _refuse_bfloat16(layout)
         with cupy.cuda.Device(device):
             memory = cupy.empty(layout.elements, dtype=layout.dtype)
             strides = tuple(stride * memory.itemsize for stride in layout.strides)
             return cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data, strides=strides)
 
+    def memory(self, nbytes: int, device: int) -> Any:
+        """From CuPy's pool."""
+        with self._cupy.cuda.Device(device):
+            return self._cupy.empty(nbytes, dtype="uint8")
+
+    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+        """A view."""
+        _refuse_bfloat16(layout)
+        size = DType(layout.dtype).itemsize
+        strides = tuple(stride * size for stride in layout.strides)
+        return self._cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data + offset, strides=strides)
+
     def copy(self, target: Any, source: Any) -> None:
         """By assignment."""
         target[...] = source
-
-    def storage(self, array: Any) -> int:
-        """Of the block from its pool."""
-        return int(array.data.mem.ptr)
 
     def functions(self) -> Any:
         """CuPy's counterparts."""

@@ -21,6 +21,8 @@ class Launch:
 class Plan:
     """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
 
+    `arena` has the buffers that no caller sees, each with its offset in a memory of `arena_bytes`.
+
     A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
     """
 
@@ -28,18 +30,13 @@ class Plan:
     buffers: tuple[Layout, ...]
     launches: tuple[Launch, ...] | None
     results: tuple[int, ...] | None
+    arena: tuple[tuple[int, int], ...] = ()
+    arena_bytes: int = 0
 
     @property
     def values(self) -> tuple[Layout, ...]:
         """Inputs and buffers."""
         return (*self.inputs, *self.buffers)
-
-    @property
-    def intermediates(self) -> tuple[int, ...]:
-        """The buffers that no caller sees; all that may be one, if it is not known what is returned."""
-        first = len(self.inputs)
-        returned = self.results or ()
-        return tuple(value for value in range(first, first + len(self.buffers)) if value not in returned)
 
 
 class _Noted:
@@ -59,9 +56,12 @@ def plan_of(module: ModuleType) -> Plan:
     """Read an emitted program: its `launch` is called with the numbers of its values, and noted."""
     inputs = tuple(Layout(name, *kind) for name, kind in module.INPUTS.items())
     buffers = tuple(Layout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
+    places = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
+    arena = tuple((places[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
+    size = getattr(module, "ARENA_BYTES", 0)
     launch = getattr(module, "launch", None)
     if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
-        return Plan(inputs, buffers, None, None)
+        return Plan(inputs, buffers, None, None, arena, size)
     notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
     kernels = {name: getattr(module, name) for name in module.SIGNATURES}
     try:
@@ -72,7 +72,7 @@ def plan_of(module: ModuleType) -> Plan:
         for name, kernel in kernels.items():
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
-    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results)
+    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size)
 
 
 __all__ = ["Launch", "Plan", "plan_of"]

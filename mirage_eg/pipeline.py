@@ -14,6 +14,7 @@ from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.memory import memory_record
 from mirage_eg.nearest_miss import Found, explain
 from mirage_eg.new_op import registered
 from mirage_eg.options import Options
@@ -143,6 +144,7 @@ def _optimize(
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
     report["cuts"] = cuts_report(primitive, cuts, ways, checks)
     report["per_op"] = {"kernels": len(predict(library.graph, device)), "predicted_us": library.predicted_us}
+    report["memory"] = memory_record(candidates[0].graph, program)
     report["explanation"] = explanation
     report["search"]["candidates"] = len(finalists) + 1
     report["search"]["instances"] = sum(entry.count for entry in made)

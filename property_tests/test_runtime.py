@@ -37,10 +37,9 @@ def running(graph: Graph, driver: FakeDriver, schedule: Schedule | None = None) 
 def named(program: Program, arrays: list[FakeArray], results: tuple[FakeArray, ...], library: FakeLibrary) -> dict[str, int]:
     """The address of each value by its name: arguments, what the call returned, and what else was allocated."""
     known = {kind.name: array.pointer for kind, array in zip(program.plan.inputs, arrays, strict=True)}
-    inner = [array for array in library.made if all(array is not result for result in results)]
-    known |= {
-        program.plan.values[value].name: array.pointer for value, array in zip(program.plan.intermediates, inner, strict=True)
-    }
+    arenas = [array for array in library.made if all(array is not result for result in results)]
+    assert len(arenas) == bool(program.plan.arena)
+    known |= {program.plan.values[value].name: arenas[0].pointer + offset for value, offset in program.plan.arena}
     assert program.plan.results is not None
     return known | {
         program.plan.values[value].name: result.pointer for value, result in zip(program.plan.results, results, strict=True)
@@ -94,17 +93,16 @@ def test_intermediates_are_reused_on_a_stream_and_never_shared_between_streams(m
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     driver, library = FakeDriver(), FakeLibrary()
     with running(SPLIT.mugraph, driver) as program:
-        count = len(program.plan.intermediates)
-        assert count == 3  # partial products, partial sums, their maxima
+        assert len(program.plan.arena) == 3  # partial products, partial sums, their maxima
         seen: dict[int, list[FakeArray]] = {}
         for stream in (7, 8, 7, 8):
             library.current, library.made = stream, []
             [result] = program(arrays_for(program), library)
             inner = [array for array in library.made if array is not result]
-            assert len(inner) == (0 if stream in seen else count)
+            assert len(inner) == (0 if stream in seen else 1)  # the arena
             seen.setdefault(stream, inner)
     assert {launched.stream for launched in driver.launched} == {7, 8}
-    pointers = {stream: {array.pointer for array in inner} for stream, inner in seen.items()}
+    pointers = {stream: {inner[0].pointer + offset for _, offset in program.plan.arena} for stream, inner in seen.items()}
     assert not pointers[7] & pointers[8]
     for launched in driver.launched:
         assert not set(launched.arguments) & pointers[15 - launched.stream]
@@ -119,7 +117,7 @@ def test_a_new_stream_with_the_handle_of_one_that_is_gone_has_its_own_memory(mon
             driver.numbers[7], library.made = number, []
             [result] = program(arrays_for(program), library)
             inner.append({array.pointer for array in library.made if array is not result})
-    assert len(inner[0]) == len(inner[1]) == 3
+    assert len(inner[0]) == len(inner[1]) == 1  # the arena
     assert not inner[0] & inner[1]
 
 
