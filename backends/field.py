@@ -17,7 +17,8 @@ import numpy as np
 
 from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.meanings import ELEMENTWISE, Component, Draw, affine, either
-from mirage_eg.backends.modular import PIECE_ELEMENTS, PRIMES
+from mirage_eg.backends.modular import PRIMES
+from mirage_eg.backends.randoms import fill, uniform_residues
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
@@ -37,7 +38,12 @@ class FieldValue:
 
 
 Wanted = tuple[FieldValue, int]
+Memory = Callable[[int, int], Array]
 Plan = tuple[Sequence[Wanted], Callable[..., Component]]
+
+
+def _new(number: int, elements: int) -> Array:
+    return np.empty(elements, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +57,16 @@ class FieldAlgebra:
         """The algebra of a seed and the number of a draw, on arrays of `xp`."""
         return cls(Draw(seed, draw, xp))
 
-    def input(self, place: int, shape: Shape) -> FieldValue:
-        """Independent uniform residues for input `place`, drawn when first read and kept with the value."""
+    def input(self, place: int, shape: Shape, memory: Memory = _new) -> FieldValue:
+        """Independent uniform residues for input `place`, drawn when first read and kept with the value.
+
+        They stand in `memory(number of components drawn before, elements)`.
+        """
         kept: dict[int, Array] = {}
 
         def drawn(k: int) -> Component:
             if k not in kept:
-                kept[k] = self._uniform(place, k, shape)
+                kept[k] = self._uniform(place, k, shape, memory(len(kept), prod(shape)))
             return Component(kept[k])
 
         return FieldValue(shape, len(PRIMES), NOTHING, lambda k: ((), lambda: drawn(k)))
@@ -67,13 +76,9 @@ class FieldAlgebra:
         shape = tuple(components[0].residues.shape)
         return FieldValue(shape, len(components), NOTHING, lambda k: ((), lambda: components[k]))
 
-    def _uniform(self, place: int, k: int, shape: Shape) -> Array:
+    def _uniform(self, place: int, k: int, shape: Shape, numbers: Array) -> Array:
         """Float32: half the memory, exact below 2^24, and made wide by whatever computes with them."""
-        generator = np.random.Generator(np.random.SFC64(self.draw.key("input", place, k)))
-        numbers = np.empty(prod(shape), np.float32)
-        for start in range(0, numbers.size, PIECE_ELEMENTS):
-            piece = numbers[start : start + PIECE_ELEMENTS]
-            piece[:] = np.floor(generator.random(piece.size) * PRIMES[k])
+        fill(numbers, [self.draw.key("input", place, k)], uniform_residues(PRIMES[k]))
         return self.draw.xp.asarray(numbers.reshape(shape))
 
     def shape(self, x: FieldValue) -> Shape:

@@ -21,9 +21,20 @@ class DType(StrEnum):
         """Largest relative error of one rounding."""
         return _UNIT_ROUNDOFF[self]
 
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return _LARGEST[self]
+
 
 _ITEMSIZE = {DType.float16: 2, DType.bfloat16: 2, DType.float32: 4, DType.float64: 8}
 _UNIT_ROUNDOFF = {DType.float16: 2.0**-11, DType.bfloat16: 2.0**-8, DType.float32: 2.0**-24, DType.float64: 2.0**-53}
+_LARGEST = {
+    DType.float16: 65504.0,
+    DType.bfloat16: (2 - 2.0**-7) * 2.0**127,
+    DType.float32: (2 - 2.0**-23) * 2.0**127,
+    DType.float64: (2 - 2.0**-52) * 2.0**1023,
+}
 
 
 def promote(left: DType, right: DType) -> DType:

@@ -228,13 +228,21 @@ def _verify_at_full_size(
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         watch.observer("verify", done * len(finalists) // total, 2 * len(finalists), "fields")
 
-    verdicts = reference.check_all([entry.graph for entry in finalists], progress)
-    equal = 0
-    for done, (entry, (tested, _)) in enumerate(zip(finalists, verdicts, strict=True), len(finalists) + 1):
-        verdict = with_proof(tested, f"candidate {done - len(finalists)}", entry.graph, prover, entry.proved)
-        equal += verdict.equal
-        yield verdict, reference.float_check(entry.graph) if verdict.equal else None
-        watch.observer("verify", done, 2 * len(finalists), f"{equal} equal")
+    tested = reference.check_all([entry.graph for entry in finalists], progress)
+    verdicts = [
+        with_proof(verdict, f"candidate {place}", entry.graph, prover, entry.proved)
+        for place, (entry, (verdict, _)) in enumerate(zip(finalists, tested, strict=True))
+    ]
+    equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
+
+    def progress_of_floats(done: int, total: int) -> None:
+        watch.observer(
+            "verify", len(finalists) + done * len(finalists) // total, 2 * len(finalists), f"{len(equal)} equal, floats"
+        )
+
+    checks = iter(reference.float_check_all(equal, progress_of_floats))
+    for verdict in verdicts:
+        yield verdict, next(checks) if verdict.equal else None
 
 
 def compile_verified(

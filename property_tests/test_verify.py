@@ -369,7 +369,7 @@ def test_many_candidates_checked_together_get_the_verdicts_that_each_gets_alone(
 
 def test_large_inputs_that_are_kept_for_one_draw_at_a_time_change_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Reference(attention()).check_all([split_attention(True), split_attention(False)])
-    monkeypatch.setattr("mirage_eg.verify.KEPT_ELEMENTS", 0)
+    monkeypatch.setattr("mirage_eg.draws.KEPT_ELEMENTS", 0)
     fresh = Reference(attention())
     again = fresh.check_all([split_attention(True), split_attention(False)])
     assert [verdict for verdict, _ in again] == [verdict for verdict, _ in kept]

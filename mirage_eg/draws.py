@@ -1,0 +1,152 @@
+"""The random inputs of a program, in the field and as numbers, and what it computes from them. Part of the trusted core.
+
+Each is made once for all candidates. Those of large programs stand in memory one at a time, in the same place: whoever asks for
+one may no longer use the one before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.field import FieldAlgebra, FieldValue
+from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.backends.meanings import Component
+from mirage_eg.backends.randoms import fill
+from mirage_eg.backends.scales import input_scales
+from mirage_eg.compare import count_defined
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph, TensorType
+
+KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept for all draws, larger ones for one at a time
+LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
+MAGNITUDES = (64.0, 8.0, 2.0, 1.0)  # of large inputs, tried in this order
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDraw:
+    """Inputs and outputs in the field."""
+
+    algebra: FieldAlgebra
+    inputs: list[FieldValue]
+    outputs: list[Component]
+    unfaithful: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FloatDraw:
+    """Inputs, in float32 and as their types hold them, and outputs in float64."""
+
+    inputs: list[Array]
+    outputs: list[Array]
+    magnitude: float = 1.0
+
+
+class Draws:
+    """What is drawn for one program and one seed."""
+
+    def __init__(self, program: Graph, seed: int, xp: Any = np) -> None:
+        self._program, self._seed, self._xp = program, seed, xp
+        self._primitive = expand(program)
+        self._keep = sum(prod(kind.shape) for kind in program.input_types) <= KEPT_ELEMENTS
+        self._memory: dict[tuple[int, int], Array] = {}
+        self._fields: dict[int, FieldDraw] = {}
+        self._floats: dict[str, FloatDraw] = {}
+        self._scales: Sequence[float] | None = None
+
+    def field(self, number: int) -> FieldDraw:
+        """Draw `number` in the field.
+
+        Raises:
+            UnsupportedError: the program divides by zero almost everywhere.
+        """
+        if number not in self._fields:
+            self._make_room()
+            algebra = FieldAlgebra.of(self._seed, number, self._xp)
+            inputs = [
+                algebra.input(place, kind.shape, lambda k, count, place=place: self._array(place, k, count))  # type: ignore[misc]
+                for place, kind in enumerate(self._program.input_types)
+            ]
+            values = evaluate(self._primitive, inputs, algebra)
+            outputs = algebra.read(values)
+            for name, output in zip(self._program.output_names, outputs, strict=True):
+                if count_defined(output, output) < LEAST_COVERAGE * output.residues.size:
+                    raise UnsupportedError(
+                        f"got a program whose output {name} divides by zero at most of its elements in the field; "
+                        "wanted one that can be tested (is something divided by the difference of equal values?)"
+                    )
+            unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
+            self._fields[number] = FieldDraw(algebra, inputs, outputs, unfaithful)
+        return self._fields[number]
+
+    def numbers(self, name: str) -> FloatDraw:
+        """`zero-mean` or `positive` inputs of usual size (`backends.scales`)."""
+        if name not in self._floats:
+            self._make_room()
+            if self._scales is None:
+                self._scales = input_scales(self._program)
+            places = enumerate(zip(self._program.input_types, self._scales, strict=True))
+            inputs = [self._numbers(name, place, kind, scale) for place, (kind, scale) in places]
+            self._floats[name] = FloatDraw(inputs, evaluate(self._primitive, inputs, FloatAlgebra(self._xp)))
+        return self._floats[name]
+
+    def large(self) -> FloatDraw:
+        """The zero-mean inputs times the largest magnitude tried at which the program's outputs fit their types.
+
+        Magnitudes are powers of two: the products need no rounding.
+        """
+        if "large" not in self._floats:
+            inputs = self.numbers("zero-mean").inputs
+            if self._keep:
+                inputs = [x.copy() for x in inputs]
+            else:
+                self._make_room()
+            current = 1.0
+            for magnitude in MAGNITUDES:
+                for x in inputs:
+                    x *= np.float32(magnitude / current)
+                current = magnitude
+                outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp))
+                if all(map(_fits, outputs, self._program.output_types)):
+                    break
+            self._floats["large"] = FloatDraw(inputs, outputs, current)
+        return self._floats["large"]
+
+    def _make_room(self) -> None:
+        if not self._keep:
+            self._fields.clear()
+            self._floats.clear()
+
+    def _array(self, place: int, number: int, count: int) -> Array:
+        """Memory for an array of input `place`."""
+        if self._keep:
+            return np.empty(count, np.float32)
+        if (place, number) not in self._memory:
+            self._memory[place, number] = np.empty(count, np.float32)
+        return self._memory[place, number]
+
+    def _numbers(self, name: str, place: int, kind: TensorType, scale: float) -> Array:
+        """Uniform numbers in ½ … 1½ for `positive`, else in ±√3: mean 0, variance 1; times the scale, rounded to the type."""
+        rounding = FloatAlgebra(np, DType.float32, rounds=True)
+        width, centre = (1.0, 1.0) if name == "positive" else (2 * sqrt(3), 0.0)
+
+        def write(generator: np.random.Generator, piece: Array) -> None:
+            generator.random(out=piece, dtype=np.float32)
+            piece -= np.float32(0.5)
+            piece *= np.float32(width * scale)
+            piece += np.float32(centre * scale)
+            piece[:] = rounding.cast(piece, kind.dtype)
+
+        flat = self._array(place, 0, prod(kind.shape))
+        fill(flat, [self._seed, place, *name.encode()], write)
+        return self._xp.asarray(flat.reshape(kind.shape))
+
+
+def _fits(x: Array, kind: TensorType) -> bool:
+    return bool((abs(x) <= kind.dtype.largest).all())
