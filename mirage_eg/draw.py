@@ -3,8 +3,9 @@
 Everything written stands on a filled box, and lines are of a middle grey: the picture reads on light and dark pages alike.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from html import escape
 
 from mirage_eg import svg
@@ -12,13 +13,24 @@ from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import text
-from mirage_eg.layout import Point, Size, place
+from mirage_eg.layout import LAYER_GAP, Placement, Point, Size, place
 from mirage_eg.svg import PAD, PALETTE, lines_of, rectangle, text_size
+from mirage_eg.threads import with_threads
 
 _MARGIN = 16.0
+_THREAD_GAP = 22.0  # between the layers of a thread graph
+_SWAPPED = "⇄"
 
 _PHASES = {Phase.PROLOGUE: "prologue", Phase.LOOP: "loop", Phase.EPILOGUE: "epilogue"}
-_PHASE_NAMES = {Phase.PROLOGUE: "before the loop", Phase.LOOP: "in the loop", Phase.EPILOGUE: "after the loop"}
+_LEGEND = {
+    "library": "library kernel",
+    "view": "view, no kernel",
+    "thread": "thread graph: in registers",
+    "once": "once, no loop",
+    "prologue": "before the loop",
+    "loop": "in the loop",
+    "epilogue": "after the loop",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +60,9 @@ def picture(graph: Graph | KernelGraph | ThreadblockGraph) -> Picture:
 
 def to_svg(graph: Graph) -> str:
     """The graph as a standalone SVG picture."""
-    (width, height), body = _picture(graph)[:2]
-    legend, (legend_width, legend_height) = _legend(graph)
+    drawn = _draw(graph)
+    (width, height), body = drawn.size, drawn.body
+    legend, (legend_width, legend_height) = _legend(graph, _SWAPPED in body)
     width, height = max(width, legend_width) + 2 * _MARGIN, height + legend_height + 3 * _MARGIN
     body = (
         f'<g transform="translate({_MARGIN:.1f} {_MARGIN:.1f})">\n{legend}</g>\n'
@@ -69,18 +82,23 @@ def to_html(graph: Graph, title: str) -> str:
 
 
 def _title(graph: Graph) -> str:
-    kernels = sum(OPS[item.op].kind is not Kind.BOUNDARY for item in graph.nodes)
+    kernels = sum(OPS[item.op].kind is not Kind.BOUNDARY and item.op not in _VIEWS for item in graph.nodes)
     return f"kernel graph: {kernels} kernel{'s' if kernels != 1 else ''}"
 
 
-def _legend(graph: Graph) -> tuple[str, Size]:
+def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:
     """A row of labelled colours, only those that the picture uses."""
-    labels = [(_title(graph), "frame")]
-    if any(OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH) for item in graph.nodes):
-        labels.append(("library kernel", "library"))
-    blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
-    used = {phase for block in blocks for phase in block.phases}
-    labels += [(_PHASE_NAMES[phase], colour) for phase, colour in _PHASES.items() if phase in used]
+    used: set[str] = set()
+    for item in graph.nodes:
+        if OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH):
+            used.add("view" if item.op in _VIEWS else "library")
+    blocks = [with_threads(item["graph"]) for item in graph.nodes if item.op == "block"]
+    for block in blocks:
+        used |= {_colour(block, values[0]) for item, values in block.numbered() if values and item.op != "input"}
+        used |= {"thread"} if any(item.op == "thread" for item in block.nodes) else set()
+    labels = [(_title(graph), "frame"), *((label, colour) for colour, label in _LEGEND.items() if colour in used)]
+    if swapped:
+        labels.append((f"{_SWAPPED} first operand on the right", "boundary"))
     x, parts = 0.0, []
     for label, colour in labels:
         width, height = text_size([label])
@@ -89,92 +107,200 @@ def _legend(graph: Graph) -> tuple[str, Size]:
     return "".join(parts), (x - 8, text_size(["x"])[1])
 
 
-def _picture(graph: Graph) -> tuple[Size, str, list[Point], list[Point]]:
-    """Size and SVG of a graph, and the corners-and-widths of its inputs and outputs as (centre x, y)."""
-    boxes = [_box(graph, item, values) for item, values in graph.numbered()]
+def _colour(block: Graph, value: int) -> str:
+    return "once" if block.loop == 1 else _PHASES[block.phases[value]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A graph that is laid out: its size and SVG, the centres of its inputs and outputs, and how often its lines cross."""
+
+    size: Size
+    body: str
+    inputs: tuple[float, ...]
+    outputs: tuple[float, ...]
+    crossings: int
+
+
+def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None = None, colour: str = "") -> _Drawn:
+    """Lay a graph out. `sources` says what its inputs load, `start` the order to begin with, `colour` that of a thread graph.
+
+    Twice: once places are known, block graphs turn their inputs, and other boxes their operands, to where the lines come from.
+    """
+    boxes = [
+        _box(graph, item, values, told, colour)
+        for (item, values), told in zip(graph.numbered(), _told(graph, sources), strict=True)
+    ]
     maker = {value: (at, slot) for at, (_, values) in enumerate(graph.numbered()) for slot, value in enumerate(values)}
     ends = [(maker[operand], (at, slot)) for at, item in enumerate(graph.nodes) for slot, operand in enumerate(item.operands)]
     lines = [(source, target) for (source, _), (target, _) in ends]
-    placement = place([box.size for box in boxes], lines, _layers(graph, lines))
+    layers = _layers(graph, lines)
+    gap = _THREAD_GAP if graph.level is Level.THREAD else LAYER_GAP
+
+    def arrange() -> Placement:
+        ports = [
+            (
+                boxes[source].exits[slot] / boxes[source].size[0],
+                boxes[target].entries[entry] / boxes[target].size[0] if OPS[graph.nodes[target].op].kind is Kind.GRAPH else 0.5,
+            )
+            for (source, slot), (target, entry) in ends
+        ]
+        return place([box.size for box in boxes], lines, layers, ports, start, gap)
+
+    placement = arrange()
+    arrivals: list[list[float]] = [[] for _ in boxes]
+    for ((source, slot), (target, _)), lanes in zip(ends, placement.lanes, strict=True):
+        arrivals[target].append(lanes[-1][0] if lanes else placement.corners[source][0] + boxes[source].exits[slot])
+    for at, ((item, values), told) in enumerate(zip(graph.numbered(), _told(graph, sources), strict=True)):
+        if len(item.operands) > 1:
+            boxes[at] = _box(graph, item, values, replace(told, arrivals=tuple(arrivals[at])), colour)
+    placement = arrange()
     parts = []
     for ((source, slot), (target, entry)), lanes in zip(ends, placement.lanes, strict=True):
         (source_x, source_y), (target_x, target_y) = placement.corners[source], placement.corners[target]
-        start = (source_x + boxes[source].exits[slot], source_y + boxes[source].size[1])
+        begin = (source_x + boxes[source].exits[slot], source_y + boxes[source].size[1])
         end = (target_x + boxes[target].entries[entry], target_y)
-        parts.append(_line(start, [(start[0], placement.floors[source]), *lanes, end]))
+        parts.append(_line(begin, [(begin[0], placement.floors[source]), *lanes, end]))
     for box, (x, y) in zip(boxes, placement.corners, strict=True):
         parts.append(f'<g transform="translate({x:.1f} {y:.1f})">{box.body}</g>\n')
 
-    def points(op: str) -> list[Point]:
-        return [
-            (placement.corners[at][0] + boxes[at].size[0] / 2, placement.corners[at][1])
-            for at, item in enumerate(graph.nodes)
-            if item.op == op
-        ]
+    def centres(op: str) -> tuple[float, ...]:
+        return tuple(placement.corners[at][0] + boxes[at].size[0] / 2 for at, item in enumerate(graph.nodes) if item.op == op)
 
-    return placement.size, "".join(parts), points("input"), points("output")
+    return _Drawn(placement.size, "".join(parts), centres("input"), centres("output"), placement.crossings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a box is told by the drawing around it: its kernel's number, what it loads, whence its operands come (x of each)."""
+
+    kernel: int = 0
+    names: tuple[str, ...] = ()
+    arrivals: tuple[float, ...] = ()
+
+    @property
+    def swapped(self) -> bool:
+        return len(self.arrivals) == 2 and self.arrivals[0] > self.arrivals[1]
+
+
+_VIEWS = ("reshape", "broadcast")  # of a kernel graph: no kernel
+
+
+def _told(graph: Graph, sources: Sequence[str]) -> Iterator[_Told]:
+    """For every node its kernel's number and what it loads: an input its source, a block graph the tensors that it is given."""
+    names: dict[int, str] = {}
+    kernels = inputs = 0
+    for item, values in graph.numbered():
+        given = tuple(names[operand] for operand in item.operands)
+        if item.op == "input":
+            unnamed = f"x{inputs}" if graph.level is Level.KERNEL else ""
+            given = (sources[inputs] if sources else item.get("name") or unnamed,)
+            inputs += 1
+            names |= dict.fromkeys(values, given[0])
+        elif item.op in _VIEWS:
+            names |= dict.fromkeys(values, given[0])
+        else:
+            kernels += OPS[item.op].kind is not Kind.BOUNDARY
+            names |= dict.fromkeys(values, f"of kernel {kernels}")
+        yield _Told(kernels, given)
 
 
 def _layers(graph: Graph, lines: Sequence[tuple[int, int]]) -> list[int]:
-    """Layer of each node: below its operands; inputs of a block graph at the top, others just above their first use."""
+    """Layer of each node: below its operands; inputs of a kernel graph just above their first use, of a block graph at the top.
+
+    Outputs of a block graph stand at the bottom, where its results leave.
+    """
     layers = [0] * len(graph.nodes)
     for source, target in lines:  # in the order of targets, so sources are final
         layers[target] = max(layers[target], layers[source] + 1)
     last = max(layers)
     for at, item in enumerate(graph.nodes):
-        if item.op == "output":
+        if item.op == "output" and graph.level is not Level.KERNEL:
             layers[at] = last
         elif item.op == "input" and graph.level is not Level.BLOCK:
             layers[at] = min((layers[target] for source, target in lines if source == at), default=1) - 1
     return layers
 
 
-def _box(graph: Graph, item: Node, values: range) -> _Box:
+def _box(graph: Graph, item: Node, values: range, told: _Told, colour: str) -> _Box:
+    kind = OPS[item.op].kind
+    if graph.level is Level.THREAD and kind is Kind.BOUNDARY:
+        dot = f'<circle cx="2" cy="2" r="2" class="mg-ink" fill="{PALETTE["ink"][0]}"/>'
+        return _Box((4.0, 4.0), dot, (2.0,) * len(item.operands), (2.0,) * len(values))
     if item.op == "block":
-        return _block_box(item, values)
-    words = _words(graph, item, values)
+        return _block_box(item, values, told)
+    if item.op == "thread":
+        return _thread_box(graph, item, values, told)
+    words = _words(graph, item, values, told.names)
+    swapped = told.swapped
+    if swapped and not OPS[item.op].commutative:
+        words[0] += f" {_SWAPPED}"
     width, height = text_size(words)
-    if OPS[item.op].kind is Kind.BOUNDARY:
+    if kind is Kind.BOUNDARY:
         colour = "boundary"
+    elif graph.level is Level.KERNEL:
+        colour = "view" if item.op in _VIEWS else "library"
     elif graph.level is Level.BLOCK:
-        colour = _PHASES[graph.phases[values[0]]]
-    else:
-        colour = "library"
+        colour = _colour(graph, values[0])
     body = rectangle(0, 0, width, height, colour) + lines_of(PAD, 0, words)
     count = len(item.operands)
     entries = tuple(width * (slot + 1) / (count + 1) for slot in range(count))
-    return _Box((width, height), body, entries, (width / 2,) * len(values))
+    return _Box((width, height), body, entries[::-1] if swapped else entries, (width / 2,) * len(values))
 
 
-def _block_box(item: Node, values: range) -> _Box:
+def _block_box(item: Node, values: range, told: _Told) -> _Box:
     """A frame around the picture of the block graph; lines enter above its inputs and leave below its outputs."""
-    inner: Graph = item["graph"]
-    (inner_width, inner_height), picture, inputs, outputs = _picture(inner)
-    head = [f"block graph   grid {'×'.join(map(str, inner.grid))}   loop {inner.loop}   {inner.threads} threads"]
+    inner: Graph = with_threads(item["graph"])
+    loop = f"loop {inner.loop}" if inner.loop > 1 else "no loop"
+    head = [f"kernel {told.kernel}: block graph   grid {'×'.join(map(str, inner.grid))}   {loop}   {inner.threads} threads"]
+    return _frame(_turned(inner, told), head, "frame", len(values))
+
+
+def _thread_box(graph: Graph, item: Node, values: range, told: _Told) -> _Box:
+    """A frame around the chain of a thread graph, with the shape that all its values have."""
+    head = ["thread graph", str(graph.types[values[0]])]
+    return _frame(_turned(item["graph"], _Told(0, (), told.arrivals), _colour(graph, values[0])), head, "thread", 1)
+
+
+def _turned(inner: Graph, told: _Told, colour: str = "") -> _Drawn:
+    """A graph with its inputs in the order of where their lines come from, unless more lines cross within then."""
+    drawn = _draw(inner, told.names, None, colour)
+    if not told.arrivals:
+        return drawn
+    at = [place for place, item in enumerate(inner.nodes) if item.op == "input"]
+    order = [at[slot] for slot in sorted(range(len(at)), key=lambda slot: told.arrivals[slot])]
+    start = [*order, *(place for place in range(len(inner.nodes)) if place not in order)]
+    other = _draw(inner, told.names, start, colour)
+    return other if other.crossings <= drawn.crossings else drawn
+
+
+def _frame(inner: _Drawn, head: list[str], colour: str, results: int) -> _Box:
     head_width, head_height = text_size(head)
-    width = max(inner_width + 2 * _MARGIN, head_width)
-    shift = (width - inner_width) / 2
-    height = head_height + inner_height + _MARGIN
+    width = max(inner.size[0] + 2 * _MARGIN, head_width)
+    shift = (width - inner.size[0]) / 2
     body = (
-        rectangle(0, 0, width, height, "frame")
+        rectangle(0, 0, width, head_height + inner.size[1] + _MARGIN, colour)
         + lines_of(PAD, 0, head, bold=True)
-        + f'<g transform="translate({shift:.1f} {head_height:.1f})">\n{picture}</g>'
+        + f'<g transform="translate({shift:.1f} {head_height:.1f})">\n{inner.body}</g>'
     )
-    return _Box((width, height), body, tuple(x + shift for x, _ in inputs), tuple(x + shift for x, _ in outputs[: len(values)]))
+    entries, exits = (tuple(x + shift for x in places) for places in (inner.inputs, inner.outputs[:results]))
+    return _Box((width, head_height + inner.size[1] + _MARGIN), body, entries, exits)
 
 
-def _words(graph: Graph, item: Node, values: range) -> list[str]:
-    """The lines of text in a box: what it is, its maps or constants, its shape."""
-    name = f"{item.op} {item['name']}" if item.get("name") else item.op
+def _words(graph: Graph, item: Node, values: range, names: Sequence[str]) -> list[str]:
+    """The lines of text in a box: what it is, its maps or constants, its shape (values of a thread graph are of one)."""
+    name = names[0] if item.op == "input" else item.get("name")
     details = [
         f"{key} {_attribute(key, value)}"
         for key, value in item.attributes
-        if key not in ("name", "shape", "dtype", "graph", "imap", "fmap", "omap")
+        if key not in ("name", "shape", "dtype", "graph", "imap", "fmap", "omap", "strides")
     ]
-    words = [" ".join([name, *details])]
+    words = [" ".join([item.op, *([name] if name else []), *details])]
     for key in ("imap", "fmap", "omap"):
         if item.get(key) is not None:
             words.append(f"{key} {_attribute(key, item[key])}")
+    if graph.level is Level.THREAD:
+        return words
     if values:
         words.append(str(graph.types[values[0]]))
     elif graph.level is not Level.BLOCK:
@@ -190,6 +316,8 @@ def _attribute(key: str, value: object) -> str:
             return "–"
         case _, tuple():
             return text(value)
+        case _, Fraction() if value.denominator > 10_000:
+            return f"{float(value):.6g}"
         case _:
             return str(value)
 

@@ -4,7 +4,7 @@ Layered drawing after Sugiyama (1981): a line over several layers gets a narrow 
 lane of its own; boxes are ordered by the mean place of their neighbours and then moved sideways towards it, keeping distance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,10 +28,22 @@ class Placement:
     floors: tuple[float, ...]
     lanes: tuple[tuple[Point, ...], ...]  # for each line pairs of points (top and bottom) of the layers that it passes
     size: Size
+    crossings: int
 
 
-def place(sizes: Sequence[Size], lines: Sequence[tuple[int, int]], layers: Sequence[int]) -> Placement:
-    """Place boxes of the given sizes; a line goes from a box to one in a later layer."""
+def place(
+    sizes: Sequence[Size],
+    lines: Sequence[tuple[int, int]],
+    layers: Sequence[int],
+    ports: Sequence[tuple[float, float]] | None = None,
+    start: Sequence[int] | None = None,
+    gap: float = LAYER_GAP,
+) -> Placement:
+    """Place boxes of the given sizes; a line goes from a box to one in a later layer.
+
+    `ports` says for each line where it leaves its source and enters its target, from 0 (left) to 1; in the middle if not given.
+    `start` is the order of the boxes to begin with; of two orders with as many crossings the earlier one stays.
+    """
     widths = [width for width, _ in sizes]
     layer_of = list(layers)
     chains: list[list[int]] = []  # each line with its empty boxes
@@ -41,19 +53,19 @@ def place(sizes: Sequence[Size], lines: Sequence[tuple[int, int]], layers: Seque
         layer_of += between
         widths += [LANE] * len(between)
         chains.append(chain)
-    above: list[list[int]] = [[] for _ in widths]
-    below: list[list[int]] = [[] for _ in widths]
-    for chain in chains:
-        for upper, lower in pairwise(chain):
-            below[upper].append(lower)
-            above[lower].append(upper)
+    edges: list[_Edge] = []
+    for chain, (leaves, enters) in zip(chains, ports or [(0.5, 0.5)] * len(chains), strict=True):
+        steps = list(pairwise(chain))
+        for at, (upper, lower) in enumerate(steps):
+            edges.append((upper, lower, leaves if at == 0 else 0.5, enters if at == len(steps) - 1 else 0.5))
     rows: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
-    for box, layer in enumerate(layer_of):
-        rows[layer].append(box)
-    _order(rows, above, below)
-    centres = _centre(rows, widths, above, below)
+    first = list(start) if start is not None else list(range(len(sizes)))
+    for box in (*first, *range(len(sizes), len(widths))):
+        rows[layer_of[box]].append(box)
+    crossings = _order(rows, layer_of, edges)
+    centres = _centre(rows, widths, edges)
     heights = [max((sizes[box][1] for box in row if box < len(sizes)), default=0.0) for row in rows]
-    tops = [sum(heights[:row]) + LAYER_GAP * row for row in range(len(rows))]
+    tops = [sum(heights[:row]) + gap * row for row in range(len(rows))]
     left = min((centres[box] - widths[box] / 2 for box in range(len(widths))), default=0.0)
     right = max((centres[box] + widths[box] / 2 for box in range(len(widths))), default=0.0)
     corners = tuple((centres[box] - widths[box] / 2 - left, tops[layer_of[box]]) for box in range(len(sizes)))
@@ -69,29 +81,88 @@ def place(sizes: Sequence[Size], lines: Sequence[tuple[int, int]], layers: Seque
         )
         for chain in chains
     )
-    return Placement(corners, floors, lanes, (right - left, tops[-1] + heights[-1] if rows else 0.0))
+    return Placement(corners, floors, lanes, (right - left, tops[-1] + heights[-1] if rows else 0.0), crossings)
 
 
-def _order(rows: list[list[int]], above: list[list[int]], below: list[list[int]]) -> None:
-    """Sort each row by the mean place of its neighbours, downwards and upwards in turn."""
+_Edge = tuple[
+    int, int, float, float
+]  # upper and lower box, where it leaves and enters; plain tuples, for they are sorted often
+
+
+def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge]) -> int:
+    """Sort each row by the mean place of its neighbours, downwards and upwards in turn, then swap neighbours while that helps.
+
+    The rows end in the best order that was seen; given back is how often lines cross in it.
+    """
+    below: dict[int, list[_Edge]] = {}
+    above: dict[int, list[_Edge]] = {}
+    by_layer: list[list[_Edge]] = [[] for _ in rows]
+    for edge in edges:
+        below.setdefault(edge[0], []).append(edge)
+        above.setdefault(edge[1], []).append(edge)
+        by_layer[layer_of[edge[0]]].append(edge)
     at = {box: float(place) for row in rows for place, box in enumerate(row)}
+
+    def wanted(box: int, down: bool) -> float:
+        near = (
+            [at[edge[0]] + edge[2] - edge[3] for edge in above.get(box, ())]
+            if down
+            else [at[edge[1]] + edge[3] - edge[2] for edge in below.get(box, ())]
+        )
+        return _mean(near, at[box])
+
+    def count(layers: Sequence[int]) -> int:
+        return sum(_crossings(by_layer[layer], at) for layer in layers if 0 <= layer < len(rows))
+
+    best, fewest = [list(row) for row in rows], count(range(len(rows)))
     for sweep in range(_SWEEPS):
-        neighbours = above if sweep % 2 == 0 else below
-        for row in rows if sweep % 2 == 0 else reversed(rows):
-            row.sort(key=lambda box: _mean([at[other] for other in neighbours[box]], at[box]))
+        down = sweep % 2 == 0
+        for row in rows if down else reversed(rows):
+            row.sort(key=lambda box: wanted(box, down))
             at |= {box: float(place) for place, box in enumerate(row)}
+        now = count(range(len(rows)))
+        if now < fewest:
+            best, fewest = [list(row) for row in rows], now
+    rows[:] = best
+    at |= {box: float(place) for row in rows for place, box in enumerate(row)}
+    helped = fewest > 0
+    while helped:
+        helped = False
+        for layer, row in enumerate(rows):
+            for place in range(len(row) - 1):
+                first, second = row[place], row[place + 1]
+                before = count((layer - 1, layer))
+                at[first], at[second] = at[second], at[first]
+                if count((layer - 1, layer)) < before:
+                    row[place], row[place + 1] = second, first
+                    helped = True
+                else:
+                    at[first], at[second] = at[second], at[first]
+    return count(range(len(rows)))
 
 
-def _centre(rows: list[list[int]], widths: list[float], above: list[list[int]], below: list[list[int]]) -> list[float]:
-    """Centres that pull boxes to their neighbours and keep the order and the gaps of every row."""
+def _crossings(edges: Sequence[_Edge], at: Mapping[int, float]) -> int:
+    """How often these lines between two rows cross."""
+    ends = [(at[upper] + leaves, at[lower] + enters) for upper, lower, leaves, enters in edges]
+    return sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(ends) for c, d in ends[:i])
+
+
+def _centre(rows: list[list[int]], widths: list[float], edges: Sequence[_Edge]) -> list[float]:
+    """Centres that pull boxes to where their lines become straight and keep the order and the gaps of every row."""
+    above: dict[int, list[tuple[int, float]]] = {}
+    below: dict[int, list[tuple[int, float]]] = {}
+    for upper, lower, leaves, enters in edges:
+        shift = (leaves - 0.5) * widths[upper] - (enters - 0.5) * widths[lower]
+        above.setdefault(lower, []).append((upper, shift))
+        below.setdefault(upper, []).append((lower, -shift))
     centres = [0.0] * len(widths)
     for row in rows:
         _spread(row, widths, centres)
     for sweep in range(_SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
             for box in row:
-                sides = (above[box], below[box]) if sweep == _SWEEPS - 1 else ((above, below)[sweep % 2][box],)
-                near = [centres[other] for side in sides for other in side]
+                sides = (above, below) if sweep == _SWEEPS - 1 else ((above, below)[sweep % 2],)
+                near = [centres[other] + shift for side in sides for other, shift in side.get(box, ())]
                 centres[box] = _mean(near, centres[box])
             _spread(row, widths, centres)
     return centres

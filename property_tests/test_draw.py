@@ -1,19 +1,22 @@
 """Pictures: well-formed, everything of the graph is on them, and nothing stands on anything else."""
 
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations, count, pairwise
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_eg.backends.emit_tiles import flatten
 from mirage_eg.draw import to_html, to_svg
 from mirage_eg.ir.builder import NEW_DIM, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.layout import COLUMN_GAP, Placement, place
 from mirage_eg.phrase import phrase
+from mirage_eg.threads import with_threads
 from mirage_eg.workloads import WORKLOADS
+from property_tests.graphs import block_graphs
 
 Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -152,3 +155,82 @@ def test_phrases_say_on_which_side_of_the_product_a_kernel_divides() -> None:
     assert phrase(rmsnorm(divide_first=False)) == "divides after the product, one loop"
     assert phrase(rmsnorm(divide_first=True)) == "divides before the product, no loop"
     assert phrase(WORKLOADS["lora"](1)) == "library 3 matmul, add"
+
+
+@given(block_graphs())
+def test_a_block_with_thread_graphs_computes_what_it_computed(block: Graph) -> None:
+    threaded = with_threads(block)
+    known: dict[object, int] = {}
+    assert written_out(flatten(threaded), known) == written_out(flatten(block), known)
+    for item in threaded.nodes:
+        if item.op == "thread" and item not in block.nodes:
+            inner = item["graph"]
+            made = [values[0] for step, values in inner.numbered() if step.op not in ("input", "output")]
+            assert len(made) > 1 and len({inner.types[value].shape for value in made}) == 1
+
+
+def written_out(graph: Graph, known: dict[object, int]) -> list[object]:
+    """The outputs as expressions of the inputs, each expression a number in `known`."""
+    numbers: list[int] = []
+    outputs: list[object] = []
+    inputs = count()
+    for item, values in graph.numbered():
+        expression = (
+            item.op,
+            item.attributes,
+            next(inputs) if item.op == "input" else tuple(numbers[i] for i in item.operands),
+        )
+        if values:
+            numbers.append(known.setdefault(expression, len(known)))
+        else:
+            outputs.append(expression)
+    return outputs
+
+
+def test_operands_turn_to_where_they_come_from_and_say_so_where_order_matters() -> None:
+    def drawn(first: str, second: str, op: str) -> str:
+        program = new_kernel_graph()
+        values = {name: program.new_input((4, 4), name=name) for name in "AB"}
+        program.mark_output(getattr(program, op)(values[first], values[second]))
+        return to_svg(program.graph())
+
+    assert "⇄" not in drawn("A", "B", "sub") + drawn("B", "A", "add")
+    assert "sub ⇄" in drawn("B", "A", "sub") and "⇄ first operand on the right" in drawn("B", "A", "sub")
+
+
+def test_a_kernel_without_a_loop_computes_nothing_before_one() -> None:
+    assert "before the loop" not in to_svg(published_without_loop())
+    assert "no loop" in to_svg(published_without_loop())
+    assert "before the loop" in to_svg(GRAPHS["flash decoding"]) or "in the loop" in to_svg(GRAPHS["flash decoding"])
+
+
+def published_without_loop() -> Graph:
+    program = new_kernel_graph()
+    x = program.new_input((16, 64), name="X")
+    block = new_threadblock_graph((4,))
+    tile = block.new_input(x, (0,))
+    block.new_output(block.div(tile, block.sqrt(block.mean(block.square(tile), 1))), (0,))
+    program.mark_output(program.customized([x], block)[0], "O")
+    return program.graph()
+
+
+def test_block_graphs_say_which_tensor_they_load_and_views_are_no_kernels() -> None:
+    picture = to_svg(GRAPHS["flash decoding"])
+    assert picture.count(">input Q<") == 2 and ">input of kernel 1<" in picture
+    assert "kernel graph: 3 kernels" in picture and "kernel 2: block graph" in picture
+
+
+@given(drawings())
+def test_no_order_of_the_boxes_to_begin_with_has_fewer_crossings_than_the_one_that_is_kept(
+    drawing: tuple[list[tuple[float, float]], list[tuple[int, int]], list[int]],
+) -> None:
+    sizes, lines, layers = drawing
+    assert place(sizes, lines, layers).crossings <= crossings_as_given(lines, layers)
+
+
+def crossings_as_given(lines: list[tuple[int, int]], layers: list[int]) -> int:
+    """Crossings with each layer's boxes in the order of their numbers; only lines from a layer to the next are counted."""
+    if any(layers[target] - layers[source] > 1 for source, target in lines):
+        return 10**9
+    pairs = combinations(lines, 2)
+    return sum((a - c) * (b - d) < 0 for (a, b), (c, d) in pairs if layers[a] == layers[c])
