@@ -89,7 +89,7 @@ def _assemble(writer: Writer) -> list[str]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
         lines += [f"for {counter} in range({graph.loop}):", *_indent([*widen, *body])]
-    return [*lines, *writer.lines[Phase.EPILOGUE], *writer.stores]
+    return [*lines, *writer.lines[Phase.EPILOGUE]]
 
 
 def _indent(lines: Sequence[str]) -> list[str]:
@@ -188,9 +188,10 @@ def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) ->
     if alike:  # every block along these dims has the same value; the first one stores it
         writer.grid_used.update(alike)
         first = " and ".join(f"{GRID_NAMES[dim]} == 0" for dim in alike)
-        writer.stores += [f"if {first}:", f"    {store}"]
+        writer.say(Phase.EPILOGUE, f"if {first}:")
+        writer.say(Phase.EPILOGUE, f"    {store}")
     else:
-        writer.stores.append(store)
+        writer.say(Phase.EPILOGUE, store)
 
 
 def _write_elementwise(writer: Writer, item: Node, value: int) -> None:

@@ -42,7 +42,6 @@ class Writer:
     choices: Choices
     names: set[str]
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
-    stores: list[str] = field(default_factory=list)
     tiles: dict[int, Tile] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)
     grid_used: set[int] = field(default_factory=set)

@@ -1,59 +1,86 @@
-"""Thread graphs of a block graph, by rule: chains of elementwise ops whose intermediate values have one consumer.
+"""Thread graphs: elementwise ops of a block whose intermediates one other op reads become one node, kept in registers.
 
-Such a chain needs no memory between its ops: a thread keeps the values in registers. Drawings show blocks this way.
+Formed by rule, as in the paper (§4.2, "thread graph construction"): the ops of one phase that lead to one result and are read
+nowhere else. The lowering takes the node apart again; what it says is where nothing leaves the registers of a thread.
 """
 
-from mirage_eg.ir.graph import Checker, Graph, Node, node
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 
 
-def with_threads(block: Graph) -> Graph:
-    """An equal block graph in which every chain of two or more elementwise ops of one phase is a thread graph."""
-    items = list(block.numbered())
-    users: dict[int, list[int]] = {}
-    for at, (item, _) in enumerate(items):
+def form_threads(graph: Graph) -> Graph:
+    """The kernel graph with thread graphs formed in all its block graphs."""
+    return replace(graph, nodes=tuple(map(_formed, graph.nodes)))
+
+
+def _formed(item: Node) -> Node:
+    if item.op != "block":
+        return item
+    return node(item.op, *item.operands, **(item.mapping | {"graph": with_threads(item["graph"])}))
+
+
+def thread_groups(block: Graph) -> list[list[int]]:
+    """Positions of the nodes of each thread graph that can be formed, the one that makes its result last."""
+    numbered = list(block.numbered())
+    readers: dict[int, list[int]] = {}
+    for position, (item, _) in enumerate(numbered):
         for operand in item.operands:
-            users.setdefault(operand, []).append(at)
-    chain_of: dict[int, int] = {}  # number of a node: number of the last node of its chain
-    for at, (item, values) in reversed(list(enumerate(items))):
+            readers.setdefault(operand, []).append(position)
+    root: dict[int, int] = {}  # of every elementwise node, the last one of its group
+    for position in reversed(range(len(numbered))):
+        item, values = numbered[position]
         if OPS[item.op].kind is not Kind.ELEMENTWISE:
             continue
-        chain_of[at] = at
-        consumers = sorted(set(users.get(values[0], [])))
-        if len(consumers) == 1 and consumers[0] in chain_of and _alike(block, items[consumers[0]][1][0], values[0]):
-            chain_of[at] = chain_of[consumers[0]]
-    chains: dict[int, list[int]] = {}
-    for at in sorted(chain_of):
-        chains.setdefault(chain_of[at], []).append(at)
-    checker = Checker(block.level, block.grid, block.loop)
-    nodes: list[Node] = []
+        [value] = values
+        users = set(readers.get(value, ()))
+        user = min(users, default=-1)
+        joins = len(users) == 1 and user in root and block.phases[numbered[user][1][0]] is block.phases[value]
+        root[position] = root[user] if joins else position
+    groups: dict[int, list[int]] = {}
+    for position in sorted(root):
+        groups.setdefault(root[position], []).append(position)
+    return [members for members in groups.values() if len(members) > 1]
+
+
+def with_threads(block: Graph) -> Graph:
+    """The block graph with a thread node in the place of each group."""
+    groups = {members[-1]: members for members in thread_groups(block)}
+    inside = {position for members in groups.values() for position in members}
+    numbered = list(block.numbered())
     place: dict[int, int] = {}
-    for at, (item, values) in enumerate(items):
-        chain = chains.get(chain_of.get(at, -1), [])
-        if len(chain) > 1 and chain[-1] != at:
+    nodes: list[Node] = []
+    for position, (item, values) in enumerate(numbered):
+        if position in groups:
+            item = _thread(block, [numbered[i] for i in groups[position]])
+        elif position in inside:
             continue
-        given = item.operands
-        if len(chain) > 1:
-            item, given = _thread(block, [items[i] for i in chain])
-        made = Node(item.op, tuple(place[operand] for operand in given), item.attributes)
-        nodes.append(made)
-        place.update(zip(values, checker.append(made), strict=True))
-    return Graph(tuple(nodes), block.level, block.grid, block.loop, block.threads)
+        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+        for value in values:
+            place[value] = len(place)
+    return replace(block, nodes=tuple(nodes))
 
 
-def _alike(block: Graph, first: int, second: int) -> bool:
-    """Whether two values are computed as often as each other, with the same threads on the same elements."""
-    return block.phases[first] == block.phases[second] and block.types[first].shape == block.types[second].shape
+def _thread(block: Graph, members: list[tuple[Node, range]]) -> Node:
+    """The node of a thread graph, its operands as values of the block graph."""
+    made = {value for _, values in members for value in values}
+    operands = tuple(dict.fromkeys(i for item, _ in members for i in item.operands if i not in made))
+    place = {value: i for i, value in enumerate(operands)}
+    nodes = [node("input", shape=block.types[i].shape, dtype=str(block.types[i].dtype)) for i in operands]
+    for item, values in members:
+        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+        place[values[0]] = len(place)
+    nodes.append(node("output", len(place) - 1))
+    return node("thread", *operands, graph=Graph(tuple(nodes), Level.THREAD))
 
 
-def _thread(block: Graph, chain: list[tuple[Node, range]]) -> tuple[Node, tuple[int, ...]]:
-    """A thread node with the chain in it, and the values of the block that it takes."""
-    made = {values[0] for _, values in chain}
-    given = tuple(dict.fromkeys(operand for item, _ in chain for operand in item.operands if operand not in made))
-    nodes = [node("input", shape=block.types[value].shape, dtype=str(block.types[value].dtype)) for value in given]
-    place = {value: at for at, value in enumerate(given)}
-    for item, values in chain:
-        place[values[0]] = len(nodes)
-        nodes.append(Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes))
-    nodes.append(node("output", len(nodes) - 1))
-    return node("thread", *given, graph=Graph(tuple(nodes), Level.THREAD)), given
+def thread_graphs(graph: Graph) -> Iterator[Graph]:
+    """All thread graphs of a kernel graph."""
+    for item in graph.nodes:
+        if item.op == "block":
+            yield from (inner["graph"] for inner in item["graph"].nodes if inner.op == "thread")
+
+
+__all__ = ["form_threads", "thread_graphs", "thread_groups", "with_threads"]
