@@ -1,7 +1,7 @@
 """Thread graphs: elementwise ops of a block whose intermediates one other op reads become one node, kept in registers.
 
-Formed by rule, as in the paper (§4.2, "thread graph construction"): the ops of one phase that lead to one result and are read
-nowhere else. The lowering takes the node apart again; what it says is where nothing leaves the registers of a thread.
+Formed by rule: the ops of one phase and shape that lead to one result and are read nowhere else. Drawings show them; the
+lowering takes the node apart again.
 """
 
 from collections.abc import Iterator
@@ -37,12 +37,17 @@ def thread_groups(block: Graph) -> list[list[int]]:
         [value] = values
         users = set(readers.get(value, ()))
         user = min(users, default=-1)
-        joins = len(users) == 1 and user in root and block.phases[numbered[user][1][0]] is block.phases[value]
+        joins = len(users) == 1 and user in root and _alike(block, numbered[user][1][0], value)
         root[position] = root[user] if joins else position
     groups: dict[int, list[int]] = {}
     for position in sorted(root):
         groups.setdefault(root[position], []).append(position)
     return [members for members in groups.values() if len(members) > 1]
+
+
+def _alike(block: Graph, first: int, second: int) -> bool:
+    """Whether two values are computed as often as each other, with the same threads on the same elements."""
+    return block.phases[first] is block.phases[second] and block.types[first].shape == block.types[second].shape
 
 
 def with_threads(block: Graph) -> Graph:

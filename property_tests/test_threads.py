@@ -47,7 +47,7 @@ def test_forming_threads_keeps_the_function(block: Graph) -> None:
 
 @given(block=block_graphs(PLAIN, attempts=14))
 def test_a_thread_graph_holds_all_ops_that_only_its_result_needs(block: Graph) -> None:
-    """No op is left outside whose only reader is an elementwise op of its phase; none inside has another reader."""
+    """No op is left outside whose only reader is an elementwise op of its phase and shape; none inside has another reader."""
     readers: dict[int, set[int]] = {}
     for position, item in enumerate(block.nodes):
         for operand in item.operands:
@@ -64,6 +64,7 @@ def test_a_thread_graph_holds_all_ops_that_only_its_result_needs(block: Graph) -
             one is not None
             and OPS[block.nodes[one].op].kind is Kind.ELEMENTWISE
             and block.phases[values[one][0]] is block.phases[values[position][0]]
+            and block.types[values[one][0]].shape == block.types[values[position][0]].shape
         )
         if together:
             assert one is not None
