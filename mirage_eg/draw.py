@@ -263,15 +263,22 @@ def _thread_box(graph: Graph, item: Node, values: range, told: _Told) -> _Box:
 
 
 def _turned(inner: Graph, told: _Told, colour: str = "") -> _Drawn:
-    """A graph with its inputs in the order of where their lines come from, unless more lines cross within then."""
-    drawn = _draw(inner, told.names, None, colour)
+    """A graph with its inputs turned to where their lines come from, so that the fewest lines cross within and above it."""
+    drawn = [_draw(inner, told.names, None, colour)]
     if not told.arrivals:
-        return drawn
+        return drawn[0]
     at = [place for place, item in enumerate(inner.nodes) if item.op == "input"]
-    order = [at[slot] for slot in sorted(range(len(at)), key=lambda slot: told.arrivals[slot])]
-    start = [*order, *(place for place in range(len(inner.nodes)) if place not in order)]
-    other = _draw(inner, told.names, start, colour)
-    return other if other.crossings <= drawn.crossings else drawn
+    for direction in (1, -1):  # of inputs that load the same tensor either may stand first
+        slots = sorted(range(len(at)), key=lambda slot: (told.arrivals[slot], direction * slot))
+        order = [at[slot] for slot in slots]
+        start = [*order, *(place for place in range(len(inner.nodes)) if place not in order)]
+        drawn.append(_draw(inner, told.names, start, colour))
+
+    def crossings(it: _Drawn) -> int:
+        ends = list(zip(told.arrivals, it.inputs, strict=True))
+        return it.crossings + sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(ends) for c, d in ends[:i])
+
+    return min(drawn, key=crossings)
 
 
 def _frame(inner: _Drawn, head: list[str], colour: str, results: int) -> _Box:

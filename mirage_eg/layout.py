@@ -118,6 +118,8 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
+            if sweep % 4 >= 2:  # boxes that want the same place try the other order
+                row.reverse()
             row.sort(key=lambda box: wanted(box, down))
             at |= {box: float(place) for place, box in enumerate(row)}
         now = count(range(len(rows)))

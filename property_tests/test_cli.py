@@ -368,6 +368,9 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     module = ModuleType("mirage_eg.pipeline")
     module.optimize = optimize  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mirage_eg.pipeline", module)
+    monkeypatch.setattr(
+        "mirage_eg.report_html.report_page", lambda report, program, best, source: f"<h1>{report['program']}</h1>"
+    )
     return runs
 
 
