@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
+from mirage_eg.backends.warps import with_warps
 from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cost import predict, predict_us
@@ -18,6 +20,7 @@ from mirage_eg.memory import memory_record
 from mirage_eg.nearest_miss import Found, explain
 from mirage_eg.new_op import registered
 from mirage_eg.options import Options
+from mirage_eg.polish import polish, polish_record
 from mirage_eg.report import identity, make_report, why_nothing
 from mirage_eg.results import Candidate, CompileRecord, Observer, Plan, Ranked, Result, Watch
 from mirage_eg.rulebook import Rulebook, load_rules
@@ -118,13 +121,18 @@ def _optimize(
             tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
             finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists
+    with watch.stage("optimize"):
+        chosen = finalists
+        finalists = [replace(entry, graph=polish(entry.graph, options.target).graph) for entry in chosen]
+        tuned = {polish(graph, options.target).graph: entry for graph, entry in tuned.items()}
+        before = {id(entry): given for entry, given in zip(finalists, chosen, strict=True)}
     if isinstance(axes, Axes) and not ranked:
         notes.append(why_nothing(found, structures))
     library = Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
     with watch.stage("verify"):
         verified, rejected = verify_finalists(program, [*finalists, library], rulebook, options, watch, work)
-        chosen = {entry.graph for entry, _, _ in verified}
-        ways = [way for way, entry in cuts.ways if entry.graph in chosen]
+        right = {before[id(entry)].graph for entry, _, _ in verified if id(entry) in before}
+        ways = [way for way, entry in cuts.ways if entry.graph in right]
         checks = verify_pieces(primitive, ways, options, watch, work)
     with watch.stage("compile"):
         candidates = compile_verified(program, verified, tuned, options, watch, work)
@@ -134,7 +142,8 @@ def _optimize(
             candidates, device_name = time_candidates(candidates, watch)
     candidates = _ordered(candidates, device)
     if tracer is not None:
-        trace_plans(tracer, plans, structures, made, finalists, verified, candidates)
+        known_as = [before.get(id(entry), entry) for entry, *_ in verified]
+        trace_plans(tracer, plans, structures, made, chosen, known_as, candidates)
     explanation = None
     if not any(candidate.fused and candidate.compile.ok for candidate in candidates):
         errors = [candidate.compile.error or "" for candidate in candidates if candidate.fused]
@@ -144,6 +153,10 @@ def _optimize(
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
     report["cuts"] = cuts_report(primitive, cuts, ways, checks)
     report["per_op"] = {"kernels": len(predict(library.graph, device)), "predicted_us": library.predicted_us}
+    decided = {
+        with_warps(polish(graph, options.target).graph, 1): graph for graph in (library.graph, *(e.graph for e in chosen))
+    }
+    report["optimizer"] = polish_record(polish(decided[with_warps(candidates[0].graph, 1)], options.target))
     report["memory"] = memory_record(candidates[0].graph, program)
     report["explanation"] = explanation
     report["search"]["candidates"] = len(finalists) + 1

@@ -9,7 +9,6 @@ from mirage_eg.phrase import phrase
 from mirage_eg.results import Candidate, Instances, Plan, Ranked
 from mirage_eg.space import Chain, Structure
 from mirage_eg.trace import Tracer
-from mirage_eg.verdict import FloatCheck, Verdict
 
 
 def trace_plans(
@@ -18,7 +17,7 @@ def trace_plans(
     equal: Sequence[Plan],
     made: Sequence[Instances],
     finalists: Sequence[Ranked],
-    verified: Sequence[tuple[Ranked, Verdict, FloatCheck]],
+    verified: Sequence[Ranked],
     candidates: Sequence[Candidate],
 ) -> None:
     """Where structures and µGraphs ended, behind the search; `made` are the instances of the `equal` plans."""
@@ -34,7 +33,7 @@ def trace_plans(
             if id(entry) not in chosen:
                 tracer.add("not among top", partial(_graph_line, entry))
         tracer.count("not among top", instances.count - len(instances.ranked))
-    right = {id(entry) for entry, *_ in verified}
+    right = set(map(id, verified))
     for entry in finalists:
         if id(entry) not in right:
             tracer.add("verification", partial(_graph_line, entry))

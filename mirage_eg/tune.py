@@ -25,6 +25,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
+from mirage_eg.polish import polish
 from mirage_eg.spread import SpreadTimer
 
 Record = dict[str, Any]
@@ -286,7 +287,7 @@ def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
     program, graph, structure, schedule, target = job
     while True:
         try:
-            source = emit(graph, program=program, schedule=schedule)
+            source = emit(polish(graph, target).graph, program=program, schedule=schedule)
             with loaded(source) as module:
                 records = [record for record, _ in compile_module(module, target, resources=False)]
         except MirageError as error:
@@ -337,7 +338,7 @@ def schedule_record(schedule: Schedule) -> Record:
 def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Record:
     """A measurement; the first of a µGraph has its JSON under `graph`, the others its name under `mugraph`."""
     inner = blocks(variant.graph)
-    text = to_json(variant.graph)
+    text = to_json(polish(variant.graph, run.target).graph)
     mugraph = fingerprint(text)
     graph = {} if mugraph in run.listed else {"graph": loads(text)}
     run.listed.add(mugraph)
