@@ -1,7 +1,7 @@
 """What a user would run instead of a generated kernel: PyTorch eager, compiled, and its fused library calls.
 
-Each peer takes the program's inputs and gives its output. Those in `ready` have prepared copies of their inputs in the layout
-that the library likes, made outside of what is timed.
+Each peer takes the program's inputs and gives its output, or a tuple of outputs. Some prepare copies of their inputs in the
+layout that the library likes, outside of what is timed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -115,6 +115,47 @@ def _ntrans_library(h: Any, x: Any, alpha: Any) -> Any:
     return norm(torch.lerp(x, norm(h, (h.shape[-1],), eps=0.0), alpha), (x.shape[-1],), eps=0.0)
 
 
+def _mlp_block(r: Any, g: Any, gate: Any, up: Any, down: Any) -> Any:
+    import torch
+
+    h = _norm(r) * g
+    return r + (torch.nn.functional.silu(h @ gate) * (h @ up)) @ down
+
+
+def _mlp_block_library(r: Any, g: Any, gate: Any, up: Any, down: Any) -> Any:
+    import torch
+
+    h = torch.nn.functional.rms_norm(r, (r.shape[-1],), g, eps=0.0)
+    return torch.addmm(r, torch.nn.functional.silu(h @ gate) * (h @ up), down)
+
+
+def _decoder_layer(x: Any, g1: Any, wq: Any, wk: Any, wv: Any, k: Any, v: Any, wo: Any, *mlp: Any) -> Any:
+    import torch
+
+    h = _norm(x) * g1
+    q = (h @ wq).view(-1, 8, 4, 128)
+    attended = torch.softmax(q @ k / 128**0.5, dim=-1) @ v
+    r = x + attended.reshape(x.shape) @ wo
+    return _mlp_block(r, *mlp), h @ wk, h @ wv
+
+
+def _decoder_layer_library(tensors: Sequence[Any]) -> Run:
+    """One product for QKV, FlashAttention of grouped heads, the residual within the product."""
+    import torch
+
+    functional = torch.nn.functional
+    x, g1, wq, wk, wv, k, v, wo, *mlp = tensors
+    packed, keys = torch.cat([wq, wk, wv], dim=1).contiguous(), k.transpose(-1, -2).contiguous()
+
+    def run() -> Any:
+        q, k_new, v_new = (functional.rms_norm(x, (4096,), g1, eps=0.0) @ packed).split((4096, 1024, 1024), dim=1)
+        attended = functional.scaled_dot_product_attention(q.reshape(-1, 8, 4, 128), keys, v)
+        r = torch.addmm(x, attended.reshape(x.shape), wo)
+        return _mlp_block_library(r, *mlp), k_new, v_new
+
+    return run
+
+
 def _sdpa(backend: str, normalized: bool = False) -> Callable[[Sequence[Any]], Run]:
     """Scaled-dot-product attention with one back end; K stands in rows of one key each, as every back end wants it."""
 
@@ -157,6 +198,8 @@ _EAGER: dict[str, Callable[..., Any]] = {
     "ntrans": _ntrans,
     "mha": _attention,
     "mqa": _attention,
+    "mlp_block": _mlp_block,
+    "decoder_layer": _decoder_layer,
 }
 _ATTENTION = {
     "SDPA FlashAttention": _sdpa("FLASH_ATTENTION"),
@@ -175,6 +218,8 @@ _LIBRARY: dict[str, dict[str, Callable[[Sequence[Any]], Run]]] = {
     "ntrans": {"F.rms_norm": _call(_ntrans_library)},
     "mha": _ATTENTION,
     "mqa": _ATTENTION,
+    "mlp_block": {"F.rms_norm + addmm": _call(_mlp_block_library)},
+    "decoder_layer": {"packed QKV + SDPA + addmm": _decoder_layer_library},
 }
 
 

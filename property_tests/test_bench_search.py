@@ -54,9 +54,11 @@ def test_the_table_stands_beside_the_published_one_and_says_how_ops_are_counted(
 
 @pytest.mark.parametrize("workload", STANDARD)
 def test_sizes_and_states_are_within_a_factor_of_three_of_the_prototype(workload: str) -> None:
+    forget_peak()
+    before = peak_bytes()
     row = guided(workload, load_rules("indexed"), SearchLimits(16))
     assert row.complete and row.one_kernel > 0
-    assert row.peak_bytes < 300 * 2**20
+    assert row.peak_bytes - before < 200 * 2**20  # of the 300 MiB with the process itself
     nodes, classes, visited = PROTOTYPE.get(workload, PROTOTYPE["gqa"])
     assert row.nodes <= 3 * nodes and row.classes <= 3 * classes and row.visited <= 3 * visited
 

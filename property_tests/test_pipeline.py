@@ -41,15 +41,30 @@ def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: s
 
 def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
     result = run(unfusable())
-    [only] = result.candidates
-    assert (only.fused, only.compile.ok) == (False, True)
+    library = result.candidates[-1]
+    assert (library.fused, library.compile.ok) == (False, True)
     assert any("concat" in note for note in result.report["notes"])
 
 
+def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:
+    result = run(unfusable())
+    best = result.candidates[0]
+    assert best.fused and best.compile.ok and best.verdict.verdict is Equality.EQUAL
+    kernels = [kernel["ops"] for kernel in result.report["cuts"]["kernels"][0]]
+    assert ["concat"] in kernels and ["matmul", "relu"] in kernels
+
+
+def test_a_program_of_more_ops_than_a_block_holds_is_cut_into_kernels_that_are_verified_one_by_one() -> None:
+    result = run(attention(keys=256), max_block_ops=4)
+    assert any("ops are more than the 4 of a block graph" in note for note in result.report["notes"])
+    assert all(kernel["verdict"] == "equal" for way in result.report["cuts"]["kernels"] for kernel in way)
+    assert result.report["best"]["kernels"] <= result.report["per_op"]["kernels"]
+
+
 def test_a_search_that_finds_nothing_says_why() -> None:
-    result = run(rms_linear(), max_block_ops=3)
+    result = run(rms_linear(), max_block_ops=1)
     assert not result.candidates[0].fused
-    assert any("raise --max-block-ops" in note for note in result.report["notes"])
+    assert "--max-block-ops" in result.report["explanation"]["change"]
 
 
 def test_the_same_seed_gives_the_same_result_to_the_byte() -> None:

@@ -1,0 +1,231 @@
+"""Cutting programs into kernels: ways compute the program, the cheapest is the cheapest, and some cuts are not offered."""
+
+from dataclasses import replace
+from itertools import count
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.cost import predict_us
+from mirage_eg.devices import device_for
+from mirage_eg.instantiate import Filters, blocks_of
+from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.kernels import KernelFinder, Task, compose, find_kernels
+from mirage_eg.partition import Partition, PartitionLimits, Piece, partition
+from mirage_eg.rulebook import load_rules
+from mirage_eg.search import SearchLimits
+from mirage_eg.segments import Segment, Segmenter, SegmentLimits, segment_program
+from mirage_eg.shifts import drop_shifts
+from mirage_eg.verify import Reference
+from mirage_eg.workloads import WORKLOADS
+from property_tests.engineer import six_kernels
+from property_tests.programs import attention, layer_norm_linear, rms_linear, two_outputs
+
+H100 = device_for("sm_90")
+SMALL = SegmentLimits(long_axis=32, tiny_axis=4)
+
+
+def block_of(batch: int = 2, width: int = 32, heads: int = 2, keys: int = 32, hidden: int = 48) -> Graph:
+    """A decoder layer in small, written with transposes and with softmax's maximum subtracted."""
+    program = new_kernel_graph()
+    x = program.new_input((batch, width), name="x")
+    wq, wo = (program.new_input((width, width), name=name) for name in ("Wq", "Wo"))
+    k = program.new_input((batch, keys, heads, width // heads), name="K")
+    v = program.new_input((batch, heads, keys, width // heads), name="V")
+    up, down = program.new_input((width, hidden), name="Wup"), program.new_input((hidden, width), name="Wdown")
+    q = program.reshape(program.matmul(program.layer_norm(x, width), wq), (batch, heads, 1, width // heads))
+    scores = program.matmul(q, program.transpose(k, (0, 2, 3, 1)))
+    weights = program.exp(program.sub(scores, program.max(scores, 3)))
+    attended = program.matmul(program.div(weights, program.sum(weights, 3)), v)
+    r = program.add(x, program.matmul(program.reshape(attended, (batch, width)), wo))
+    program.mark_output(program.add(r, program.matmul(program.gelu(program.matmul(r, up)), down)))
+    return program.graph()
+
+
+def joined() -> Graph:
+    """A barrier with work on both sides."""
+    program = new_kernel_graph()
+    a, b = (program.new_input((16, 32), name=name) for name in "ab")
+    w = program.new_input((64, 32), name="W")
+    both = program.concat([program.exp(program.square(a)), program.mul(program.silu(b), b)], 1)
+    program.mark_output(program.matmul(program.rms_norm(both, 64), w))
+    return program.graph()
+
+
+def gram() -> Graph:
+    """X Xᵀ and a norm of its rows: one axis in two dims."""
+    program = new_kernel_graph()
+    x = program.new_input((32, 64), name="X")
+    program.mark_output(program.rms_norm(program.matmul(x, program.transpose(x, (1, 0))), 32))
+    return program.graph()
+
+
+def cut(program: Graph, limits: SegmentLimits | None = None, **more: float) -> tuple[Graph, Partition, KernelFinder]:
+    primitive = drop_shifts(expand(program))
+    task = Task(load_rules("indexed"), "sm_90", SearchLimits(max_states=2_000), Filters(), seed=0, plans=2)
+    finder = KernelFinder(primitive, H100, lambda programs: list(find_kernels(task, programs)))
+    chosen = PartitionLimits(limits or SegmentLimits(), **more)  # type: ignore[arg-type]
+    return primitive, partition(primitive, finder.find, finder.floor, chosen), finder
+
+
+PROGRAMS = {
+    "decoder": (block_of, SMALL),
+    "rms_linear": (rms_linear, None),
+    "layer_norm_linear": (layer_norm_linear, SegmentLimits(max_ops=4)),
+    "attention": (attention, SegmentLimits(max_ops=5)),
+    "two_outputs": (two_outputs, SegmentLimits(max_ops=3)),
+    "joined": (joined, None),
+    "gram": (gram, None),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_way_computes_the_program(name: str) -> None:
+    build, limits = PROGRAMS[name]
+    program = build()
+    primitive, found, _ = cut(program, limits)
+    assert found.ways
+    reference = Reference(program)
+    for way in found.ways:
+        graph = compose(primitive, way.pieces)
+        assert reference.check(graph).equal
+        assert way.us == pytest.approx(predict_us(graph, H100))
+        for piece in way.pieces:
+            apart = piece.inputs != piece.segment.inputs
+            assert Reference(segment_program(primitive, piece.segment, apart)).check(piece.graph).equal
+
+
+def test_a_piece_with_two_of_its_inputs_swapped_is_rejected() -> None:
+    program = new_kernel_graph()
+    x, gate, up = (program.new_input(shape, name=name) for shape, name in (((16, 32), "x"), ((32, 48), "W1"), ((32, 48), "W2")))
+    program.mark_output(program.mul(program.silu(program.matmul(x, gate)), program.matmul(x, up)))
+    primitive, found, _ = cut(program.graph())
+    [piece] = found.ways[0].pieces
+    swapped = replace(piece, inputs=(piece.inputs[0], piece.inputs[2], piece.inputs[1]))
+    assert Reference(program.graph()).check(compose(primitive, [piece])).equal
+    assert not Reference(program.graph()).check(compose(primitive, [swapped])).equal
+
+
+def test_a_barrier_is_a_kernel_of_its_own_and_both_its_sides_are_fused() -> None:
+    primitive, found, _ = cut(joined())
+    fused = [{primitive.nodes[i].op for i in piece.segment.nodes} for piece in found.ways[0].pieces if piece.fused]
+    assert any("exp" in ops for ops in fused)
+    assert any("matmul" in ops for ops in fused)
+    assert not any("concat" in ops for ops in fused)
+
+
+def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
+    _, found, _ = cut(gram())
+    assert any(piece.fused and "matmul" in str(piece.graph) for piece in found.ways[0].pieces)
+
+
+def test_no_kernel_takes_less_than_its_floor() -> None:
+    for build, limits in PROGRAMS.values():
+        primitive, found, finder = cut(build(), limits)
+        for way in found.ways:
+            for piece in way.pieces:
+                assert piece.us >= finder.floor(piece.segment) - 1e-9, [primitive.nodes[i].op for i in piece.segment.nodes]
+            assert way.us >= found.bound_us - 1e-9
+
+
+def test_an_unnormalised_exponential_leaves_no_kernel() -> None:
+    primitive = drop_shifts(expand(block_of()))
+    segmenter = Segmenter(primitive, SegmentLimits(max_ops=3))
+    exponentials = [values[0] for item, values in primitive.numbered() if item.op == "exp"]
+    assert set(exponentials) <= segmenter.unsafe
+    for needed in _states(segmenter):
+        for segment, _ in segmenter.choices(needed) if needed else ():
+            assert segmenter.unsafe.isdisjoint(segment.inputs)
+            assert segmenter.unsafe.isdisjoint(segment.outputs)
+
+
+def _states(segmenter: Segmenter) -> list[frozenset[int]]:
+    found = {segmenter.start: None}
+    for needed in (frontier := [segmenter.start]):
+        for _, left in segmenter.choices(needed) if needed else ():
+            if left not in found:
+                found[left] = None
+                frontier.append(left)
+    return list(found)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Graph:
+    """Random programs of elementwise ops, sums and products with shared values."""
+    program = KernelGraph()
+    values = [program.new_input((4, 4)) for _ in range(2)]
+    for _ in range(draw(st.integers(2, 5))):
+        x, y = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        match draw(st.sampled_from(["square", "mul", "matmul", "sum"])):
+            case "square":
+                values.append(program.square(x))
+            case "mul":
+                values.append(program.mul(x, y))
+            case "matmul" if x.shape == y.shape == (4, 4):
+                values.append(program.matmul(x, y))
+            case _ if x.shape[1] > 1:
+                values.append(program.sum(x, 1))
+            case _:
+                values.append(program.add(x, x))
+    for value in values[-2:]:
+        program.mark_output(value)
+    return program.graph()
+
+
+@given(chains(), st.randoms(use_true_random=False))
+def test_the_cheapest_way_is_found_without_searching_every_segment(program: Graph, random) -> None:  # type: ignore[no-untyped-def]
+    floors: dict[Segment, float] = {}
+    costs: dict[Segment, float] = {}
+
+    def floor(segment: Segment) -> float:
+        return floors.setdefault(segment, random.choice([0.0, 1.0, 2.0, 3.0]))
+
+    def find(segments):  # type: ignore[no-untyped-def]
+        for segment in segments:
+            costs.setdefault(segment, floor(segment) + random.choice([0.0, 0.5, 2.0]))
+        return [Piece(s, s.inputs, program, costs[s], 1, True, True) for s in segments]
+
+    numbers = count()
+    progress: list[int] = []
+
+    def watch(searched: int, best: float) -> bool:
+        progress.append(next(numbers))
+        return True
+
+    limits = PartitionLimits(SegmentLimits(max_ops=3), patience=10**6, close=1.0)
+    found = partition(program, find, floor, limits, watch)
+    segmenter = Segmenter(program, SegmentLimits(max_ops=3))
+    known: dict[frozenset[int], float] = {}
+
+    def cheapest(needed: frozenset[int]) -> float:
+        if needed not in known:
+            known[needed] = (
+                0.0
+                if not needed
+                else min((find([segment])[0].us + cheapest(left) for segment, left in segmenter.choices(needed)), default=inf)
+            )
+        return known[needed]
+
+    assert found.complete
+    assert found.ways[0].us == pytest.approx(cheapest(segmenter.start), abs=0.1)  # ties cost a thousandth a kernel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 8, 16])
+def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: int) -> None:
+    hand = six_kernels(batch)
+    primitive, found, _ = cut(WORKLOADS["decoder_layer"](batch), patience=4)
+    best = min((way for way in found.ways if way.kernels <= 6), key=lambda way: way.us)
+    assert len(blocks_of(hand)) == 6
+    assert best.us <= predict_us(hand, H100)
+    assert predict_us(compose(primitive, best.pieces), H100) < predict_us(primitive, H100)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
+    program = WORKLOADS["decoder_layer"](batch)
+    assert Reference(program, draws=1).check(six_kernels(batch)).equal
