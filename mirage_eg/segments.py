@@ -234,6 +234,17 @@ class Segmenter:
         ops = sum(counts(self.items[position]) for position in nodes)
         return ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1 and not self._contracts_again(nodes)
 
+    def why_not_one(self) -> str | None:
+        """Why the whole program is no segment, if it is none."""
+        nodes = frozenset(position for position, item in enumerate(self.items) if item.op not in ("input", "output"))
+        if (ops := sum(counts(self.items[position]) for position in nodes)) > self.limits.max_ops:
+            return f"{ops} ops are more than the {self.limits.max_ops} of a block graph"
+        if len(self._long_reductions(nodes)) > 1:
+            return f"it reduces over several axes of more than {self.limits.long_axis}, and a block graph walks one"
+        if self._contracts_again(nodes):
+            return "it reduces over what a product with a long reduction makes, which each block would compute again"
+        return None
+
     def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:
         """The long products of axes over which a segment reduces."""
         reduced = {self.reduced[position] for position in nodes if position in self.reduced}

@@ -27,7 +27,7 @@ from mirage_eg.prove import Prover
 from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, search, split_choices
-from mirage_eg.segments import counts
+from mirage_eg.segments import Segmenter, SegmentLimits
 from mirage_eg.trace import Tracer, class_names
 from mirage_eg.tune import Tuned
 from mirage_eg.verdict import FloatCheck, Verdict
@@ -54,8 +54,8 @@ def search_structures(
         axes = infer_axes(primitive)
         if len(primitive.outputs) > options.max_outputs:
             raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
-        if (ops := sum(map(counts, primitive.nodes))) > options.max_block_ops:
-            raise UnsupportedError(f"{ops} ops are more than the {options.max_block_ops} of a block graph")
+        if (reason := Segmenter(primitive, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:
+            raise UnsupportedError(reason)
     except UnsupportedError as error:
         notes.append(f"not searched as one kernel: {error}")
         return str(error), SearchResult((), (), (), 0.0)
