@@ -8,6 +8,7 @@ from pathlib import Path
 from mirage_eg.backends.warps import with_warps
 from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
+from mirage_eg.cleanup import clean_up, cleanup_record
 from mirage_eg.cost import predict, predict_us
 from mirage_eg.cuts import cut_program, cuts_report, verify_pieces
 from mirage_eg.devices import Device, device_for
@@ -96,9 +97,11 @@ def _optimize(
     on_gpu = uses_gpu(options)
     device = device_for(options.target)
     notes: list[str] = []
+    with watch.stage("cleanup"):
+        cleaned = clean_up(expand(program))
     with watch.stage("search"):
-        primitive = drop_shifts(expand(program))
-        if primitive != expand(program):
+        primitive = drop_shifts(cleaned.after)
+        if primitive != cleaned.after:
             notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
         axes, found = search_structures(primitive, rulebook, options, watch, work, notes, tracer)
     with watch.stage("structures"):
@@ -128,7 +131,7 @@ def _optimize(
         before = {id(entry): given for entry, given in zip(finalists, chosen, strict=True)}
     if isinstance(axes, Axes) and not ranked:
         notes.append(why_nothing(found, structures))
-    library = Ranked(expand(program), predict_us(primitive, device), proved=True, fused=False)
+    library = Ranked(expand(program), predict_us(expand(program), device), proved=True, fused=False)
     with watch.stage("verify"):
         verified, rejected = verify_finalists(program, [*finalists, library], rulebook, options, watch, work)
         right = {before[id(entry)].graph for entry, _, _ in verified if id(entry) in before}
@@ -156,6 +159,7 @@ def _optimize(
     decided = {
         with_warps(polish(graph, options.target).graph, 1): graph for graph in (library.graph, *(e.graph for e in chosen))
     }
+    report["cleanup"] = cleanup_record(cleaned)
     report["optimizer"] = polish_record(polish(decided[with_warps(candidates[0].graph, 1)], options.target))
     report["memory"] = memory_record(candidates[0].graph, program)
     report["explanation"] = explanation

@@ -1,0 +1,1 @@
+"""Laws of the clean-up before the search."""
