@@ -4,6 +4,7 @@ Everything is read off the frozen table; nothing here is needed by the search.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -24,6 +25,11 @@ class EGraphView:
     oracle: Oracle
     marked: frozenset[int] = frozenset()
     boxes: int = 40
+    names: tuple[str, ...] = ()  # of the program's inputs, where the drawing is to have them
+
+    def named(self, names: Sequence[str]) -> "EGraphView":
+        """The view with these names of the program's inputs in the place of x0, x1 …"""
+        return replace(self, names=tuple(names))
 
     def mark(self, expression: Expression, term: int | None = None) -> "EGraphView":
         """The view with the classes of a candidate's terms highlighted: all of them, or one."""
@@ -99,7 +105,7 @@ class EGraphView:
         x = y = row_height = width = 0.0
         for place, (class_, keys) in enumerate(list(classes.items())[: self.boxes]):
             root = class_ in self.oracle.outputs
-            lines = [f"class {class_}{' (root)' if root else ''}", *(show_node(self.oracle, key) for key in keys)]
+            lines = [f"class {class_}{' (root)' if root else ''}", *(show_node(self.oracle, key, self.names) for key in keys)]
             frame = _size(lines)
             if place and place % _PER_ROW == 0:
                 x, y, row_height = 0.0, y + row_height + _GAP, 0.0
@@ -123,9 +129,11 @@ def _label(oracle: Oracle, key: Key) -> str:
     return " ".join([str(name), *constants])
 
 
-def show_node(oracle: Oracle, key: Key) -> str:
-    """An e-node as text: children are class numbers."""
+def show_node(oracle: Oracle, key: Key, names: Sequence[str] = ()) -> str:
+    """An e-node as text: children are class numbers, inputs are called by `names` where there are any."""
     name, *arguments = key
+    if name == "Var" and (variables := {f"x{place}": named for place, named in enumerate(names)}):
+        return f"input {variables[str(arguments[0])]}"
     sorts = oracle.sorts[str(name)]
     return " ".join([str(name), *(f"#{it}" if sort == "E" else str(it) for it, sort in zip(arguments, sorts, strict=True))])
 

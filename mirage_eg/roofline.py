@@ -88,15 +88,25 @@ def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) 
     parts.append(svg.line(slope, "floor", width=2))
     at, _ = place(ridge, rate)
     parts.append(svg.write(at - 10, slope[1][1] - 8, f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s", anchor="end"))
-    taken: list[tuple[float, float, float]] = []
-    for point, x, y in sorted(zip(shown, xs, ys, strict=True), key=lambda entry: entry[2]):
-        dot_x, dot_y = place(x, y)
-        dot = f'<circle cx="{dot_x:.1f}" cy="{dot_y:.1f}" r="5" class="mg-bar" fill="{svg.PALETTE["bar"][0]}"/>'
-        width = len(point.label) * svg.LETTER
-        left = dot_x + 10 if dot_x + 10 + width < _WIDTH - 8 else dot_x - 10 - width
-        base = dot_y + 16
-        while any(left < right and start < left + width and abs(base - other) < 15 for start, right, other in taken):
-            base += 15
-        taken.append((left, left + width, base))
-        parts += [dot, svg.write(left, base, point.label)]
+    dots = [place(x, y) for x, y in zip(xs, ys, strict=True)]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
+    for point, (x, y) in zip(shown, dots, strict=True):
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="mg-bar" fill="{svg.PALETTE["bar"][0]}"/>')
+        frame = _free(x, y, len(point.label) * svg.LETTER, taken)
+        taken.append(frame)
+        parts.append(svg.write(frame[0], frame[3] - 3, point.label))
     return svg.picture(_WIDTH, _HEIGHT, "".join(parts), title)
+
+
+_Frame = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def _free(x: float, y: float, width: float, taken: Sequence[_Frame]) -> _Frame:
+    """Where the label of a dot hits the least of what is there: to its right, left, below or above, near before far."""
+    places: list[_Frame] = []
+    for away in (0.0, 16.0, 32.0):
+        for left, top in ((x + 10, y - 8 + away), (x - 10 - width, y - 8 + away), (x - width / 2, y + 8 + away)):
+            places.append((left, top, left + width, top + 15))
+        places.append((x - width / 2, y - 24 - away, x + width / 2, y - 9 - away))
+    inside = [it for it in places if it[0] > 4 and it[2] < _WIDTH - 4] or places
+    return min(inside, key=lambda it: sum(a < it[2] and it[0] < c and b < it[3] and it[1] < d for a, b, c, d in taken))

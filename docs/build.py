@@ -1,0 +1,237 @@
+"""Write what the pages show of the code and of measurements: `python docs/build.py`; a test holds it to what is committed.
+
+command_line.md comes from the command line itself, results.md and its plots from measurements/*.jsonl, the figures from the
+objects that they show. `figures/rmsnorm.json` and `rmsnorm_report.json` are of `mirage-eg optimize rmsnorm --top 6`.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from mirage_eg import svg
+from mirage_eg.bars import Bar, bars
+from mirage_eg.bench_gpu import Summary, geometric_mean, newest, summarize
+from mirage_eg.cli import app
+from mirage_eg.devices import device_for
+from mirage_eg.draw import to_svg
+from mirage_eg.expression import express, splits
+from mirage_eg.funnel import funnel
+from mirage_eg.ir import serialize
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.expand import expand
+from mirage_eg.layout import place
+from mirage_eg.oracle import build_oracle
+from mirage_eg.roofline import Point, roofline, whole
+from mirage_eg.rulebook import load_rules
+from mirage_eg.workloads import WORKLOADS
+
+DOCS = Path(__file__).parent
+ROWS = DOCS / "measurements" / "gpu_h100.jsonl"
+GENERATED = "<!-- Written by docs/build.py: change it there. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Every generated file with its text."""
+    return {
+        "command_line.md": command_line(),
+        "results.md": results(),
+        "figures/results_bars.svg": result_bars(),
+        "figures/results_roofline.svg": result_roofline(),
+        "figures/mugraph.svg": to_svg(serialize.load(DOCS / "figures" / "rmsnorm.json")),
+        "figures/oracle.svg": funnel(json.loads((DOCS / "figures" / "rmsnorm_report.json").read_text(encoding="utf-8"))),
+        "figures/expression.svg": expression_figure(),
+        "figures/verification.svg": verification_figure(),
+    }
+
+
+def command_line() -> str:
+    """Every command with its arguments and options, as `--help` has them."""
+    parts = [GENERATED, "# The command line\n", CODES]
+    for path, command in commands(typer.main.get_command(app), ("mirage-eg",)):
+        words = [" ".join(path), *(f"`{_metavar(it)}`" for it in command.params if it.param_type_name == "argument")]
+        parts.append(f"## {words[0]}\n\n{_prose(command.help)}\n")
+        arguments = [it for it in command.params if it.param_type_name == "argument"]
+        rows = [f"| `{_metavar(it)}` | {_cell(it.help)} | |" for it in arguments]
+        for it in command.params:
+            if it.param_type_name == "option":
+                shown = ", ".join(f"`{name}`" for name in it.opts)
+                value = "" if it.is_flag else f" `{_metavar(it)}`"
+                default = "" if it.default is None or it.is_flag else f"`{it.default}`"
+                rows.append(f"| {shown}{value} | {_cell(it.help)} | {default} |")
+        if rows:
+            parts.append("| argument or option | what it is | default |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+CODES = """Results go to stdout, progress to stderr and only if that is a terminal. Bad input is one line on stderr.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done; for `verify`: equal; for `rules check`: sound |
+| 1 | `verify`: not equal or undecided; `rules check`: refuted, or a lint that is an error |
+| 2 | bad input: what was got, what was wanted, where |
+| 130, 143 | stopped by Ctrl-C or SIGTERM; `optimize --resume` goes on |
+"""
+
+
+def commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The commands of a group, groups within it included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or ("N" if isinstance(parameter.default, int) else "VALUE"))
+
+
+def _prose(text: str | None) -> str:
+    return "\n\n".join(" ".join(piece.split()) for piece in (text or "").split("\n\n"))
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def results() -> str:
+    """The page of results: every figure from the lines of measurements/."""
+    rows = list(summarize(ROWS))
+    line = next(iter(newest(ROWS).values()))
+    versions = ", ".join(f"{name} {version}" for name, version in line["versions"].items())
+    return f"""{GENERATED}
+# Results
+
+## Kernels
+
+One {line["device"]} (driver {line["driver"][0]}; {versions}), float16.
+Microseconds, the median of CUDA-graph replays (warm), and with the L2 cache flushed before each run (cold). The best peer
+is the fastest of eager PyTorch, torch.compile (default, max-autotune where it was run) and the fused library calls.
+Ratios above 1: ours is faster. The floor: each input read and output written once, or all products, at measured rates.
+[Kernels](kernels.md) says how it is measured and where it falls short.
+
+![ours and the best peer](figures/results_bars.svg)
+
+| workload | batch | ours warm / cold | best peer warm / cold | which | ratio warm / cold | floor |
+| --- | --- | --- | --- | --- | --- | --- |
+{chr(10).join(map(_result, rows))}
+
+Geometric mean of the ratios: {_mean(rows, "warm_ratio")} warm, {_mean(rows, "cold_ratio")} cold.
+
+![roofline](figures/results_roofline.svg)
+
+## Search
+
+[The search](search.md#how-the-time-grows) has the table of its times, from `measurements/search.jsonl`.
+
+## Verification
+
+{_verification()}
+"""
+
+
+def _result(row: Summary) -> str:
+    peer = "–" if row.peer is None else f"{row.peer_warm_us:.1f} / {row.peer_cold_us:.1f}"
+    ratio = "–" if row.warm_ratio is None else f"{row.warm_ratio:.2f} / {row.cold_ratio:.2f}"
+    ours = f"{row.warm_us:.1f} / {row.cold_us:.1f}"
+    return f"| {row.workload} | {row.batch} | {ours} | {peer} | {row.peer or '–'} | {ratio} | {row.floor_us:.1f} |"
+
+
+def _mean(rows: list[Summary], key: str) -> str:
+    known = [getattr(row, key) for row in rows if getattr(row, key) is not None]
+    return f"{geometric_mean(known):.2f}"
+
+
+def _verification() -> str:
+    path = DOCS / "measurements" / "verify_h100.jsonl"
+    lines = [json.loads(it) for it in path.read_text(encoding="utf-8").splitlines()]
+    said = f"One {lines[0]['device']} ({lines[0]['versions']}). Verdicts on small instances; seconds at real size by stage."
+    head = ("workload", "batch", "small verdicts a second", "draw s", "field s", "float s", "proof s", "proved")
+    rows = [
+        (
+            it["workload"],
+            it["batch"],
+            f"{it['small_per_second']:.0f}",
+            *(f"{it[stage + '_seconds']:.3f}" for stage in ("draw", "field", "float", "prove")),
+            "yes" if it["proved"] else "no",
+        )
+        for it in lines
+    ]
+    table = "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows))
+    return f"{said}\n\n{table}"
+
+
+def result_bars() -> str:
+    """Ours and the best peer, warm, one under the other."""
+    shown: list[Bar] = []
+    for row in summarize(ROWS):
+        shown.append(Bar(f"{row.workload} b{row.batch}", row.warm_us))
+        if row.peer_warm_us is not None:
+            shown.append(Bar("best peer", row.peer_warm_us, other=True))
+    return bars(shown, [], "µs, warm: ours and the best peer")
+
+
+def result_roofline() -> str:
+    """Every row that has products, as one point by its measured time."""
+    lines = newest(ROWS)
+    points: list[Point] = [
+        whole(WORKLOADS[name](batch), f"{name} b{batch}", lines[name, batch]["ours"]["warm_us"])
+        for name, batch in sorted(lines)
+        if batch in (1, 16) and name != "ntrans"
+    ]
+    device = device_for("sm_90")
+    return roofline(points, device.memory_bandwidth, device.matrix_rate, "whole programs as measured, under the roof of H100")
+
+
+def expression_figure() -> str:
+    """The saturated e-graph of a product that is divided by a column."""
+    program = new_kernel_graph()
+    x, w, n = (program.new_input(shape, name=name) for name, shape in (("X", (16, 64)), ("W", (64, 32)), ("n", (16, 1))))
+    program.mark_output(program.div(program.matmul(x, w), n), "O")
+    primitive = expand(program.graph())
+    axes = infer_axes(primitive)
+    oracle = build_oracle(load_rules("indexed"), express(primitive, axes, splits(axes)[0], "indexed"))
+    return oracle.egraph.named(primitive.input_names)._repr_svg_()
+
+
+_CHECKS = (  # boxes from top to bottom: lines of text, colour, layer, and which boxes they come from
+    (["program"], "boundary", 0, ()),
+    (["µGraph"], "boundary", 0, ()),
+    (["random residues", "a triple modulo p, q, r", "for every input element"], "loop", 1, (0, 1)),
+    (["float64 and the", "roundings of kernels,", "random numbers"], "epilogue", 1, (0, 1)),
+    (["both as terms of", "one e-graph,", "saturated with the laws"], "prologue", 1, (0, 1)),
+    (["equal, not equal or undecided", "with draws and bound"], "frame", 2, (2, 3)),
+    (["proved", "with the laws that suffice"], "frame", 2, (4,)),
+)
+
+
+def verification_figure() -> str:
+    """The two kinds of evidence."""
+    sizes = [svg.text_size(words) for words, _, _, _ in _CHECKS]
+    lines = [(source, target) for target, (_, _, _, sources) in enumerate(_CHECKS) for source in sources]
+    placed = place(sizes, lines, [layer for _, _, layer, _ in _CHECKS])
+    parts = []
+    for source, target in lines:
+        (x, y), (to_x, to_y) = placed.corners[source], placed.corners[target]
+        ends = [(x + sizes[source][0] / 2, y + sizes[source][1]), (to_x + sizes[target][0] / 2, to_y)]
+        parts.append(svg.line([(at + 16, down + 16) for at, down in ends], width=1.5))
+    for (words, colour, _, _), (x, y), (width, height) in zip(_CHECKS, placed.corners, sizes, strict=True):
+        parts.append(svg.rectangle(x + 16, y + 16, width, height, colour) + svg.lines_of(x + 16 + svg.PAD, y + 16, words))
+    return svg.picture(placed.size[0] + 32, placed.size[1] + 32, "".join(parts), "how results are verified", card=True)
+
+
+def main() -> None:
+    """Write all generated files."""
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        print(name, len(text), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

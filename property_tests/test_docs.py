@@ -1,0 +1,237 @@
+"""docs/ and README: pages build without a warning, what they show is current, every command of theirs is run or marked."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+from mirage_eg import devices, pipeline
+from mirage_eg.backends import compile as compiling
+from mirage_eg.backends.compile import Target
+from mirage_eg.cli import app
+from mirage_eg.devices import DEVICES, Device
+from mirage_eg.options import Options
+from property_tests.programs import rms_linear
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "rules" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
+GPU = "needs a GPU"
+
+# Commands that other tests run, or that run where they are said to.
+ELSEWHERE = {
+    "README.md": {
+        "mirage-eg optimize rmsnorm": ".ci/run",
+        ".venv/bin/pytest": ".ci/run",
+        "property_tests/published/rmsnorm.py rmsnorm_bs1.json": "property_tests/test_published.py",
+    },
+    "docs/getting_started.md": {".venv/bin/pip install -q .": ".ci/run"},
+    "docs/rules.md": {
+        "mirage-eg rules": "property_tests/test_rules_docs.py",
+        "mirage-eg optimize": "property_tests/test_rules_docs.py",
+    },
+}
+HERE = ("README.md", "rules/README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md")
+GIVEN = {  # files that a page speaks of and does not show
+    "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
+    '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
+    "    graph.mark_output(graph.relu(graph.matmul(x, w)))\n    return graph\n",
+}
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def commands(name: str) -> Iterator[str]:
+    """The command lines of a page, in sh blocks and indented; `needs a GPU` marks its line, or on the first line the block."""
+    text = read(name)
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        yield from _marked(block.splitlines())
+    bare = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for block in re.findall(r"(?:^    \S.*\n)+", bare, re.MULTILINE):
+        lines = [line.strip() for line in block.splitlines()]
+        if any(re.match(r"(mirage-eg|python|pip|#)", line) for line in lines):
+            yield from _marked(lines)
+
+
+def _marked(lines: list[str]) -> Iterator[str]:
+    whole = bool(lines) and lines[0].startswith("#") and GPU in lines[0]
+    yield from (f"{line}  # {GPU}" if whole else line for line in lines if line and not line.startswith("#"))
+
+
+def disposed(name: str, command: str) -> str:
+    """`gpu`, `here`, or the file that runs the command."""
+    if GPU in command:
+        return "gpu"
+    for part, place in ELSEWHERE.get(name, {}).items():
+        if part in command:
+            return place
+    return "here" if name in HERE else "nowhere"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(name: str) -> None:
+    for command in commands(name):
+        place = disposed(name, command)
+        assert place in ("gpu", "here") or (ROOT / place).exists(), f"{name}: nothing runs {command!r}"
+
+
+def test_a_page_with_commands_is_not_overlooked() -> None:
+    assert len(list(commands("docs/getting_started.md"))) == 7
+    assert len(list(commands("docs/rules.md"))) == 7
+    assert all(disposed("docs/kernels.md", command) == "gpu" for command in commands("docs/kernels.md"))
+    assert disposed("docs/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_commands_of_a_page_end_well_in_its_order(name: str, tmp_path: Path) -> None:
+    text = read(name)
+    shown = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", text, re.DOTALL)
+    for file, content in [*GIVEN.items(), *shown, *(_rule_files(text) if name == "rules/README.md" else [])]:
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    lines = [command for command in commands(name) if disposed(name, command) == "here"]
+    assert lines
+    for command in lines:
+        # As installed: `mirage-eg` is this interpreter's.
+        script = f'set -euo pipefail; mirage-eg() {{ {shlex.quote(sys.executable)} -m mirage_eg "$@"; }}; {command}'
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=dict(os.environ)
+        )
+        assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def _rule_files(text: str) -> list[tuple[str, str]]:
+    sources = [
+        source for language, source in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL) if language in ("egg", "python")
+    ]
+    return list(zip(("my_axioms.egg", "softplus.py", "softplus.egg"), sources, strict=True))
+
+
+@cache
+def known_options() -> dict[tuple[str, ...], set[str]]:
+    """The options of every command."""
+    return {path: {option for it in command.params for option in it.opts} for path, command in build().commands(_group(), ())}
+
+
+def _group() -> Any:
+    return typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_that_a_page_names_in_passing_exists_with_its_options(name: str) -> None:
+    for words in re.findall(r"`mirage-eg ([^`]+)`", read(name)):
+        parts = words.split()
+        path = next((tuple(parts[:length]) for length in (2, 1) if tuple(parts[:length]) in known_options()), None)
+        assert path is not None or parts[0] in ("rules", "bench", "--help"), f"{name}: mirage-eg {words}"
+        given = {part for part in parts if part.startswith("--")} - {"--help"}
+        assert path is None or given <= known_options()[path], f"{name}: mirage-eg {words}"
+
+
+def build() -> ModuleType:
+    """docs/build.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_generated_is_what_is_committed() -> None:
+    for name, text in build().pages().items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: python docs/build.py"
+
+
+def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
+    page = read("docs/command_line.md")
+    for path, options in known_options().items():
+        section = page[page.index(f"## mirage-eg {' '.join(path)}\n") :].split("\n## ")[0]
+        assert all(f"`{option}`" in section for option in options - {"--help"} if option.startswith("--"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built with warnings as errors."""
+    pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_pages_build_with_warnings_as_errors_and_load_nothing_from_elsewhere(site: Path) -> None:
+    built = sorted(site.rglob("*.html"))
+    assert len(built) >= 18
+    loads = r"<(script|img|iframe|source)[^>]*\ssrc=\"?(https?:|//)"
+    links = r"<link[^>]*rel=\"?(stylesheet|preconnect|preload)\"?[^>]*href=\"?(https?:|//)"
+    for page in built:
+        assert not re.search(f"{loads}|{links}", page.read_text(encoding="utf-8")), page
+    assert "superoptimize" in (site / "reference.html").read_text(encoding="utf-8")
+
+
+def test_a_broken_link_does_not_build(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[gone](gone.md)\n", encoding="utf-8")
+    config = re.sub(r"(?s)nav:.*", "", read("mkdocs.yml")).replace("paths: [.]", f"paths: [{ROOT}]")
+    (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict"], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode != 0 and "gone.md" in done.stdout + done.stderr
+
+
+def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read("docs/adding_a_device.md")
+    [record] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [line] = re.findall(r'`("sm_89": Target\(.*?\))`', page)
+    device = eval(record, {"Device": Device})
+    monkeypatch.setattr(devices, "DEVICES", DEVICES | {device.name: device})
+    for target, value in eval("{" + line + "}", {"Target": Target}).items():
+        monkeypatch.setitem(compiling.TARGETS, target, value)
+    result = pipeline.optimize("p", rms_linear(), Options(target=device.target, device="cpu", jobs=1, top=1, cache=False))
+    assert result.report["target"] == "sm_89" and result.candidates[0].compile.ok
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimize", "lora", "--target", "sm_70"],
+        ["optimize", "lora", "--device", "cuda"],
+    ],
+)
+def test_the_errors_of_the_faq_are_those_that_a_person_meets(words: list[str], tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "mirage_eg", *words], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    quoted = [part.strip(" …") for text in re.findall(r"\*\*`(.*?)`", read("docs/faq.md")) for part in text.split("mirage-eg:")]
+    if "cuda" in words and done.returncode == 0:
+        pytest.skip("there is a GPU here")
+    assert done.returncode == 2
+    assert any(part and part in done.stderr for part in quoted), done.stderr
+
+
+QUOTED: dict[str, Callable[[], str]] = {
+    "no loaded theory declares": lambda: (
+        read("mirage_eg/oracle.py") + read("mirage_eg/expression.py") + read("mirage_eg/rulebook.py")
+    ),
+    "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").glob("*.py")),
+    "no fused kernel was found": lambda: read("mirage_eg/report.py"),
+    "is of another run": lambda: read("mirage_eg/checkpoint.py"),
+    "this µGraph has library kernels": lambda: read("backends/runtime_calls.py"),
+}
+
+
+@pytest.mark.parametrize("words", QUOTED)
+def test_the_other_messages_of_the_faq_are_in_the_code(words: str) -> None:
+    assert words in read("docs/faq.md") and words in QUOTED[words]()
