@@ -31,7 +31,7 @@ from mirage_eg.ir.shapes import Shape, text
 _TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
 _LARGEST_GRID = 2**31 - 1
 # What the file itself names or calls.
-_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS")
+_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "reference", "main", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "getattr")  # of `run`
 

@@ -5,6 +5,7 @@ from math import prod
 
 from mirage_eg.backends.emit_ops import torch_call
 from mirage_eg.backends.emit_tiles import names_used
+from mirage_eg.backends.scales import input_scales, large_magnitude
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -45,16 +46,22 @@ def write_reference(program: Graph, inputs: Sequence[str]) -> str:
 def write_main(program: Graph, outputs: Sequence[str]) -> str:
     """The part that runs when the file is run."""
     tolerances = tuple(_TOLERANCE[type_.dtype] for type_ in program.output_types)
-    return f'''def main():
+    scales = input_scales(program)
+    return f'''# Normal inputs times these keep the program within the range of its types, also MAGNITUDES times larger.
+SCALES = {scales}
+MAGNITUDES = {(1.0, large_magnitude(program, scales))}
+
+
+def main():
     """Check `run` against `reference` on random inputs and print the error and the time."""
     import torch
     from triton.testing import do_bench
 
     torch.manual_seed(0)
     tensors = []
-    for shape, dtype, strides in INPUTS.values():
+    for scale, (shape, dtype, strides) in zip(SCALES, INPUTS.values()):
         tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
-        tensors.append(tensor.copy_(torch.randn(shape, device="cuda")))
+        tensors.append(tensor.copy_(scale * torch.randn(shape, device="cuda")))
     results = run(*tensors)
     results = results if isinstance(results, tuple) else (results,)
     for name, got, wanted, tolerance in zip({tuple(outputs)}, results, reference(*tensors), {tolerances}):

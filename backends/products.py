@@ -4,11 +4,13 @@ A weight of float32 is widened piece by piece, in a piece of memory that stays i
 cost several times the product itself, which for few rows is as fast as the weight can be read. Part of the trusted core.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.threads import do_all, threads
 from mirage_eg.ir.shapes import broadcast
 
 PIECE_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
@@ -16,12 +18,30 @@ PIECE_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
 
 def product(xp: Any, x: Array, y: Array, dtype: Any) -> Array:
     """x @ y for stacks of matrices, computed in `dtype`."""
-    if xp is not np or (x.dtype == y.dtype == dtype) or x.size + y.size <= PIECE_ELEMENTS:
+    if xp is not np or x.size + y.size <= PIECE_ELEMENTS:
         return xp.matmul(for_blas(xp, x.astype(dtype, copy=False)), for_blas(xp, y.astype(dtype, copy=False)))
     lead = broadcast((x.shape[:-2], y.shape[:-2]), {})
     result = np.empty((*lead, x.shape[-2], y.shape[-1]), dtype)
-    _fill(result, _with_rank(x, result.ndim), _with_rank(y, result.ndim), _Wide(dtype))
+
+    def fill(part: tuple[Array, Array, Array]) -> None:
+        with np.errstate(all="ignore"):  # threads do not inherit it; what is not finite is a value like others
+            _fill(*part, _Wide(dtype))
+
+    do_all(fill, _parts(result, _with_rank(x, result.ndim), _with_rank(y, result.ndim)))
     return result
+
+
+def _parts(result: Array, x: Array, y: Array) -> list[tuple[Array, Array, Array]]:
+    """One part of the product for each thread, along the longest dim of the result."""
+    axis = max(range(result.ndim), key=lambda axis: result.shape[axis])
+    extent, count = result.shape[axis], min(result.shape[axis], threads())
+    parts = []
+    for start, stop in pairwise(extent * i // count for i in range(count + 1)):
+        window = slice(start, stop)
+        left = x if axis == result.ndim - 1 else _part(x, axis, window)
+        right = y if axis == result.ndim - 2 else _part(y, axis, window)
+        parts.append((result[(slice(None),) * axis + (window,)], left, right))
+    return parts
 
 
 def for_blas(xp: Any, x: Array) -> Array:
@@ -52,7 +72,7 @@ class _Wide:
 
 def _fill(result: Array, x: Array, y: Array, wide: _Wide) -> None:
     """Halve the longest dim of the larger operand until both fit into a piece; K last, since its halves must be added."""
-    if x.size + y.size <= PIECE_ELEMENTS:
+    if x.size + y.size <= PIECE_ELEMENTS or x.dtype == y.dtype == result.dtype:
         np.matmul(wide.of(0, x), wide.of(1, y), out=result)
         return
     stack = max(range(result.ndim - 2), key=lambda axis: result.shape[axis], default=None)

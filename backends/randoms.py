@@ -1,12 +1,11 @@
 """Large arrays of random numbers, block by block on all cores: the same on any number of cores. Part of the trusted core."""
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.threads import do_all
 
 BLOCK = 1 << 21  # elements from one generator
 PIECE = 1 << 15  # elements written at a time, so that they stay in the cache
@@ -23,13 +22,10 @@ def fill(numbers: Array, key: Sequence[int], write: Write) -> None:
             write(generator, numbers[start : min(start + PIECE, (place + 1) * BLOCK)])
 
     blocks = range(-(-numbers.size // BLOCK))
-    if len(blocks) < 2:
-        for place in blocks:
-            fill_block(place)
-        return
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for _ in pool.map(fill_block, blocks):
-            pass
+    if len(blocks) == 1:
+        fill_block(0)
+    else:
+        do_all(fill_block, blocks)
 
 
 def uniform_residues(prime: int) -> Write:

@@ -8,6 +8,7 @@ variances are estimated: a value is stood for by a sample of what its elements m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log, log2, prod, sqrt
 
 import numpy as np
@@ -20,12 +21,15 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
 
-SAMPLES = 512
+SAMPLES = 4096
+_ROOM = 4  # a tensor has more elements than a sample, and larger ones
 _WHOLE = 1 << 62  # samples are small: nothing is evaluated in slices
 _MOST_ROUNDS = 1000
 _MOST_HALVINGS = 12
+_LARGE = (8.0, 4.0, 2.0)
 
 
+@lru_cache(maxsize=64)
 def input_scales(program: Graph) -> tuple[float, ...]:
     """A power of two, at most 1, for each input: the numbers to try the program on are those of variance 1 times it."""
     scales = _fit_products(program, [1.0] * len(program.input_types))
@@ -35,6 +39,16 @@ def input_scales(program: Graph) -> tuple[float, ...]:
             return tuple(halved)
         halved = [scale / 2 for scale in halved]
     return tuple(scales)  # nothing helps: not the size of the inputs makes it overflow
+
+
+@lru_cache(maxsize=64)
+def large_magnitude(program: Graph, scales: tuple[float, ...]) -> float:
+    """The largest of 8, 4, 2, 1 such that the program stays within range on inputs of these scales times it.
+
+    Ops within a softmax or norm count not: how those are computed is the µGraph's affair.
+    """
+    fitting = (m for m in _LARGE if _run(program, [m * scale for scale in scales]).fits)
+    return next(fitting, 1.0)
 
 
 def _fit_products(program: Graph, scales: list[float]) -> list[float]:
@@ -158,8 +172,7 @@ class _SampleAlgebra:
         return _Sample(shape, self._generator.permutation(numbers)[:SAMPLES])
 
     def cast(self, x: _Sample, dtype: DType) -> _Sample:
-        if x.pending is None:  # else it is going to be settled
-            self.fits &= bool((~(np.abs(x.numbers) > dtype.largest / 2)).all())
+        self.fits &= bool((~(np.abs(x.numbers) > dtype.largest / _ROOM)).all())
         return x
 
 

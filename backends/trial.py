@@ -15,7 +15,6 @@ from mirage_eg.ir.errors import MirageError
 
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # of the largest element
 _QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
-_SCALES = (1.0, 8.0)  # of the inputs on which a winner is checked
 _NEAR_OVERFLOW = 0.9  # of the largest finite number: what is beyond it may round to infinity
 
 
@@ -48,16 +47,19 @@ class Trials:
             self._kinds = list(module.INPUTS.values())
             self._wanted = []
             self._tensors = []
-            for scale in _SCALES:
+            for magnitude in module.MAGNITUDES:
                 generator = torch.Generator(device="cuda").manual_seed(seed)
-                tensors = [scale * torch.randn(shape, device="cuda", generator=generator) for shape, _, _ in self._kinds]
+                tensors = [
+                    magnitude * scale * torch.randn(shape, device="cuda", generator=generator)
+                    for scale, (shape, _, _) in zip(module.SCALES, self._kinds, strict=True)
+                ]
                 self._tensors.append(
                     [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, self._kinds, strict=True)]
                 )
                 self._wanted.append([wanted.double() for wanted in module.reference(*self._tensors[-1])])
 
     def quick(self, source: str) -> Outcome:
-        """Check on standard normal inputs, then time roughly."""
+        """Check on normal inputs of the program's scales, then time roughly."""
         return self._guarded(source, full=False)[0]
 
     def full(self, source: str) -> tuple[Outcome, Timing | None]:

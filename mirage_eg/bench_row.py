@@ -20,6 +20,7 @@ from tempfile import gettempdir
 from time import perf_counter, time
 from typing import Any, TypeVar
 
+from mirage_eg.backends.scales import input_scales
 from mirage_eg.backends.timing import Timing, gpu_available, time_launches, time_source
 from mirage_eg.backends.trial import DeviceLost, Outcome, Trials
 from mirage_eg.ir import serialize
@@ -244,8 +245,8 @@ def _time_peer(peer: Any, program: Graph, folder: Path, seed: int) -> Record:
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
     tensors = [
-        torch.randn(kind.shape, device="cuda", generator=generator).to(getattr(torch, str(kind.dtype)))
-        for kind in program.input_types
+        (scale * torch.randn(kind.shape, device="cuda", generator=generator)).to(getattr(torch, str(kind.dtype)))
+        for kind, scale in zip(program.input_types, input_scales(program), strict=True)
     ]
     try:
         with gpu_lock(folder) if peer.slow else nullcontext():

@@ -17,6 +17,7 @@ import numpy as np
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.modular import PRIMES
+from mirage_eg.backends.threads import with_own_threads
 from mirage_eg.bound import Bound, longest_reduction
 from mirage_eg.compare import compare_numbers, compare_residues, count_defined
 from mirage_eg.draws import LEAST_COVERAGE, Draws, FieldDraw
@@ -61,6 +62,7 @@ class Reference:
         self._bound = Bound(program)
         self._drawn = Draws(program, seed, xp)
 
+    @with_own_threads
     def draw_all(self) -> None:
         """Make what is made once for all candidates: inputs and program of every draw."""
         for number in range(self.draws):
@@ -71,6 +73,7 @@ class Reference:
         [(verdict, _)] = self.check_all([candidate])
         return verdict
 
+    @with_own_threads
     def check_all(self, candidates: Sequence[Graph], on_progress: OnProgress | None = None) -> list[tuple[Verdict, float]]:
         """The verdict on each candidate and the seconds that it took."""
         for candidate in candidates:
@@ -154,6 +157,7 @@ class Reference:
         [check] = self.float_check_all([candidate])
         return check
 
+    @with_own_threads
     def float_check_all(self, candidates: Sequence[Graph], on_progress: OnProgress | None = None) -> list[FloatCheck]:
         """Each candidate with values rounded as kernels do, on zero-mean inputs, within what its types and sums let expect.
 
