@@ -18,7 +18,10 @@ from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramErr
 from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.new_op import register_op
+from mirage_eg.shown import teach
 from mirage_eg.version import __version__
+
+teach()
 
 float16 = DType.float16
 bfloat16 = DType.bfloat16

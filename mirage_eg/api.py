@@ -25,6 +25,7 @@ from mirage_eg.ir.graph import Graph, TensorType
 from mirage_eg.options import Options
 from mirage_eg.phrase import phrase
 from mirage_eg.pipeline import Candidate, optimize
+from mirage_eg.result_view import result_html
 from mirage_eg.tables import table
 
 
@@ -172,7 +173,7 @@ class MuGraphs(Sequence[MuGraph]):
             (rank, phrase(it.graph), f"{it.predicted_us:.1f}", "proved" if it.proved else it.verdict.verdict, it.compile.ok)
             for rank, it in enumerate(candidates, 1)
         ]
-        return table(("", "what it does", "predicted µs", "verified", "compiles"), rows)
+        return table(("", "what it does", "predicted µs", "verified", "compiles"), rows) + result_html(self.report)
 
 
 def superoptimize(

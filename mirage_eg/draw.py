@@ -60,7 +60,9 @@ def picture(graph: Graph | KernelGraph | ThreadblockGraph) -> Picture:
 
 def to_svg(graph: Graph) -> str:
     """The graph as a standalone SVG picture."""
-    drawn = _draw(graph)
+    if graph.level is Level.BLOCK:
+        graph = with_threads(graph)
+    drawn = _draw(graph, colour="" if graph.level is not Level.THREAD else "thread")
     (width, height), body = drawn.size, drawn.body
     legend, (legend_width, legend_height) = _legend(graph, _SWAPPED in body)
     width, height = max(width, legend_width) + 2 * _MARGIN, height + legend_height + 3 * _MARGIN
@@ -82,17 +84,29 @@ def to_html(graph: Graph, title: str) -> str:
 
 
 def _title(graph: Graph) -> str:
-    kernels = sum(OPS[item.op].kind is not Kind.BOUNDARY and item.op not in _VIEWS for item in graph.nodes)
+    if graph.level is Level.BLOCK:
+        return _head(graph)
+    if graph.level is Level.THREAD:
+        return f"thread graph {graph.types[-1]}"
+    kernels = len(kernel_numbers(graph))
     return f"kernel graph: {kernels} kernel{'s' if kernels != 1 else ''}"
+
+
+def _head(block: Graph) -> str:
+    loop = f"loop {block.loop}" if block.loop > 1 else "no loop"
+    return f"block graph   grid {'×'.join(map(str, block.grid))}   {loop}   {block.threads} threads"
 
 
 def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:
     """A row of labelled colours, only those that the picture uses."""
     used: set[str] = set()
-    for item in graph.nodes:
-        if OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH):
-            used.add("view" if item.op in _VIEWS else "library")
-    blocks = [with_threads(item["graph"]) for item in graph.nodes if item.op == "block"]
+    blocks = [graph]
+    if graph.level is Level.KERNEL:
+        compute = [item.op for item in graph.nodes if OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH)]
+        used |= {"view" if op in _VIEWS else "library" for op in compute}
+        blocks = [with_threads(item["graph"]) for item in graph.nodes if item.op == "block"]
+    elif graph.level is Level.THREAD:
+        blocks = []
     for block in blocks:
         used |= {_colour(block, values[0]) for item, values in block.numbered() if values and item.op != "input"}
         used |= {"thread"} if any(item.op == "thread" for item in block.nodes) else set()
@@ -186,11 +200,18 @@ class _Told:
 _VIEWS = ("reshape", "broadcast")  # of a kernel graph: no kernel
 
 
+def kernel_numbers(graph: Graph) -> dict[int, int]:
+    """The numbers of the kernels of a kernel graph, as drawings have them, by the positions of their nodes."""
+    kernels = [at for at, item in enumerate(graph.nodes) if OPS[item.op].kind is not Kind.BOUNDARY and item.op not in _VIEWS]
+    return {at: number for number, at in enumerate(kernels, 1)}
+
+
 def _told(graph: Graph, sources: Sequence[str]) -> Iterator[_Told]:
     """For every node its kernel's number and what it loads: an input its source, a block graph the tensors that it is given."""
     names: dict[int, str] = {}
-    kernels = inputs = 0
-    for item, values in graph.numbered():
+    kernels, inputs = kernel_numbers(graph), 0
+    for at, (item, values) in enumerate(graph.numbered()):
+        kernel = kernels.get(at, 0)
         given = tuple(names[operand] for operand in item.operands)
         if item.op == "input":
             unnamed = f"x{inputs}" if graph.level is Level.KERNEL else ""
@@ -200,9 +221,8 @@ def _told(graph: Graph, sources: Sequence[str]) -> Iterator[_Told]:
         elif item.op in _VIEWS:
             names |= dict.fromkeys(values, given[0])
         else:
-            kernels += OPS[item.op].kind is not Kind.BOUNDARY
-            names |= dict.fromkeys(values, f"of kernel {kernels}")
-        yield _Told(kernels, given)
+            names |= dict.fromkeys(values, f"of kernel {kernel}")
+        yield _Told(kernel, given)
 
 
 def _layers(graph: Graph, lines: Sequence[tuple[int, int]]) -> list[int]:
@@ -251,8 +271,7 @@ def _box(graph: Graph, item: Node, values: range, told: _Told, colour: str) -> _
 def _block_box(item: Node, values: range, told: _Told) -> _Box:
     """A frame around the picture of the block graph; lines enter above its inputs and leave below its outputs."""
     inner: Graph = with_threads(item["graph"])
-    loop = f"loop {inner.loop}" if inner.loop > 1 else "no loop"
-    head = [f"kernel {told.kernel}: block graph   grid {'×'.join(map(str, inner.grid))}   {loop}   {inner.threads} threads"]
+    head = [f"kernel {told.kernel}: {_head(inner)}"]
     return _frame(_turned(inner, told), head, "frame", len(values))
 
 

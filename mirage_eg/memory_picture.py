@@ -4,33 +4,35 @@ from collections.abc import Mapping
 from typing import Any
 
 from mirage_eg import svg
+from mirage_eg.draw import kernel_numbers
+from mirage_eg.ir.graph import Graph
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 860.0, 300.0, 110.0, 64.0, 40.0
 
 
-def memory_picture(plan: Mapping[str, Any]) -> str:
-    """A report's `memory` as SVG: `buffers` with offset, bytes, and the first and last kernel that they live in."""
+def memory_picture(plan: Mapping[str, Any], graph: Graph) -> str:
+    """A report's `memory` as SVG, with its µGraph: `steps` of a buffer are the nodes that first and last use it."""
     buffers = plan["buffers"]
-    first = min(int(buffer["first"]) for buffer in buffers)
-    last = max(int(buffer["last"]) for buffer in buffers)
-    wide = (_WIDTH - _LEFT - 20) / (last - first + 1)
+    steps = [step for buffer in buffers for step in buffer["steps"]]
+    kernels = {node: kernel for node, kernel in kernel_numbers(graph).items() if min(steps) <= node <= max(steps)}
+    column = {node: place for place, node in enumerate(kernels)}
+    wide = (_WIDTH - _LEFT - 20) / len(kernels)
     high = (_HEIGHT - _TOP - _BOTTOM) / max(1, plan["arena_bytes"])
     sizes = (size(plan[key]) for key in ("arena_bytes", "sum_bytes", "lower_bound_bytes"))
-    said = "arena {}, without reuse {}, at least {}".format(*sizes)
+    said = "arena {}, side by side {}, at least {}".format(*sizes)
     parts = [svg.write(16, 24, "memory of values between kernels", bold=True), svg.write(16, 44, said, colour="muted")]
     floor = _HEIGHT - _BOTTOM
     parts.append(svg.rectangle(_LEFT, _TOP, _WIDTH - _LEFT - 20, floor - _TOP, "boundary", round=0))
-    for kernel in range(first, last + 1):
-        x = _LEFT + (kernel - first) * wide
+    for place, kernel in enumerate(kernels.values()):
+        x = _LEFT + place * wide
         parts.append(svg.line([(x, _TOP), (x, floor)], "frame"))
-        parts.append(
-            svg.write(x + wide / 2, floor + 18, f"kernel {kernel + 1}" if wide > 64 else str(kernel + 1), anchor="middle")
-        )
+        parts.append(svg.write(x + wide / 2, floor + 18, f"kernel {kernel}" if wide > 72 else str(kernel), anchor="middle"))
     parts.append(svg.write(_LEFT - 8, _TOP + 6, size(plan["arena_bytes"]), anchor="end", colour="muted"))
     parts.append(svg.write(_LEFT - 8, floor, "0 B", anchor="end", colour="muted"))
     for buffer in buffers:
-        x = _LEFT + (int(buffer["first"]) - first) * wide
-        width = (int(buffer["last"]) - int(buffer["first"]) + 1) * wide
+        first, last = buffer["steps"]
+        columns = [place for node, place in column.items() if first <= node <= last]
+        x, width = _LEFT + columns[0] * wide, len(columns) * wide
         height = buffer["bytes"] * high
         y = floor - buffer["offset"] * high - height
         parts.append(svg.rectangle(x + 1, y, width - 2, height, "loop", round=2))

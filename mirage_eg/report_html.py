@@ -11,14 +11,14 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from mirage_eg.bars import Bar, bars
 from mirage_eg.cost import predict
 from mirage_eg.devices import device_for
-from mirage_eg.draw import to_svg
+from mirage_eg.draw import kernel_numbers, to_svg
 from mirage_eg.funnel import funnel
 from mirage_eg.ir.graph import Graph
 from mirage_eg.memory_picture import memory_picture, size
 from mirage_eg.phrase import phrase
+from mirage_eg.result_view import time_bars
 from mirage_eg.roofline import device_floor_us, points, roofline, whole
 from mirage_eg.svg import dark_style
 from mirage_eg.tables import table
@@ -47,7 +47,7 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
         _section("Search", _search(report)),
         _section("Cuts into kernels", _cuts(report)),
         _section("The best µGraph", _best(report, program, best)),
-        _section("Memory between kernels", _memory(report)),
+        _section("Memory between kernels", _memory(report, best)),
         _section("Triton source", f'<div class="source">{_coloured(source)}</div>'),
         _section("µGraphs", _mugraphs(report, program)),
         _section("Verification and rules", _rules(report)),
@@ -179,9 +179,16 @@ def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
     return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}"
 
 
-def _memory(report: Mapping[str, Any]) -> str:
-    plan = report.get("memory")
-    return memory_picture(plan) if plan and plan["buffers"] else ""
+def _memory(report: Mapping[str, Any], best: Graph) -> str:
+    plan = report["memory"]
+    if not plan["buffers"]:
+        return ""
+    numbers = kernel_numbers(best)
+    rows = []
+    for buffer in plan["buffers"]:
+        kernels = [number for node, number in numbers.items() if buffer["steps"][0] <= node <= buffer["steps"][1]]
+        rows.append((buffer["name"], f"{buffer['bytes']:,}", f"{buffer['offset']:,}", f"{kernels[0]} to {kernels[-1]}"))
+    return memory_picture(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
 
 
 def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
@@ -189,15 +196,11 @@ def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
     head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
     device = device_for(report["target"])
     marks = [("floor", device_floor_us(program, device))]
-    shown = [
-        Bar(f"#{rank} {_kernels(entry['kernels'])}", _us(entry), not entry["fused"]) for rank, entry in enumerate(mugraphs, 1)
-    ]
     said = (
         f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "
         f"at the full rates of {device.name} ({device.source})."
     )
-    title = "µs, predicted by the cost model" if mugraphs[0]["measured_us"] is None else f"µs, measured on {report['device']}"
-    return f"{_paragraph(said)}{bars(shown, marks, title)}{table(head, map(_row, range(1, len(mugraphs) + 1), mugraphs))}"
+    return f"{_paragraph(said)}{time_bars(report, marks)}{table(head, map(_row, range(1, len(mugraphs) + 1), mugraphs))}"
 
 
 def _row(rank: int, entry: Mapping[str, Any]) -> tuple[object, ...]:

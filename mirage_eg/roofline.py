@@ -108,5 +108,5 @@ def _free(x: float, y: float, width: float, taken: Sequence[_Frame]) -> _Frame:
         for left, top in ((x + 10, y - 8 + away), (x - 10 - width, y - 8 + away), (x - width / 2, y + 8 + away)):
             places.append((left, top, left + width, top + 15))
         places.append((x - width / 2, y - 24 - away, x + width / 2, y - 9 - away))
-    inside = [it for it in places if it[0] > 4 and it[2] < _WIDTH - 4] or places
+    inside = [it for it in places if it[0] > 4 and it[2] < _WIDTH - 4 and 28 < it[1] and it[3] < _HEIGHT - 4] or places
     return min(inside, key=lambda it: sum(a < it[2] and it[0] < c and b < it[3] and it[1] < d for a, b, c, d in taken))

@@ -1,0 +1,103 @@
+"""How objects show themselves in a notebook: one entry for each kind that a person meets.
+
+The rooms below know nothing of pictures, so their kinds learn here to show themselves. What has a method of its own, such as
+`MuGraph` or a soundness report, is not listed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from mirage_eg.draw import to_svg
+from mirage_eg.explain import Explanation
+from mirage_eg.expression import Expression
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.oracle import Oracle, Saturation
+from mirage_eg.result_view import compile_table, result_html
+from mirage_eg.results import Candidate, CompileRecord, Result
+from mirage_eg.rulebook import Rulebook
+from mirage_eg.search import SearchResult
+from mirage_eg.tables import table
+from mirage_eg.verdict import FloatCheck, Verdict
+
+
+def _axes(axes: Axes) -> str:
+    rows = [
+        (name, size, "yes" if place in axes.reduced else "no")
+        for place, (name, size) in enumerate(zip(axes.names, axes.sizes, strict=True))
+    ]
+    return table(("axis", "extent", "reduced by an op"), rows)
+
+
+def _expression(expression: Expression) -> str:
+    rows = [
+        (f"t{place}", " ".join([term.constructor, *map(str, term.constants), *(f"t{child}" for child in term.children)]))
+        for place, term in enumerate(expression.terms)
+    ]
+    return table(("term", "what it is"), rows)
+
+
+def _saturation(saturation: Saturation) -> str:
+    matched = [row for row in saturation.matches if row[1]]
+    return table(("iteration", "e-nodes"), enumerate(saturation.growth, 1)) + table(("law", "matches"), matched)
+
+
+def _search(found: SearchResult) -> str:
+    rows = [
+        (record.split, record.saturation.nodes, record.visited, sum(record.pruned.values()), record.structures, record.complete)
+        for record in found.records
+    ]
+    return table(("split", "e-nodes", "visited", "pruned", "structures", "complete"), rows)
+
+
+def _verdict(verdict: Verdict) -> str:
+    bound = verdict.bound_reason if verdict.error_bound is None else f"{verdict.error_bound:.3g}: {verdict.bound_reason}"
+    rows = [
+        ("verdict", verdict.verdict),
+        ("known by", ", ".join(verdict.known_by)),
+        ("draws", f"{verdict.draws} modulo {verdict.p:,} and {verdict.q:,}"),
+        ("error bound", bound),
+        ("laws", ", ".join(verdict.laws)),
+        ("not proved", verdict.not_proved),
+        ("difference", verdict.difference),
+    ]
+    return table(("", ""), [row for row in rows if row[1]])
+
+
+def _float_check(check: FloatCheck) -> str:
+    rows = [("passes", check.ok), ("error", f"{check.error:.3g}"), ("tolerance", f"{check.tolerance:.3g}")]
+    return table(("float check", ""), [*rows, ("overflows", check.overflows), ("difference", check.difference or "none")])
+
+
+def _rulebook(rulebook: Rulebook) -> str:
+    return table(("theory", "laws"), [(theory.path, len(theory.laws)) for theory in rulebook.theories])
+
+
+_SVG: dict[type, Callable[[Any], str]] = {
+    Graph: to_svg,
+    KernelGraph: lambda graph: to_svg(graph.graph()),
+    ThreadblockGraph: lambda graph: to_svg(graph.graph()),
+    Candidate: lambda candidate: to_svg(candidate.graph),
+}
+_HTML: dict[type, Callable[[Any], str]] = {
+    Axes: _axes,
+    CompileRecord: lambda record: compile_table([record]),
+    Explanation: lambda explanation: table(("kept" if explanation.kept else "pruned", "by"), explanation.steps),
+    Expression: _expression,
+    FloatCheck: _float_check,
+    Oracle: lambda oracle: oracle.egraph._repr_html_(),
+    Result: lambda result: result_html(result.report),
+    Rulebook: _rulebook,
+    Saturation: _saturation,
+    SearchResult: _search,
+    Tensor: lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),
+    Verdict: _verdict,
+}
+
+
+def teach() -> None:
+    """Give every kind above its method for notebooks."""
+    for method, shown in (("_repr_svg_", _SVG), ("_repr_html_", _HTML)):
+        for kind, show in shown.items():
+            setattr(kind, method, lambda self, show=show: show(self))

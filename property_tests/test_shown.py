@@ -1,0 +1,149 @@
+"""What objects show in a notebook, and the charts of reports: well-formed, on a card, everything within it."""
+
+from itertools import combinations
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mirage_eg as mi
+from mirage_eg import svg
+from mirage_eg.bars import Bar, bars
+from mirage_eg.devices import DEVICES
+from mirage_eg.draw import to_svg
+from mirage_eg.explain import explain
+from mirage_eg.expression import express, splits
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.memory_picture import memory_picture
+from mirage_eg.options import Options
+from mirage_eg.oracle import build_oracle
+from mirage_eg.pipeline import optimize
+from mirage_eg.roofline import Point, roofline
+from mirage_eg.rulebook import load_rules
+from mirage_eg.search import search
+from mirage_eg.shown import _HTML, _SVG
+from mirage_eg.workloads import WORKLOADS
+from property_tests.graphs import block_graphs
+from property_tests.programs import rms_linear
+from property_tests.test_draw import texts
+
+
+def everything() -> dict[type, Any]:
+    """One object of every kind that a person meets on the way of a small program."""
+    program = rms_linear()
+    primitive = expand(program)
+    axes = infer_axes(primitive)
+    rulebook = load_rules("indexed")
+    target = express(primitive, axes, splits(axes)[0], "indexed")
+    oracle = build_oracle(rulebook, target)
+    result = optimize("p", program, Options(device="cpu", jobs=1, top=2, cache=False))
+    best = result.candidates[0]
+    graph = mi.new_kernel_graph()
+    tensor = graph.new_input((4, 4), name="X")
+    graph.mark_output(graph.relu(tensor), "O")
+    block = mi.new_threadblock_graph((2,))
+    block.new_output(block.relu(block.new_input(tensor, (0,))), (0,))
+    met = [
+        program,
+        primitive,
+        axes,
+        rulebook,
+        target,
+        oracle,
+        oracle.saturation,
+        search(primitive, axes, rulebook),
+        result,
+        best,
+    ]
+    met += [best.verdict, best.float_check, best.compile, tensor, block, explain(oracle, target, 1, rulebook, target)]
+    return {type(it): it for it in [*met, graph]} | {mi.KernelGraph: graph}
+
+
+@pytest.fixture(scope="module")
+def met() -> dict[type, Any]:
+    return everything()
+
+
+def test_every_kind_that_is_listed_is_met_and_shows_itself(met: dict[type, Any]) -> None:
+    for kind in _SVG:
+        assert ElementTree.fromstring(met[kind]._repr_svg_()).tag.endswith("svg")
+    for kind in _HTML:
+        assert "<table>" in met[kind]._repr_html_() or "<svg" in met[kind]._repr_html_()
+
+
+def test_a_result_shows_its_funnel_and_its_times(met: dict[type, Any]) -> None:
+    [shown] = [it._repr_html_() for kind, it in met.items() if kind.__name__ == "Result"]
+    assert "search funnel" in shown and "predicted by the cost model" in shown
+
+
+@given(block_graphs())
+def test_a_block_graph_alone_is_drawn_too(block: Graph) -> None:
+    picture = to_svg(block)
+    ElementTree.fromstring(picture)
+    assert "block graph   grid" in picture
+
+
+NAMES = st.text("abµ<& 12", min_size=1, max_size=30)
+TIMES = st.floats(0.01, 1e5)
+
+
+def on_card(picture: str) -> list[tuple[float, float, float, float]]:
+    """Frames of all texts, each of which is on the card."""
+    root = ElementTree.fromstring(picture)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    frames = []
+    anchors = {element.text: element.get("text-anchor", "start") for element in root.iter() if element.tag.endswith("text")}
+    for tag, x, y, words in texts(root):
+        if tag == "text":
+            long = len(words) * 12 * 0.602
+            left = x - {"start": 0.0, "middle": long / 2, "end": long}[anchors[words]]
+            assert left >= 0 and left + long <= width + 1e-6 and 0 <= y - 10 and y + 3 <= height, words
+            frames.append((left, y - 10, left + long, y + 3))
+    return frames
+
+
+@given(st.lists(st.builds(Bar, NAMES, TIMES, st.booleans()), max_size=8), st.lists(st.tuples(NAMES, TIMES), max_size=2))
+def test_bars_stay_on_their_card(shown: list[Bar], marks: list[tuple[str, float]]) -> None:
+    on_card(bars(shown, marks, "title"))
+
+
+@given(
+    st.lists(
+        st.builds(Point, st.sampled_from(["kernel 1", "program"]), st.floats(1, 1e12), st.floats(1, 1e15), TIMES), max_size=4
+    ),
+    st.sampled_from(list(DEVICES.values())),
+)
+def test_a_roofline_stays_on_its_card(shown: list[Point], device: Any) -> None:
+    on_card(roofline(shown, device.memory_bandwidth, device.matrix_rate, "roof"))
+
+
+def test_labels_of_near_points_do_not_hide_each_other() -> None:
+    near = [Point(f"kernel {i}", 1e6, 1e8 * (1 + i / 50), 5.0) for i in range(4)]
+    frames = on_card(roofline(near, 3e12, 7e14, "roof"))[-4:]
+    for (a, b, c, d), (e, f, g, h) in combinations(frames, 2):
+        assert not (a < g and e < c and b < h and f < d)
+
+
+@given(st.integers(1, 4), st.data())
+def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObject) -> None:
+    graph = WORKLOADS["qknorm"](1)
+    compute = [at for at, item in enumerate(graph.nodes) if item.op not in ("input", "output")]
+    buffers = []
+    for number in range(count):
+        first, last = sorted(data.draw(st.tuples(st.sampled_from(compute), st.sampled_from(compute))))
+        buffers.append({"name": f"t{number}", "bytes": data.draw(st.integers(1, 10**7)), "offset": 0, "steps": [first, last]})
+    total = sum(buffer["bytes"] for buffer in buffers)
+    plan = {"arena_bytes": total, "sum_bytes": total, "lower_bound_bytes": 1, "buffers": buffers}
+    picture = memory_picture(plan, graph)
+    on_card(picture)
+    assert picture.count('class="mg-loop"') == count
+
+
+def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:
+    style = svg.dark_style()
+    assert all(f".mg-{name} {{" in style and f".mg-{name}-line {{" in style for name in svg.PALETTE)
+    assert all(light != dark for light, dark in svg.PALETTE.values())
