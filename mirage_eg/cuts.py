@@ -1,7 +1,7 @@
 """The stage that cuts a program into kernels: every kernel searched, the cheapest way kept for each number of kernels."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import time
 from typing import Any
@@ -20,6 +20,7 @@ from mirage_eg.verdict import Verdict
 from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
+EXPLORED, MEASURED_WAYS = 64, 24  # segments of a small program, ways through them
 STATES = 30_000  # of a segment, in equal shares for its splits
 
 
@@ -33,8 +34,10 @@ class Cuts:
     structures: int
 
 
-def cut_program(primitive: Graph, rulebook: Rulebook, options: Options, device: Device, watch: Watch, work: Work) -> Cuts:
-    """Cut `primitive` into kernels; segments are work items."""
+def cut_program(
+    primitive: Graph, rulebook: Rulebook, options: Options, device: Device, watch: Watch, work: Work, on_gpu: bool = False
+) -> Cuts:
+    """Cut `primitive` into kernels; segments are work items. Where a GPU will tell, more ways are kept than the model likes."""
     limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     task = Task(rulebook, options.target, limits, filters, options.seed)
@@ -50,7 +53,10 @@ def cut_program(primitive: Graph, rulebook: Rulebook, options: Options, device: 
 
     finder = KernelFinder(primitive, device, run)
     segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
-    found = partition(primitive, finder.find, finder.floor, PartitionLimits(segments, options.max_kernels), progress)
+    bounds = PartitionLimits(segments, options.max_kernels)
+    if on_gpu:
+        bounds = replace(bounds, max_ways=MEASURED_WAYS, explore=EXPLORED)
+    found = partition(primitive, finder.find, finder.floor, bounds, progress)
     return Cuts(
         tuple((way, _ranked(primitive, way)) for way in found.ways),
         found,

@@ -10,6 +10,7 @@ granted: where no block graph holds a segment, none holds one with the same ops 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from math import inf
 
 from mirage_eg.ir.graph import Graph
@@ -56,11 +57,12 @@ class PartitionLimits:
     patience: int = 8  # ways tried in a row that are not cheaper than the best
     close: float = 1.01  # a way within this of the bound ends the search: the cost model is no finer
     max_ways: int = 8
+    explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The cheapest way for each number of kernels, cheapest first; no way through these segments takes less than `bound_us`."""
+    """The cheapest ways, and the cheapest for each number of kernels; no way through these segments takes less than `bound_us`."""
 
     ways: tuple[Way, ...]
     bound_us: float
@@ -98,9 +100,13 @@ def partition(
         if best <= limits.close * bound:
             break
         going = on_progress is None or on_progress(len(ways.pieces), best)
-    found = ways.front(limits.max_kernels)
+    if len(ways.segments) <= limits.explore:
+        rest = [number for number in range(len(ways.segments)) if number not in ways.pieces]
+        for number, piece in zip(rest, find([ways.segments[number] for number in rest]), strict=True):
+            ways.settle(number, piece)
+    found = ways.front(limits.max_kernels) + ways.cheap(limits.max_kernels, limits.max_ways if limits.explore else 0)
     return Partition(
-        tuple(sorted(found, key=lambda way: (way.us, way.kernels))[: limits.max_ways]),
+        tuple(sorted(dict.fromkeys(found), key=lambda way: (way.us, way.kernels))[: limits.max_ways]),
         bound,
         len(ways.states),
         len(ways.segments),
@@ -206,3 +212,18 @@ class _Ways:
                         if (max_kernels is None or total <= max_kernels) and us + piece.us < here.get(total, (inf,))[0]:
                             here[total] = us + piece.us, (*pieces, piece)
         return [Way(pieces) for _, (_, pieces) in sorted(fronts[0].items())]
+
+    def cheap(self, max_kernels: int | None, most: int) -> list[Way]:
+        """The cheapest ways through the segments searched, whatever their number of kernels."""
+        known: list[list[tuple[float, int, tuple[Piece, ...]]]] = [[] for _ in self.states]
+        for place in self.order:
+            here: list[tuple[float, int, tuple[Piece, ...]]] = [] if self.states[place] else [(0.0, 0, ())]
+            for number, target in self.states[place]:
+                if (piece := self.pieces.get(number)) is not None:
+                    here += [
+                        (us + piece.us, kernels + piece.kernels, (*pieces, piece))
+                        for us, kernels, pieces in known[target]
+                        if max_kernels is None or kernels + piece.kernels <= max_kernels
+                    ]
+            known[place] = nsmallest(most, here, key=lambda way: way[:2])
+        return [Way(pieces) for _, _, pieces in known[0]]

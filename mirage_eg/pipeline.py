@@ -31,6 +31,7 @@ from mirage_eg.stages import (
     diverse,
     instantiate,
     search_structures,
+    unlike_first,
     verify_finalists,
     verify_structures,
 )
@@ -111,7 +112,7 @@ def _optimize(
         made = instantiate(structures, primitive, axes, device, options, watch, work, None if on_gpu else options.top)
         ranked = [entry.ranked for entry in made if entry.ranked]
     with watch.stage("kernels"):
-        cuts = cut_program(primitive, rulebook, options, device, watch, work)
+        cuts = cut_program(primitive, rulebook, options, device, watch, work, on_gpu)
         known = {entry.graph for entries in ranked for entry in entries}
         ranked += [(entry,) for _, entry in cuts.ways if entry.graph not in known]
         finalists = diverse(ranked, options.top)
@@ -120,7 +121,7 @@ def _optimize(
     if on_gpu:
         with watch.stage("tune"):
             written = Ranked(program, predict_us(primitive, device), proved=True, fused=False)
-            pool = [(written,), *sorted(ranked, key=lambda entries: entries[0].predicted_us)]
+            pool = [(written,), *unlike_first(ranked)]
             tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
             finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists

@@ -3,6 +3,7 @@
 What is done to many items alike goes through `work`: a function that gives a result for each item, which runs anywhere.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
 from mirage_eg.oracle import Oracle, oracle_builder
+from mirage_eg.phrase import phrase
 from mirage_eg.prove import Prover
 from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
@@ -199,6 +201,17 @@ def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
         sorted(leaders.values(), key=lambda entry: entry.predicted_us)[:top]
         + [entry for entry in ordered if all(entry is not leader for leader in leaders.values())][: max(0, top - len(leaders))]
     )
+
+
+def unlike_first(ranked: Sequence[Sequence[Ranked]]) -> list[Sequence[Ranked]]:
+    """By predicted time, but the best of each kind of µGraph before the second of any: kinds are told by their phrase."""
+    seen: Counter[str] = Counter()
+    order = []
+    for entries in sorted(ranked, key=lambda entries: entries[0].predicted_us):
+        kind = phrase(entries[0].graph)
+        order.append((seen[kind], entries))
+        seen[kind] += 1
+    return [entries for _, entries in sorted(order, key=lambda pair: pair[0])]
 
 
 def verify_finalists(
