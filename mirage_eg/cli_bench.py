@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.bench_search import FEWEST, MOST, PUBLISHED, STANDARD, Row, guided, unguided
+from mirage_eg.cli_bench_cost import bench_cost
 from mirage_eg.cli_bench_gpu import bench_gpu
 from mirage_eg.cli_bench_verify import bench_verify
 from mirage_eg.ir.errors import OptionError
@@ -19,6 +20,7 @@ from mirage_eg.workloads import WORKLOADS
 app = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
 app.command("verify")(bench_verify)
 app.command("gpu")(bench_gpu)
+app.command("cost")(bench_cost)
 
 
 @app.command("search")

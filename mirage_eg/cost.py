@@ -6,9 +6,11 @@ A crude model on purpose: it ranks candidates before they are timed, and stands 
 from dataclasses import dataclass
 from math import ceil, prod
 
+from mirage_eg.backends.emit_tiles import MatmulForm, flatten, matmul_form
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 _FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
@@ -27,18 +29,56 @@ class Cost:
     flops: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the time of one kernel depends on, whatever the device: `work` of each of its `blocks`; None: a library kernel."""
+
+    op: str
+    dram: int
+    flops: int = 0
+    slowdown: float = 1.0
+    work: "Work | None" = None
+    blocks: int = 1
+    loop: int = 1
+
+
+def parts_of(graph: Graph) -> tuple[Part, ...]:
+    """The kernels of a kernel graph, in order."""
+    parts = []
+    for item, values in graph.numbered():
+        if OPS[item.op].kind is Kind.BOUNDARY or item.op in ("reshape", "broadcast"):
+            continue  # views cost nothing
+        dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
+        if item.op == "block":
+            block: Graph = item["graph"]
+            parts.append(Part(item.op, dram, work=work_of(block), blocks=prod(block.grid), loop=block.loop))
+        elif item.op == "matmul":
+            left = graph.types[item.operands[0]]
+            flops = 2 * prod(graph.types[values[0]].shape) * left.shape[-1]
+            parts.append(Part(item.op, dram, flops, _slowdown(left.dtype)))
+        else:
+            parts.append(Part(item.op, dram))
+    return tuple(parts)
+
+
+def cost_of(part: Part, device: Device) -> Cost:
+    """The cost of one kernel."""
+    if part.work is not None:
+        return block_cost(part.work, part.blocks, part.loop, part.dram, device)
+    times = {"memory": part.dram / device.memory_bandwidth}
+    if part.op == "matmul":
+        times["matrix units"] = part.flops / device.matrix_rate * part.slowdown
+    return _cost(times, part.dram, part.flops, device)
+
+
+def part_us(part: Part, device: Device) -> float:
+    """Its predicted microseconds."""
+    return cost_of(part, device).us
+
+
 def predict(graph: Graph, device: Device) -> tuple[Cost, ...]:
     """The cost of every kernel of a kernel graph, in order."""
-    costs = []
-    for item, values in graph.numbered():
-        kind = OPS[item.op].kind
-        if kind is Kind.BOUNDARY or item.op in ("reshape", "broadcast"):
-            continue  # views cost nothing
-        if item.op == "block":
-            costs.append(_block_cost(graph, item, values, device))
-        else:
-            costs.append(_library_cost(graph, item, values, device))
-    return tuple(costs)
+    return tuple(cost_of(part, device) for part in parts_of(graph))
 
 
 def predict_us(graph: Graph, device: Device) -> float:
@@ -56,66 +96,61 @@ def _slowdown(dtype: DType) -> float:
     return 1.0 if dtype.itemsize == 2 else 8.0
 
 
-def _library_cost(graph: Graph, item: Node, values: range, device: Device) -> Cost:
-    operands = [graph.types[i] for i in dict.fromkeys(item.operands)]
-    result = graph.types[values[0]]
-    dram = sum(operand.nbytes for operand in operands) + result.nbytes
-    times = {"memory": dram / device.memory_bandwidth}
-    flops = 0
-    if item.op == "matmul":
-        left = graph.types[item.operands[0]]
-        flops = 2 * prod(result.shape) * left.shape[-1]
-        times["matrix units"] = flops / device.matrix_rate * _slowdown(left.dtype)
-    return _cost(times, dram, flops, device)
-
-
 def _cost(times: dict[str, float], dram: int, flops: int, device: Device) -> Cost:
     bound = max(times, key=times.__getitem__)
     return Cost(times[bound] * 1e6 + device.launch_us, bound, dram, flops)
 
 
-def _block_cost(graph: Graph, item: Node, values: range, device: Device) -> Cost:
-    block: Graph = item["graph"]
-    blocks = prod(block.grid)
-    dram = sum(graph.types[i].nbytes for i in dict.fromkeys(item.operands))
-    dram += sum(graph.types[value].nbytes for value in values)
-    return block_cost(_work(block), blocks, block.loop, dram, device)
-
-
 def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) -> Cost:
     """The cost of a kernel of so many blocks that do `work` each in `loop` iterations, and move `dram` bytes in all."""
-    # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about twice its share.
+    # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about `share` times its own part.
     busy = min(1.0, blocks / device.multiprocessors)
-    balance = (
-        blocks / device.multiprocessors / ceil(blocks / device.multiprocessors) if blocks > device.multiprocessors else busy
-    )
-    drawn = min(1.0, 2 * busy)
     waves = ceil(blocks / device.multiprocessors)
+    balance = blocks / device.multiprocessors / waves if waves > 1 else busy
+    drawn = min(1.0, device.share * busy)
     times = {
         "memory": (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
         "cache": blocks * (work.loaded + work.wasted) / (device.cache_bandwidth * drawn),
         "matrix units": blocks * work.flops / (device.matrix_rate * balance),
         "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
         "functions": blocks * work.functions / (device.function_rate * balance),
-        "latency": max(1.0, waves / 4) * loop * device.iteration_us * 1e-6,
     }
+    # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are fetched ahead, others are waited for.
+    rounds = max(1.0, waves / RESIDENT)
+    step = device.step_us if dram > device.cache_bytes / 2 else device.hit_us
+    waits = loop * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    times["latency"] = rounds * waits * 1e-6 + (0.0 if work.ahead else max(times["memory"], times["cache"]))
     return _cost(times, dram, blocks * work.flops, device)
+
+
+RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one block does over all iterations: bytes loaded (and fetched in vain, where rows of a tile are shorter than a
-    memory sector), matrix operations, elementwise operations, functions."""
+    memory sector), matrix operations, elementwise operations, functions.
+
+    `steps`: what is waited for one after the other in an iteration, a reduction and the load before it; `once`: outside the
+    loop; `ahead`: whether loads are fetched while the iterations before them run.
+    """
 
     loaded: int
     wasted: int
     flops: int
     arithmetic: int
     functions: int
+    steps: int = 1
+    once: int = 0
+    ahead: bool = True
 
 
-def _work(block: Graph) -> Work:
+def work_of(block: Graph) -> Work:
+    """The work of a block graph, as it is lowered."""
+    block = flatten(expand(block))
     loaded = wasted = flops = arithmetic = functions = 0
+    steps = {True: 0, False: 0}  # in the loop, and outside
+    ahead = False
     for item, values in block.numbered():
         if item.op == "output":
             continue
@@ -123,7 +158,8 @@ def _work(block: Graph) -> Work:
         value = values[0]
         elements = prod(map(_padded, block.types[value].shape))
         operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
-        times = block.loop if operand_phase is Phase.LOOP else 1
+        looped = operand_phase is Phase.LOOP
+        times = block.loop if looped else 1
         match kind:
             case Kind.BOUNDARY:
                 loaded += block.types[value].nbytes * times
@@ -132,10 +168,17 @@ def _work(block: Graph) -> Work:
                 if row < min(_SECTOR, tensor_row):
                     wasted += int(block.types[value].nbytes * times * (min(_SECTOR, tensor_row) / row - 1))
             case Kind.MATMUL:
-                *batch, m, k = block.types[item.operands[0]].shape
-                n = block.types[item.operands[1]].shape[-1]
-                dtype = block.types[item.operands[0]].dtype
-                flops += int(tile_flops(prod(batch), m, n, k) * times * _slowdown(dtype))
+                left, right = (block.types[i].shape for i in item.operands)
+                *batch, m, k = left
+                n = right[-1]
+                match matmul_form(left, right):
+                    case MatmulForm.DOT:
+                        dtype = block.types[item.operands[0]].dtype
+                        flops += int(tile_flops(prod(batch), m, n, k) * times * _slowdown(dtype))
+                        ahead |= looped
+                    case _:
+                        arithmetic += prod(map(_padded, (*batch, m, k, n))) * times
+                        steps[looped] += k > 1
             case Kind.ELEMENTWISE if item.op in _FUNCTIONS:
                 functions += elements * times
             case Kind.REARRANGEMENT:
@@ -143,7 +186,8 @@ def _work(block: Graph) -> Work:
             case _:
                 operand = prod(map(_padded, block.types[item.operands[0]].shape))
                 arithmetic += max(elements, operand) * times
-    return Work(loaded, wasted, flops, arithmetic, functions)
+                steps[looped] += kind is Kind.REDUCTION and elements < operand
+    return Work(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead)
 
 
 def _padded(extent: int) -> int:

@@ -1,7 +1,8 @@
 """Devices as data: what the cost model needs to know of a GPU.
 
-Bandwidth and matrix rate of the H100 were measured (3.02 TB/s, 708 TFLOP/s in float16, an empty launch replayed in a CUDA graph
-1.0 µs); the other records are datasheet values times the same efficiencies, and say so.
+The record of the H100 is a fit of the cost model to measured kernels (`mirage-eg bench cost`, docs/optimizer.md), begun at what
+was measured alone: 3.02 TB/s, 708 TFLOP/s in float16, an empty launch replayed in a CUDA graph 1.0 µs. The other records are
+datasheet values times the same efficiencies, and say so.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ class Device:
 
     name: str
     target: str
-    source: str  # measured or datasheet
+    source: str  # fitted or datasheet
     multiprocessors: int
     memory_bandwidth: float
     cache_bandwidth: float
@@ -24,22 +25,29 @@ class Device:
     function_rate: float  # exp, sqrt, division …
     shared_memory: int  # that one block can have
     launch_us: float
-    iteration_us: float  # latency of one dependent loop iteration
+    iteration_us: float  # latency of a loop iteration whose loads were fetched ahead
+    step_us: float  # latency of a load from memory that is waited for, with the reduction behind it
+    hit_us: float = 0.1  # the same of what the cache has
+    cache_bytes: float = 50e6
+    share: float = 2.0  # how many times its part of the bandwidth one multiprocessor can draw
 
 
 _H100 = Device(
     name="H100",
     target="sm_90",
-    source="measured",
+    source="fitted",
     multiprocessors=132,
-    memory_bandwidth=3.02e12,
-    cache_bandwidth=7.0e12,
+    memory_bandwidth=2.72e12,
+    cache_bandwidth=5.22e12,
     matrix_rate=708e12,
     arithmetic_rate=30e12,
-    function_rate=3.6e12,
+    function_rate=1.16e12,
     shared_memory=232_448,
-    launch_us=1.0,
+    launch_us=0.97,
     iteration_us=0.15,
+    step_us=0.36,
+    hit_us=0.08,
+    share=2.33,
 )
 _H200 = Device(
     name="H200",
@@ -54,6 +62,7 @@ _H200 = Device(
     shared_memory=232_448,
     launch_us=1.0,
     iteration_us=0.15,
+    step_us=0.4,
 )
 _A100 = Device(
     name="A100",
@@ -68,6 +77,7 @@ _A100 = Device(
     shared_memory=166_912,
     launch_us=1.5,
     iteration_us=0.2,
+    step_us=0.4,
 )
 _B200 = Device(
     name="B200",
@@ -82,6 +92,7 @@ _B200 = Device(
     shared_memory=232_448,
     launch_us=1.0,
     iteration_us=0.15,
+    step_us=0.4,
 )
 _MI300X = Device(
     name="MI300X",
@@ -96,6 +107,7 @@ _MI300X = Device(
     shared_memory=65_536,
     launch_us=2.0,
     iteration_us=0.25,
+    step_us=0.4,
 )
 
 DEVICES = {device.name: device for device in (_H100, _H200, _A100, _B200, _MI300X)}
