@@ -86,8 +86,9 @@ def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) 
     )
     slope = [place(10.0**low_x, bandwidth * 10.0**low_x), place(ridge, rate), place(10.0**high_x, rate)]
     parts.append(svg.line(slope, "floor", width=2))
-    at, _ = place(ridge, rate)
-    parts.append(svg.write(at - 10, slope[1][1] - 8, f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s", anchor="end"))
+    said = f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s"
+    at = min(max(slope[1][0] - 10 - len(said) * svg.LETTER, _LEFT + 4), _WIDTH - 8 - len(said) * svg.LETTER)
+    parts.append(svg.write(at, slope[1][1] - 8, said))
     dots = [place(x, y) for x, y in zip(xs, ys, strict=True)]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
     for point, (x, y) in zip(shown, dots, strict=True):
@@ -103,10 +104,12 @@ _Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
 def _free(x: float, y: float, width: float, taken: Sequence[_Frame]) -> _Frame:
     """Where the label of a dot hits the least of what is there: to its right, left, below or above, near before far."""
-    places: list[_Frame] = []
+    corners: list[tuple[float, float]] = []
     for away in (0.0, 16.0, 32.0):
-        for left, top in ((x + 10, y - 8 + away), (x - 10 - width, y - 8 + away), (x - width / 2, y + 8 + away)):
-            places.append((left, top, left + width, top + 15))
-        places.append((x - width / 2, y - 24 - away, x + width / 2, y - 9 - away))
-    inside = [it for it in places if it[0] > 4 and it[2] < _WIDTH - 4 and 28 < it[1] and it[3] < _HEIGHT - 4] or places
-    return min(inside, key=lambda it: sum(a < it[2] and it[0] < c and b < it[3] and it[1] < d for a, b, c, d in taken))
+        corners += [(x + 10, y - 8 + away), (x - 10 - width, y - 8 + away), (x - width / 2, y + 8 + away)]
+        corners.append((x - width / 2, y - 24 - away))
+    places = [
+        (left, top, left + width, top + 15)
+        for left, top in ((min(max(a, 8.0), _WIDTH - 8 - width), min(max(b, 30.0), _HEIGHT - 20)) for a, b in corners)
+    ]
+    return min(places, key=lambda it: sum(a < it[2] and it[0] < c and b < it[3] and it[1] < d for a, b, c, d in taken))

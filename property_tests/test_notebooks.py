@@ -35,7 +35,7 @@ def outputs(notebook: Any) -> Iterator[Any]:
 
 
 def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 4
+    assert len(NOTEBOOKS) >= 5
 
 
 @pytest.mark.notebook
