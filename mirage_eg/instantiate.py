@@ -13,9 +13,10 @@ from math import prod
 from mirage_eg.devices import Device
 from mirage_eg.estimate import Shape, estimate_us
 from mirage_eg.ir.axes import Axes, resize
-from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.realize import Extents, realize
+from mirage_eg.shared_memory import shared_memory
 from mirage_eg.space import Chain, Structure
 
 MAX_GRID_DIMS = 3
@@ -288,23 +289,13 @@ def _padded(extent: int, least: int = 1) -> int:
 
 
 def fits(block: Graph, limits: TileLimits) -> bool:
-    """Whether the tiles fit: staged matmul operands in shared memory, all that is live at once in registers."""
-    shared, registers = footprint(block, limits.stages)
-    return shared <= limits.shared_memory and registers <= limits.registers
+    """Whether the tiles fit: what is live at once in registers, staged matmul operands in shared memory."""
+    return _live_bytes(block) <= limits.registers and shared_memory(block, limits.stages) <= limits.shared_memory
 
 
 def footprint(block: Graph, stages: int) -> tuple[int, int]:
-    """Bytes of shared memory and of registers that a block needs.
-
-    Tiles are padded to powers of two, and to 16 in the dims of a matmul, as the lowering pads them.
-    """
-    operands = {i for item in block.nodes if item.op == "matmul" for i in item.operands}
-    shared = 0
-    for value in operands:
-        shape = block.types[value].shape
-        elements = prod(map(_padded, shape[:-2])) * _padded(shape[-2], 16) * _padded(shape[-1], 16)
-        shared += elements * block.types[value].dtype.itemsize * (stages if block.phases[value] is Phase.LOOP else 1)
-    return shared, _live_bytes(block)
+    """Bytes of shared memory and of registers that a block needs."""
+    return shared_memory(block, stages), _live_bytes(block)
 
 
 def _live_bytes(block: Graph) -> int:
