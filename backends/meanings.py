@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.modular import PRIMES, Modulus, in_pieces, modulus
+from mirage_eg.backends.modular import PRIMES, Modulus, modulus
+from mirage_eg.backends.passes import one_pass
 from mirage_eg.ir.ops import Attributes
 
 
@@ -53,7 +54,10 @@ class Draw:
 
     def keyed(self, x: Array, k: int, *name: object) -> Array:
         """A random function, called `name`, of the residues x to residues of component k."""
-        return in_pieces(self.xp, lambda a: _scramble(self.xp, a, self.key(k, *name), PRIMES[k]), x)
+        key = self.key(k, *name)
+        return one_pass(
+            self.xp, "keyed", lambda a: _scramble(a, key, PRIMES[k]), x, constants=(np.uint64(key), float(PRIMES[k]))
+        )
 
 
 @cache
@@ -61,13 +65,13 @@ def _key(seed: int, draw: int, name: tuple[object, ...]) -> int:
     return int.from_bytes(hashlib.blake2b(repr((seed, draw, name)).encode(), digest_size=8).digest(), "little")
 
 
-def _scramble(xp: Any, x: Array, key: int, prime: int) -> Array:
+def _scramble(x: Array, key: int, prime: int) -> Array:
     """Multiplications and shifts as in splitmix64, then 53 bits scaled to 0 … prime − 1."""
-    bits = x.astype(xp.uint64) + xp.uint64(key)
+    bits = x.astype(np.uint64) + np.uint64(key)
     for multiplier, shift in ((0x9E3779B97F4A7C15, 32), (0xBF58476D1CE4E5B9, 29), (0x94D049BB133111EB, 32)):
-        bits = bits * xp.uint64(multiplier)
-        bits ^= bits >> xp.uint64(shift)
-    return xp.floor((bits >> xp.uint64(11)).astype(xp.float64) * (prime * 2.0**-53))
+        bits = bits * np.uint64(multiplier)
+        bits ^= bits >> np.uint64(shift)
+    return np.floor((bits >> np.uint64(11)).astype(np.float64) * (prime * 2.0**-53))
 
 
 def either(first: Array | None, second: Array | None) -> Array | None:

@@ -10,18 +10,15 @@ exact in BLAS as long as K · (prime − 1)² is, and longer ones are split.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.products import product as matrix_product
+from mirage_eg.backends.passes import PIECE_ELEMENTS, one_pass
+from mirage_eg.backends.products import product
 
 PRIMES = (1_037_087, 518_543, 259_271)
-PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
-_SMALL = 256  # two operands of so many elements make at most two pieces
 _EXACT = 2**53
 
 
@@ -53,30 +50,6 @@ def residues_of_sums(x: Array, prime: int) -> Array:
     return residues(x, prime)
 
 
-def in_pieces(xp: Any, function: Callable[..., Array], *operands: Array) -> Array:
-    """`function(*operands)` for an elementwise function, piece by piece where the result is large (NumPy only)."""
-    if operands[0].ndim and all(x.size <= _SMALL for x in operands):
-        return function(*operands)
-    shape = np.broadcast_shapes(*(x.shape for x in operands))
-    if not shape:  # NumPy makes scalars of arrays without dims, which cannot be worked on in place
-        return function(*(x.reshape(1) for x in operands)).reshape(())
-    if xp is not np or prod(shape) <= 2 * PIECE_ELEMENTS:
-        return function(*operands)
-    # The first `axis` dims are walked one by one, dim `axis` in steps, the others whole.
-    axis, inner = len(shape) - 1, 1
-    while inner * shape[axis] <= PIECE_ELEMENTS:
-        inner *= shape[axis]
-        axis -= 1
-    step = max(1, PIECE_ELEMENTS // inner)
-    wide = [np.broadcast_to(x, shape) for x in operands]
-    result = np.empty(shape)
-    for outer in product(*map(range, shape[:axis])):
-        for start in range(0, shape[axis], step):
-            piece: Any = (*outer, slice(start, start + step))
-            result[piece] = function(*(x[piece] for x in wide))
-    return result
-
-
 @dataclass(frozen=True)
 class Modulus:
     """One prime of the chain, with its tables (made when first used, of `prime` entries each, float32: exact below 2^24)."""
@@ -86,19 +59,20 @@ class Modulus:
 
     def multiply(self, x: Array, y: Array) -> Array:
         """x · y."""
-        return in_pieces(self.xp, lambda a, b: residues(a * b, self.prime), x, y)
+        return self._one_pass("multiply", lambda a, b: residues(a * b, self.prime), x, y)
 
     def add(self, x: Array, y: Array) -> Array:
         """x + y."""
-        return in_pieces(self.xp, lambda a, b: residues(a + b, self.prime), x, y)
+        return self._one_pass("add", lambda a, b: residues(a + b, self.prime), x, y)
 
     def subtract(self, x: Array, y: Array) -> Array:
         """x − y."""
-        return in_pieces(self.xp, lambda a, b: residues(a - b, self.prime), x, y)
+        return self._one_pass("subtract", lambda a, b: residues(a - b, self.prime), x, y)
 
     def affine(self, x: Array, factor: int, offset: int) -> Array:
         """factor · x + offset, both already residues."""
-        return in_pieces(self.xp, lambda a: residues(a * float(factor) + float(offset), self.prime), x)
+        a, b = float(factor), float(offset)
+        return self._one_pass("affine", lambda x: residues(x * a + b, self.prime), x, constants=(a, b))
 
     def total(self, x: Array, axes: tuple[int, ...]) -> Array:
         """The sum over `axes`, which stay with extent 1; exact up to 2^33 terms."""
@@ -110,7 +84,7 @@ class Modulus:
         result = None
         for start in range(0, count, longest):
             k = slice(start, start + longest)
-            part = self._reduced(matrix_product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64)))
+            part = self._reduced(product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64)))
             result = part if result is None else self.add(result, part)
         return result
 
@@ -133,16 +107,17 @@ class Modulus:
             logarithm = residues(self._look_up(self._logarithms, a) * reduced, order)
             return self._look_up(self._powers, logarithm) * (a != 0)
 
-        return in_pieces(self.xp, compute, x)
+        tables = (self._logarithms, self._powers)
+        return self._one_pass("power", compute, x, constants=(*tables, reduced), modulus=order)
 
     def exponential(self, exponents: Array, generator: int) -> Array:
         """ω^exponents, where ω = g^(2 · generator) has the next prime of the chain, (prime − 1)/2, as its order."""
-        order = (self.prime - 1) // 2
+        order, factor = (self.prime - 1) // 2, float(generator)
 
         def compute(a: Array) -> Array:
-            return self._look_up(self._powers, 2 * residues(a * float(generator), order))
+            return self._look_up(self._powers, 2 * residues(a * factor, order))
 
-        return in_pieces(self.xp, compute, exponents)
+        return self._one_pass("exponential", compute, exponents, constants=(self._powers, factor), modulus=order)
 
     def shuffled(self, x: Array, factor: int, offset: int) -> Array:
         """A keyed permutation of the residues: the discrete logarithm of factor · x + offset (that of 0 is prime − 1)."""
@@ -154,18 +129,25 @@ class Modulus:
         return self.affine(self._looked_up(self._powers, x), inverse, -offset * inverse % self.prime)
 
     def _reduced(self, x: Array) -> Array:
-        """x modulo the prime, in place; x was just made."""
+        """x modulo the prime, in place on NumPy; x was just made."""
+        if self.xp is not np:
+            return self._one_pass("sum", residues_of_sums, x)
         flat = x.reshape(-1)
-        step = PIECE_ELEMENTS if self.xp is np else max(1, flat.size)
-        for start in range(0, flat.size, step):
-            residues_of_sums(flat[start : start + step], self.prime)
+        for start in range(0, flat.size, PIECE_ELEMENTS):
+            residues_of_sums(flat[start : start + PIECE_ELEMENTS], self.prime)
         return flat.reshape(x.shape)
 
+    def _one_pass(
+        self, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...] = (), modulus: int = 0
+    ) -> Array:
+        prime = modulus or self.prime
+        return one_pass(self.xp, name, function, *operands, constants=(*constants, float(prime), 1.0 / prime))
+
     def _looked_up(self, table: Array, x: Array) -> Array:
-        return in_pieces(self.xp, lambda a: self._look_up(table, a), x)
+        return one_pass(self.xp, "look_up", lambda a: self._look_up(table, a), x, constants=(table,))
 
     def _look_up(self, table: Array, x: Array) -> Array:
-        return table[x.astype(self.xp.int64)].astype(self.xp.float64)
+        return table[x.astype(np.int64)].astype(np.float64)
 
     @cached_property
     def _exact_powers(self) -> Array:

@@ -1,0 +1,98 @@
+"""Elementwise arithmetic of the field, each function in one pass: in pieces that stay in the cache, or in one kernel on CuPy.
+
+A function has two forms, here for CuPy and where it is called for NumPy; tests hold them equal, on a GPU, and without one where
+there is a C++ compiler. Part of the trusted core.
+
+    p   a prime or another modulus        r   1 / p, as float64
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mirage_eg.backends.algebra import Array
+
+PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
+_SMALL = 256  # two operands of so many elements make at most two pieces
+
+
+class Kernel(NamedTuple):
+    """Parameters (CuPy's notation; capital types are any) and the value, in C++."""
+
+    parameters: str
+    value: str
+
+
+# |x| < 2^48, and 0 ≤ x < 2^53 − 2p for sums: see `modular.residues` and `modular.residues_of_sums`. Whole numbers below 2^53
+# are exact, so that a fused multiply-add changes nothing.
+PREAMBLE = """
+__device__ double residue(double x, double p, double r) { return x - floor((x + 0.5) * r) * p; }
+__device__ double residue_of_sum(double x, double p, double r) { return residue(x - floor(x * r) * p, p, r); }
+__device__ double scramble(unsigned long long bits, double prime) {
+    bits *= 0x9E3779B97F4A7C15ULL; bits ^= bits >> 32;
+    bits *= 0xBF58476D1CE4E5B9ULL; bits ^= bits >> 29;
+    bits *= 0x94D049BB133111EBULL; bits ^= bits >> 32;
+    return floor((double)(bits >> 11) * (prime * 1.1102230246251565e-16));
+}
+"""
+
+KERNELS: Mapping[str, Kernel] = {
+    "multiply": Kernel("T x, U y, float64 p, float64 r", "residue((double)x * (double)y, p, r)"),
+    "add": Kernel("T x, U y, float64 p, float64 r", "residue((double)x + (double)y, p, r)"),
+    "subtract": Kernel("T x, U y, float64 p, float64 r", "residue((double)x - (double)y, p, r)"),
+    "affine": Kernel("T x, float64 factor, float64 offset, float64 p, float64 r", "residue((double)x * factor + offset, p, r)"),
+    "sum": Kernel("T x, float64 p, float64 r", "residue_of_sum((double)x, p, r)"),
+    "look_up": Kernel("T x, raw float32 table", "(double)table[(long long)x]"),
+    "power": Kernel(
+        "T x, raw float32 logarithms, raw float32 powers, float64 exponent, float64 p, float64 r",
+        "x == 0 ? 0.0 : (double)powers[(long long)residue((double)logarithms[(long long)x] * exponent, p, r)]",
+    ),
+    "exponential": Kernel(
+        "T x, raw float32 powers, float64 generator, float64 p, float64 r",
+        "(double)powers[2 * (long long)residue((double)x * generator, p, r)]",
+    ),
+    "keyed": Kernel("T x, uint64 key, float64 prime", "scramble((unsigned long long)x + key, prime)"),
+}
+
+
+def one_pass(xp: Any, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...]) -> Array:
+    """`function(*operands)`, or on CuPy the kernel `name` on operands and constants."""
+    if xp is np:
+        return in_pieces(function, *operands)
+    return _compiled(xp, name)(*operands, *constants)
+
+
+@cache
+def _compiled(xp: Any, name: str) -> Any:
+    kernel = KERNELS[name]
+    return xp.ElementwiseKernel(
+        kernel.parameters, "float64 result", f"result = {kernel.value}", f"mirage_{name}", preamble=PREAMBLE
+    )
+
+
+def in_pieces(function: Callable[..., Array], *operands: Array) -> Array:
+    """`function(*operands)` for an elementwise function of NumPy arrays, piece by piece where the result is large."""
+    if operands[0].ndim and all(x.size <= _SMALL for x in operands):
+        return function(*operands)
+    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    if not shape:  # NumPy makes scalars of arrays without dims, which cannot be worked on in place
+        return function(*(x.reshape(1) for x in operands)).reshape(())
+    if prod(shape) <= 2 * PIECE_ELEMENTS:
+        return function(*operands)
+    # The first `axis` dims are walked one by one, dim `axis` in steps, the others whole.
+    axis, inner = len(shape) - 1, 1
+    while inner * shape[axis] <= PIECE_ELEMENTS:
+        inner *= shape[axis]
+        axis -= 1
+    step = max(1, PIECE_ELEMENTS // inner)
+    wide = [np.broadcast_to(x, shape) for x in operands]
+    result = np.empty(shape)
+    for outer in product(*map(range, shape[:axis])):
+        for start in range(0, shape[axis], step):
+            piece: Any = (*outer, slice(start, start + step))
+            result[piece] = function(*(x[piece] for x in wide))
+    return result
