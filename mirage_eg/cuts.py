@@ -21,14 +21,15 @@ from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
 EXPLORED, MEASURED_WAYS = 64, 24  # segments of a small program, ways through them
+MEASURED_EACH, MEASURED_KERNELS = 8, 24  # µGraphs of a structure, of a segment
 STATES = 30_000  # of a segment, in equal shares for its splits
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The ways to cut a program, each with its µGraph, and what was searched for them."""
+    """The ways to cut a program, each with its µGraph and then with other kernels for its pieces, and what was searched."""
 
-    ways: tuple[tuple[Way, Ranked], ...]
+    ways: tuple[tuple[tuple[Way, Ranked], ...], ...]
     partition: Partition
     visited: int
     structures: int
@@ -41,6 +42,8 @@ def cut_program(
     limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     task = Task(rulebook, options.target, limits, filters, options.seed)
+    if on_gpu:
+        task = replace(task, each=MEASURED_EACH, keep=MEASURED_KERNELS)
     until = None if options.budget is None else time() + options.budget
     rounds = count()
 
@@ -58,11 +61,24 @@ def cut_program(
         bounds = replace(bounds, max_ways=MEASURED_WAYS, explore=EXPLORED)
     found = partition(primitive, finder.find, finder.floor, bounds, progress)
     return Cuts(
-        tuple((way, _ranked(primitive, way)) for way in found.ways),
+        tuple(
+            tuple((way, _ranked(primitive, way)) for way in (first, *(_others(finder, first) if on_gpu else ())))
+            for first in found.ways
+        ),
         found,
         sum(entry.visited for entry in finder.found.values()),
         sum(entry.structures for entry in finder.found.values()),
     )
+
+
+def _others(finder: KernelFinder, way: Way) -> list[Way]:
+    """The same cut with other kernels for one of its pieces, cheapest first."""
+    ways = [
+        Way((*way.pieces[:place], other, *way.pieces[place + 1 :]))
+        for place, piece in enumerate(way.pieces)
+        for other in finder.others(piece)
+    ]
+    return sorted(ways, key=lambda other: other.us)
 
 
 def _ranked(primitive: Graph, way: Way) -> Ranked:
@@ -103,7 +119,7 @@ def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Check
         "bound_us": cuts.partition.bound_us,
         "visited": cuts.visited,
         "structures": cuts.structures,
-        "ways": [{"kernels": way.kernels, "predicted_us": way.us} for way, _ in cuts.ways],
+        "ways": [{"kernels": way.kernels, "predicted_us": way.us} for (way, _), *_ in cuts.ways],
         "kernels": [[_piece_record(primitive, piece, checks) for piece in way.pieces] for way in ways],
     }
 

@@ -7,6 +7,7 @@ instance; those of the indexed domain are also proved by their root class.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from math import prod
 
 from mirage_eg.cost import predict
@@ -56,7 +57,8 @@ class Task:
     seed: int
     plans: int = 6  # structures of each split that get extents, smallest first
     most: int = 40  # extents of each that are tried, the most promising first
-    keep: int = 4  # µGraphs of different structures
+    each: int = 1  # µGraphs of each structure
+    keep: int = 4  # µGraphs in all
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -115,23 +117,18 @@ def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels
 def _instances(
     plans: Sequence[Structure] | Sequence[Chain], program: Graph, axes: Axes, task: Task, device: Device
 ) -> Iterator[Kernels]:
-    """The best µGraph of each of the first plans that have any."""
+    """The best µGraphs of each of the first plans that have any."""
     tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
     tried: Counter[Split] = Counter()
     for plan in plans:
         tried[plan.split] += 1
         if tried[plan.split] > task.plans:
             continue
-        best = min(
-            (
-                _kernels(graph, device, plan.proved, fused=True)
-                for graph in instances(plan, program, axes, tiles, task.filters, device, task.most)
-            ),
-            key=lambda entry: (entry.us, entry.kernels),
-            default=None,
-        )
-        if best is not None and _equal_when_small(plan, program, axes, task.seed):
-            yield best
+        graphs = instances(plan, program, axes, tiles, task.filters, device, task.most)
+        found = (_kernels(graph, device, plan.proved, fused=True) for graph in graphs)
+        best = nsmallest(task.each, found, key=lambda entry: (entry.us, entry.kernels))
+        if best and _equal_when_small(plan, program, axes, task.seed):
+            yield from best
 
 
 def _equal_when_small(plan: Structure | Chain, program: Graph, axes: Axes, seed: int) -> bool:
@@ -159,6 +156,12 @@ class KernelFinder:
         works = any(is_work(item) for position, item in enumerate(self.program.nodes) if position in segment.nodes)
         return works * self.device.launch_us + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
 
+    def others(self, piece: Piece) -> list[Piece]:
+        """The µGraphs that were found for the segment of a piece besides its own."""
+        apart = piece.inputs != piece.segment.inputs
+        found = self.found[segment_program(self.program, piece.segment, apart)].kernels
+        return [_piece(piece.segment, piece.inputs, kernels) for kernels in found[1:]]
+
     def find(self, segments: Sequence[Segment]) -> list[Piece | None]:
         """The cheapest µGraph of each segment that has any."""
         pieces = self._find(segments, apart=False)
@@ -176,11 +179,12 @@ class KernelFinder:
 
     def _piece(self, segment: Segment, program: Graph, apart: bool) -> Piece | None:
         kernels = self.found[program].kernels
-        if not kernels:
-            return None
         inputs = uses_apart(self.program, segment) if apart else segment.inputs
-        best = kernels[0]
-        return Piece(segment, inputs, best.graph, best.us, best.kernels, best.proved, best.fused)
+        return _piece(segment, inputs, kernels[0]) if kernels else None
+
+
+def _piece(segment: Segment, inputs: tuple[int, ...], kernels: Kernels) -> Piece:
+    return Piece(segment, inputs, kernels.graph, kernels.us, kernels.kernels, kernels.proved, kernels.fused)
 
 
 def compose(program: Graph, pieces: Sequence[Piece]) -> Graph:

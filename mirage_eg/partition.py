@@ -62,7 +62,7 @@ class PartitionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The cheapest ways, and the cheapest for each number of kernels; no way through these segments takes less than `bound_us`."""
+    """The cheapest ways, and the cheapest for each number of kernels; none through these segments is below `bound_us`."""
 
     ways: tuple[Way, ...]
     bound_us: float

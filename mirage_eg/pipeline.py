@@ -114,7 +114,7 @@ def _optimize(
     with watch.stage("kernels"):
         cuts = cut_program(primitive, rulebook, options, device, watch, work, on_gpu)
         known = {entry.graph for entries in ranked for entry in entries}
-        ranked += [(entry,) for _, entry in cuts.ways if entry.graph not in known]
+        ranked += [tuple(entry for _, entry in ways) for ways in cuts.ways if ways[0][1].graph not in known]
         finalists = diverse(ranked, options.top)
     tuned: dict[Graph, Tuned] = {}
     measurements: list[Record] = []
@@ -136,14 +136,19 @@ def _optimize(
     with watch.stage("verify"):
         verified, rejected = verify_finalists(program, [*finalists, library], rulebook, options, watch, work)
         right = {before[id(entry)].graph for entry, _, _ in verified if id(entry) in before}
-        ways = [way for way, entry in cuts.ways if entry.graph in right]
-        checks = verify_pieces(primitive, ways, options, watch, work)
+        cut = {entry.graph: way for ways in cuts.ways for way, entry in ways if entry.graph in right}
+        checks = verify_pieces(primitive, list(cut.values()), options, watch, work)
     with watch.stage("compile"):
         candidates = compile_verified(program, verified, tuned, options, watch, work)
     device_name = "cpu"
     if on_gpu:
         with watch.stage("time"):
             candidates, device_name = time_candidates(candidates, watch)
+    way_of = {
+        id(candidate): cut[before[id(entry)].graph]
+        for candidate, (entry, _, _) in zip(candidates, verified, strict=True)
+        if id(entry) in before and before[id(entry)].graph in cut
+    }
     candidates = _ordered(candidates, device)
     if tracer is not None:
         known_as = [before.get(id(entry), entry) for entry, *_ in verified]
@@ -155,6 +160,7 @@ def _optimize(
             missed = Found(primitive, axes, found, plans, structures, made, rejected, errors)
             explanation = explain(missed, rulebook, options, device)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
+    ways = [way_of[id(candidate)] for candidate in candidates if id(candidate) in way_of]
     report["cuts"] = cuts_report(primitive, cuts, ways, checks)
     report["per_op"] = {"kernels": len(predict(library.graph, device)), "predicted_us": library.predicted_us}
     decided = {
