@@ -3,7 +3,7 @@
 Everything is read off the frozen table; nothing here is needed by the search.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.egraph_view import children_of, show_node
@@ -25,8 +25,13 @@ class Explanation:
         return "\n".join([head, *(f"  {node}  [{reason}]" for node, reason in self.steps)])
 
 
-def explain(oracle: Oracle, expression: Expression, term: int, rulebook: Rulebook, program: Expression) -> Explanation:
-    """Why the oracle for `program` keeps a term of `expression`, or the first of its parts that it prunes."""
+def explain(
+    oracle: Oracle, expression: Expression, term: int, rulebook: Rulebook, program: Expression, names: Sequence[str] = ()
+) -> Explanation:
+    """Why the oracle for `program` keeps a term of `expression`, or the first of its parts that it prunes.
+
+    `names` of the program's inputs stand in the place of x0, x1 … where they are given.
+    """
     classes: list[int | None] = []
     for position, item in enumerate(expression.terms[: term + 1]):
         children = [classes[child] for child in item.children]
@@ -45,7 +50,8 @@ def explain(oracle: Oracle, expression: Expression, term: int, rulebook: Ruleboo
         for item in program.terms
     }
     finder = _Finder(oracle, rulebook)
-    steps = [(show_node(oracle, key), "the program" if key in given else finder.reason(key)) for key in _path(oracle, goal)]
+    path = _path(oracle, goal)
+    steps = [(show_node(oracle, key, names), "the program" if key in given else finder.reason(key)) for key in path]
     return Explanation(True, tuple(steps) or (("the program itself", "the program"),))
 
 

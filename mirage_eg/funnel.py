@@ -35,7 +35,7 @@ def _steps(report: Mapping[str, Any]) -> Iterator[Step]:
     yield Step("structures that fail the field check", verify["structures_rejected"], pruned=True)
     yield Step("their µGraphs with grid, loop and tiles", search["instances"])
     if cuts is not None:
-        yield Step(f"states visited: {cuts['searched']} parts of the program", cuts["visited"])
+        yield Step("states visited: parts of the program", cuts["visited"])
         yield Step("structures of the parts", cuts["structures"])
     yield Step("finalists, and one library kernel an op", search["candidates"])
     yield Step("that differ from the program at full size", verify["rejected"], pruned=True)

@@ -141,10 +141,10 @@ def _cuts(report: Mapping[str, Any]) -> str:
     cuts = report["cuts"]
     if cuts is None or not cuts["kernels"]:
         return ""
+    proved = "" if cuts["complete"] else "It was not searched to the end whether a way is cheaper than the first. "
     said = (
-        f"{cuts['segments']} connected parts of the program may become a kernel; {cuts['searched']} of them were searched, "
-        f"cheapest ways first. No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model. "
-        f"{'All ways were compared.' if cuts['complete'] else 'The comparison stopped at its limit.'}"
+        f"Parts of the program that may become a kernel: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
+        f"{proved}No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model."
     )
     ways = "".join(_more(_way_title(way), table(_WAY, map(_piece, way))) for way in cuts["kernels"][1:])
     first = cuts["kernels"][0]
@@ -195,10 +195,10 @@ def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
     mugraphs = report["mugraphs"]
     head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
     device = device_for(report["target"])
-    marks = [("floor", device_floor_us(program, device))]
+    marks = [("floor at the cost model's rates", device_floor_us(program, device))]
     said = (
         f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "
-        f"at the full rates of {device.name} ({device.source})."
+        f"at the rates of {device.name} ({device.source})."
     )
     return f"{_paragraph(said)}{time_bars(report, marks)}{table(head, map(_row, range(1, len(mugraphs) + 1), mugraphs))}"
 
