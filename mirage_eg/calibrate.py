@@ -5,7 +5,9 @@ the fastest counts, for that is what the model predicts. The fit lowers the mean
 after the other, each within the bounds that physics sets; few constants, so that it cannot learn the lines by heart.
 """
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
@@ -30,6 +32,7 @@ FITTED = {
     "step_us": (0.1, 4.0),
     "hit_us": (0.1, 4.0),
     "share": (0.4, 4.0),
+    "stage_bandwidth": (0.02, 5.0),
 }
 
 
@@ -85,20 +88,21 @@ def read_lines(paths: Sequence[Path]) -> list[Measured]:
 
 def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = data.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise OptionError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         try:
-            data = json.loads(line)
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             raise OptionError(f"{where}: got no JSON ({error}); wanted one object a line") from None
-        if not isinstance(data, dict):
-            raise OptionError(f"{where}: got {type(data).__name__}, wanted an object")
-        yield where, data
+        if not isinstance(record, dict):
+            raise OptionError(f"{where}: got {type(record).__name__}, wanted an object")
+        yield where, record
 
 
 def _key(line: dict[str, Any], graphs: dict[str, Graph], where: str) -> str | None:

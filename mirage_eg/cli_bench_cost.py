@@ -20,7 +20,8 @@ _SHOWN = 12  # µGraphs whose prediction is furthest off
 
 def bench_cost(
     lines: Annotated[
-        list[Path], typer.Argument(metavar="LINES.jsonl…", help="Measurements, as `bench gpu` writes into measurements.jsonl.")
+        list[Path],
+        typer.Argument(metavar="LINES.jsonl…", help="Measurements, as `bench gpu` writes into measurements.jsonl; .gz too."),
     ],
     device: Annotated[str, typer.Option(help="The device record to start from: H100, H200, A100, B200, MI300X.")] = "H100",
     as_json: JsonOption = False,

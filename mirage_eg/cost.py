@@ -119,6 +119,7 @@ def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) 
     rounds = max(1.0, waves / RESIDENT)
     step = device.step_us if dram > device.cache_bytes / 2 else device.hit_us
     waits = loop * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
     times["latency"] = rounds * waits * 1e-6 + (0.0 if work.ahead else max(times["memory"], times["cache"]))
     return _cost(times, dram, blocks * work.flops, device)
 
@@ -132,7 +133,8 @@ class Work:
     memory sector), matrix operations, elementwise operations, functions.
 
     `steps`: what is waited for one after the other in an iteration, a reduction and the load before it; `once`: outside the
-    loop; `ahead`: whether loads are fetched while the iterations before them run.
+    loop; `ahead`: whether loads are fetched while the iterations before them run; `staged`: bytes of operands
+    of tl.dot that are computed, not loaded, and go through registers in every iteration.
     """
 
     loaded: int
@@ -143,6 +145,7 @@ class Work:
     steps: int = 1
     once: int = 0
     ahead: bool = True
+    staged: int = 0
 
 
 def work_of(block: Graph) -> Work:
@@ -151,6 +154,8 @@ def work_of(block: Graph) -> Work:
     loaded = wasted = flops = arithmetic = functions = 0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
+    staged = 0
+    makers = {value: item.op for item, values in block.numbered() for value in values}
     for item, values in block.numbered():
         if item.op == "output":
             continue
@@ -176,6 +181,11 @@ def work_of(block: Graph) -> Work:
                         dtype = block.types[item.operands[0]].dtype
                         flops += int(tile_flops(prod(batch), m, n, k) * times * _slowdown(dtype))
                         ahead |= looped
+                        staged += sum(
+                            prod(map(_padded, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
+                            for i in item.operands
+                            if block.phases[i] is Phase.LOOP and makers[i] != "input"
+                        )
                     case _:
                         arithmetic += prod(map(_padded, (*batch, m, k, n))) * times
                         steps[looped] += k > 1
@@ -187,7 +197,7 @@ def work_of(block: Graph) -> Work:
                 operand = prod(map(_padded, block.types[item.operands[0]].shape))
                 arithmetic += max(elements, operand) * times
                 steps[looped] += kind is Kind.REDUCTION and elements < operand
-    return Work(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead)
+    return Work(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)
 
 
 def _padded(extent: int) -> int:

@@ -29,6 +29,7 @@ class Device:
     step_us: float  # latency of a load from memory that is waited for, with the reduction behind it
     hit_us: float = 0.1  # the same of what the cache has
     cache_bytes: float = 50e6
+    stage_bandwidth: float = 10e12  # bytes of computed operands that all multiprocessors bring to their matrix units
     share: float = 2.0  # how many times its part of the bandwidth one multiprocessor can draw
 
 
@@ -37,17 +38,18 @@ _H100 = Device(
     target="sm_90",
     source="fitted",
     multiprocessors=132,
-    memory_bandwidth=2.72e12,
-    cache_bandwidth=5.22e12,
+    memory_bandwidth=2.44e12,
+    cache_bandwidth=3.40e12,
     matrix_rate=708e12,
     arithmetic_rate=30e12,
-    function_rate=1.16e12,
+    function_rate=1.40e12,
     shared_memory=232_448,
-    launch_us=0.97,
-    iteration_us=0.15,
-    step_us=0.36,
-    hit_us=0.08,
-    share=2.33,
+    launch_us=1.16,
+    iteration_us=0.256,
+    step_us=0.269,
+    hit_us=0.008,
+    share=1.57,
+    stage_bandwidth=2.28e12,
 )
 _H200 = Device(
     name="H200",

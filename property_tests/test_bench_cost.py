@@ -18,6 +18,7 @@ from mirage_eg.threads import form_threads
 from mirage_eg.workloads import WORKLOADS
 from property_tests.test_emit import HAND_WRITTEN
 
+ROOT = Path(__file__).resolve().parent.parent
 H100 = DEVICES["H100"]
 GRAPHS = {name: write("float16").mugraph for name, write in HAND_WRITTEN.items()} | {
     f"{name} b{batch}": WORKLOADS[name](batch) for name in ("lora", "rmsnorm", "gated_mlp") for batch in (1, 16)
@@ -31,7 +32,7 @@ def made_by(device_changes: dict[str, float]) -> list[Measured]:
 
 
 def test_the_fit_finds_the_constants_that_made_the_lines() -> None:
-    lines = made_by({"launch_us": 1.7, "hit_us": 0.2, "memory_bandwidth": 3.3e12})
+    lines = made_by({"launch_us": 1.7, "memory_bandwidth": 3.3e12})
     fitted = fit(lines, H100)
     assert agreements(lines, H100)[-1].factor > 1.2
     assert agreements(lines, fitted)[-1].factor < 1.03
@@ -49,6 +50,14 @@ def test_the_fit_stays_within_its_bounds(factor: float) -> None:
 def test_rank_correlation_is_one_for_any_rising_function_and_minus_one_for_a_falling_one(x: list[float], _: object) -> None:
     assert spearman(x, [value**3 for value in x]) == pytest.approx(1)
     assert spearman(x, [-value for value in x]) == pytest.approx(-1)
+
+
+def test_the_shipped_h100_ranks_the_measured_mugraphs() -> None:
+    """Over all six workloads and the kernels of a decoder layer, as the optimizer's issue asks; docs/optimizer.md has each."""
+    measured = read_lines([ROOT / "docs" / "measurements" / "cost_h100.jsonl.gz"])
+    correlation = agreements(measured, H100)[-1].correlation
+    assert correlation is not None
+    assert correlation > 0.9
 
 
 def test_rank_correlation_of_few_or_equal_values_is_not_defined() -> None:
