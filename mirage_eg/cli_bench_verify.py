@@ -41,11 +41,11 @@ def bench_verify(
         if as_json:
             print(json_line(rows))
             return 0
-        table = Table("workload", "b", "small/s", "draws s", "field s", "float s", "proof s", "proved", "peak MiB")
+        table = Table("workload", "b", "small/s", "real/s", "draws s", "field s", "float s", "proof s", "proved", "peak MiB")
         table.title, table.title_justify = f"verification on {rows[0].device}; {rows[0].versions}", "left"
         for row in rows:
             seconds = (row.draw_seconds, row.field_seconds, row.float_seconds, row.prove_seconds)
-            cells = (f"{row.small_per_second:.0f}", *(f"{value:.3f}" for value in seconds))
+            cells = (f"{row.small_per_second:.0f}", f"{row.real_per_second:.3g}", *(f"{value:.3f}" for value in seconds))
             table.add_row(row.workload, str(row.batch), *cells, "yes" if row.proved else "no", str(row.peak_mib))
         console().print(table)
         return 0

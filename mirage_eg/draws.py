@@ -25,6 +25,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, TensorType
 
 KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept for all draws, larger ones for one at a time
+KEPT_ON_GPU = 1 << 29  # the same in a GPU's memory
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
 MAGNITUDES = (64.0, 8.0, 2.0, 1.0)  # of large inputs, tried in this order
 
@@ -54,7 +55,7 @@ class Draws:
     def __init__(self, program: Graph, seed: int, xp: Any = np) -> None:
         self._program, self._seed, self._xp = program, seed, xp
         self._primitive = expand(program)
-        self._keep = sum(prod(kind.shape) for kind in program.input_types) <= KEPT_ELEMENTS
+        self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
         self._memory: dict[tuple[int, int], Array] = {}
         self._fields: dict[int, FieldDraw] = {}
         self._floats: dict[str, FloatDraw] = {}
