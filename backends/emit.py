@@ -283,6 +283,9 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
             for place, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
                 if inner.get("strides") is not None:
                     declare(operand, inner["strides"], f"node {number}: block, input {place}")
+            for place, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
+                if inner.get("strides") is not None:
+                    declare(value, inner["strides"], f"node {number}: block, output {place}")
     inputs = {values[0] for item, values in graph.numbered() if item.op == "input"}
     for value, (strides, where) in declared.items():
         if value in inputs and any(stride < 0 for stride in strides):

@@ -340,14 +340,16 @@ def _block_dependence(
 def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozenset[int]) -> TensorType:
     dtype = DType(item["dtype"]) if item.get("dtype") else tile.dtype
     if checker.level is not Level.BLOCK:
-        if item.get("omap") is not None:
-            raise GraphError("got an omap outside a block graph")
+        if item.get("omap") is not None or item.get("strides") is not None:
+            raise GraphError("got an omap or strides of an output outside a block graph")
         return TensorType(tile.shape, dtype)
     omap = item.get("omap")
     if omap is None or len(omap) != len(checker.grid):
         raise GraphError(f"got omap {omap}, wanted one entry for each of the {len(checker.grid)} grid dims")
     shape = list(tile.shape)
     new: list[int] = []
+    if (strides := item.get("strides")) is not None and len(strides) != len(shape) + omap.count(NEW_DIM):
+        raise GraphError(f"got {len(strides)} strides for an output of {len(shape) + omap.count(NEW_DIM)} dims")
     for dim, (extent, target) in enumerate(zip(checker.grid, omap, strict=True)):
         if target == NEW_DIM:
             new.append(extent)

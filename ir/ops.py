@@ -196,7 +196,7 @@ _ROWS = (
         arity=(1, 1),
         levels=EVERYWHERE,
         shape=shapes.no_rule,
-        attributes={"name": "text?", "omap": "ints?", "dtype": "text?"},
+        attributes={"name": "text?", "omap": "ints?", "dtype": "text?", "strides": "ints?"},  # in memory, of a block graph's
     ),
     # Elementwise, with NumPy's broadcasting.
     _elementwise("add", 2, commutative=True),
