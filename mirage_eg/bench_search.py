@@ -11,9 +11,11 @@ from mirage_eg.exhaustive import Exhaustive, alphabet_of
 from mirage_eg.expression import express, splits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
+from mirage_eg.kernel_space import KernelSpace, kernel_space
 from mirage_eg.oracle import build_oracle
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search
+from mirage_eg.shifts import drop_shifts
 from mirage_eg.workloads import WORKLOADS
 
 STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa")
@@ -66,6 +68,8 @@ class Row:
     cpu_seconds: float  # the same, of this process alone
     peak_bytes: int  # most resident memory of the process during the search
     without_oracle: Unguided | None = None
+    two_kernels: KernelSpace | None = None  # every cut into at most two kernels, each with every structure
+    seconds_two_kernels: float | None = None
 
 
 def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
@@ -93,6 +97,12 @@ def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
         cpu_seconds,
         peak_bytes(),
     )
+
+
+def two_kernels(workload: str, rulebook: Rulebook, max_ops: int, on_progress: Callable[[int, int], None]) -> KernelSpace:
+    """Search all of one workload's ways of at most two kernels; what a split reduction makes of one is in `guided`."""
+    primitive = drop_shifts(expand(WORKLOADS[workload](1)))
+    return kernel_space(primitive, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
 
 
 _FORGET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.bench_search import FEWEST, MOST, PUBLISHED, STANDARD, Row, guided, unguided
+from mirage_eg.bench_search import FEWEST, MOST, PUBLISHED, STANDARD, Row, guided, two_kernels, unguided
 from mirage_eg.cli_bench_cost import bench_cost
 from mirage_eg.cli_bench_gpu import bench_gpu
 from mirage_eg.cli_bench_verify import bench_verify
@@ -58,6 +58,9 @@ def bench_search(
                 if without_oracle and ops == max_block_ops:
                     report = partial(_report, observer, f"blind {name}")
                     row = replace(row, without_oracle=unguided(name, rulebook, ops, without_oracle, report))
+                if ops == max_block_ops:
+                    space = two_kernels(name, rulebook, ops, partial(_report, observer, f"two kernels of {name}"))
+                    row = replace(row, two_kernels=space, seconds_two_kernels=space.seconds)
                 rows.append(row)
                 if as_json:
                     print(json_line(row), flush=True)
@@ -87,6 +90,13 @@ def _print(rows: Sequence[Row], by_ops: Sequence[Row]) -> None:
         found = f"{row.one_kernel} + {row.split_reduction}"
         seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (cut)")
         table.add_row(row.workload, *map(str, sizes), found, seconds, str(round(row.peak_bytes / 2**20)))
+    console().print(table)
+    spaces = [(row.workload, row.two_kernels) for row in rows if row.two_kernels is not None]
+    table = Table("workload", "segments", "cuts", "visited", "structures", "µGraphs", "s", title_justify="left")
+    table.title = "at most two kernels: every cut, every structure of both; µGraphs are the combinations, without extents"
+    for workload, space in spaces:
+        counted = (space.segments, space.ways, space.visited, space.structures, space.mugraphs)
+        table.add_row(workload, *map(str, counted), f"{space.seconds:.2f}" + ("" if space.complete else " (cut)"))
     console().print(table)
     blind = [(row.workload, row.without_oracle) for row in rows if row.without_oracle is not None]
     if blind:
