@@ -1,5 +1,6 @@
 """Mutation testing: a single change of a right µGraph that stays legal is rejected, or float64 shows it equal after all."""
 
+import os
 from collections.abc import Iterator
 from functools import cache
 
@@ -18,15 +19,18 @@ from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.program import load_program
 from mirage_eg.published import read_published
 from mirage_eg.rulebook import load_rules
-from mirage_eg.search import search
+from mirage_eg.search import SearchLimits, search
+from mirage_eg.segments import segment_program
 from mirage_eg.verdict import Equality
 from mirage_eg.verify import Reference
 from mirage_eg.workloads import WORKLOADS
 from property_tests.graphs import mutants
+from property_tests.test_partition import cut
 from property_tests.test_published import FOLDER, PROGRAMS, published
 
 _PLAIN = [row.name for row in OPS.values() if row.kind is Kind.ELEMENTWISE and not row.attributes]
 _STRUCTURES = 3  # of each workload
+CUT = "decoder_layer"  # too large for one block graph
 
 
 def changed_extents(block: Graph) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -63,8 +67,15 @@ def all_mutants(block: Graph) -> Iterator[Graph]:
 
 
 def mutated(graph: Graph) -> Iterator[Graph]:
-    """A kernel graph with one of its block graphs mutated."""
+    """A kernel graph with one of its block graphs mutated, or with one operand of a kernel exchanged for another value."""
+    made = 0
     for place, item in enumerate(graph.nodes):
+        for i, operand in enumerate(item.operands):
+            for other in range(made):
+                operands = (*item.operands[:i], other, *item.operands[i + 1 :])
+                if other != operand and graph.types[other] == graph.types[operand]:
+                    yield Graph((*graph.nodes[:place], Node(item.op, operands, item.attributes), *graph.nodes[place + 1 :]))
+        made += len(item["graph"].outputs) if item.op == "block" else item.op != "output"
         if item.op == "block":
             for mutant in all_mutants(item["graph"]):
                 yield Graph(
@@ -89,16 +100,30 @@ def check_mutants(program: Graph, graph: Graph) -> tuple[int, int]:
     return rejected, equal
 
 
+def all_examples(workload: str) -> list[tuple[Graph, Graph]]:
+    """The small instances of all structures found; of a program that is cut, those of the first of each of its kernels."""
+    primitive = expand(WORKLOADS[workload](1))
+    if workload != CUT:
+        return examples_of(primitive, SearchLimits())
+    _, found, _ = cut(primitive)
+    pieces = {piece for way in found.ways for piece in way.pieces if piece.fused}
+    programs = [segment_program(primitive, piece.segment, piece.inputs != piece.segment.inputs) for piece in pieces]
+    return [example for program in programs for example in examples_of(program, SearchLimits(max_states=2000))[:_STRUCTURES]]
+
+
+def examples_of(primitive: Graph, limits: SearchLimits) -> list[tuple[Graph, Graph]]:
+    axes = infer_axes(primitive)
+    structures = search(primitive, axes, load_rules("indexed"), limits).structures
+    return [small_instance(structure, primitive, axes) for structure in structures]
+
+
 @cache
 def small_examples(workload: str) -> list[tuple[Graph, Graph]]:
-    primitive = expand(WORKLOADS[workload](1))
-    axes = infer_axes(primitive)
-    structures = search(primitive, axes, load_rules("indexed")).structures
-    step = max(1, len(structures) // _STRUCTURES)
-    return [small_instance(structure, primitive, axes) for structure in structures[::step][:_STRUCTURES]]
+    examples = all_examples(workload)
+    return examples[:: max(1, len(examples) // _STRUCTURES)][:_STRUCTURES]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != CUT])
 def test_every_legal_single_change_of_a_workloads_graph_is_rejected_or_truly_equal(workload: str) -> None:
     rejected = 0
     for program, graph in small_examples(workload):
@@ -134,3 +159,29 @@ def test_single_changes_of_published_graphs_at_their_size_are_rejected_or_truly_
             for got, want in pairs:
                 np.testing.assert_allclose(got, want, rtol=1e-9)
     assert verdicts.count(Equality.NOT_EQUAL) >= 2
+
+
+nightly = pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "nightly", reason="minutes to hours: nightly only")
+
+
+@nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_legal_single_change_of_every_structure_is_rejected_or_truly_equal(workload: str) -> None:
+    rejected = sum(check_mutants(program, graph)[0] for program, graph in all_examples(workload))
+    assert rejected >= 20
+
+
+@nightly
+@published
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "batch", "file"), [("rmsnorm", 1, "rmsnorm_bs1"), ("gqa", 8, "gqa_bs8"), ("lora", 1, "lora_bs1")]
+)
+def test_every_legal_single_change_of_every_published_graph_is_rejected_or_truly_equal(
+    name: str, batch: int, file: str
+) -> None:
+    _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
+    for graph in serialize.read(FOLDER / f"{file}.json", read_published):
+        assert isinstance(graph, Graph)
+        assert check_mutants(program, graph)[0] >= 5
