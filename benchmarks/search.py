@@ -1,7 +1,8 @@
-"""How the time of the search grows with block ops and with axes: JSON lines and a picture of them.
+"""How the time of the search grows with block ops, with axes and with kernels: JSON lines and a picture of them.
 
-`python benchmarks/search.py FOLDER` writes FOLDER/search.jsonl and FOLDER/search.svg; with `--picture` it draws the
-lines that are there. Needs matplotlib (`pip install --group bench`).
+`python benchmarks/search.py FOLDER` writes FOLDER/search.jsonl and FOLDER/search.svg; with `--kernels` it measures the growth
+with kernels again and keeps the other lines, with `--picture` it draws the lines that are there. Needs matplotlib
+(`pip install --group bench`).
 """
 
 import json
@@ -18,9 +19,12 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.kernel_space import kernel_space
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, search
+from mirage_eg.shifts import drop_shifts
 from mirage_eg.terminal import plain, progress
+from mirage_eg.workloads import WORKLOADS
 
 REPETITIONS = 5  # the fastest counts
 
@@ -44,6 +48,7 @@ def projections(count: int) -> Graph:
     return program.graph()
 
 
+KERNELS = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
 FAMILIES = {"products": (products, range(1, 7)), "projections": (projections, range(1, 6))}
 
 
@@ -61,8 +66,27 @@ def measure() -> list[dict[str, Any]]:
             for count in counts:
                 observer(family, count, len(counts), "")
                 lines.append({"series": family, "count": count} | _search(build(count), rules))
-    about = {"cpu": _cpu(), "cores": 1, "python": platform.python_version(), "egglog": metadata.version("egglog")}
-    return [line | about for line in lines]
+    return [line | _about() for line in lines] + measure_kernels()
+
+
+def measure_kernels() -> list[dict[str, Any]]:
+    """A line for each workload and number of kernels: every cut, every structure of every segment."""
+    rules = load_rules("indexed")
+    lines = []
+    with progress() as observer:
+        for workload in KERNELS:
+            program = drop_shifts(expand(WORKLOADS[workload](1)))
+            for kernels in range(1, 5):
+                observer(f"kernels of {workload}", kernels - 1, 4, "")
+                start = process_time()
+                space = kernel_space(program, rules, kernels, SearchLimits(MOST, max_kernels=1))
+                counted = plain(space) | {"cpu_seconds": process_time() - start}
+                lines.append({"series": "kernels", "workload": workload} | counted | _about())
+    return lines
+
+
+def _about() -> dict[str, Any]:
+    return {"cpu": _cpu(), "cores": 1, "python": platform.python_version(), "egglog": metadata.version("egglog")}
 
 
 def _search(graph: Graph, rules: Any) -> dict[str, Any]:
@@ -104,7 +128,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    figure, plots = pyplot.subplots(1, 3, figsize=(15, 4.5))
+    figure, plots = pyplot.subplots(1, 4, figsize=(20, 4.5))
     by_ops = [line for line in lines if line["series"] == "ops"]
     for workload, rows in groupby(by_ops, key=lambda line: line["workload"]):
         points = list(rows)
@@ -120,6 +144,12 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
             if not row["complete"]:
                 plots[2].annotate("cut", (row["count"], row["cpu_seconds"]))
     plots[2].set(xlabel="n", ylabel="CPU seconds, 16 block ops", yscale="log")
+    by_kernels = [line for line in lines if line["series"] == "kernels"]
+    for workload, rows in groupby(by_kernels, key=lambda line: line["workload"]):
+        points = list(rows)
+        plots[3].plot([row["kernels"] for row in points], [row["cpu_seconds"] for row in points], marker=".", label=workload)
+    plots[3].set(xlabel="kernels at most: every cut, every structure", ylabel="CPU seconds, 16 block ops", yscale="log")
+    plots[3].set_xticks(range(1, 5))
     for plot in plots:
         plot.legend(fontsize="x-small", loc="upper left")
         plot.grid(alpha=0.3)
@@ -130,14 +160,17 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> int:
     """Measure, unless `--picture` is given, and draw."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--picture"]
+    options = {"--picture", "--kernels"}
+    arguments = [argument for argument in sys.argv[1:] if argument not in options]
     if len(arguments) != 1:
         print(f"benchmarks/search.py: got {len(arguments)} folders, wanted one: where to write", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
     path = folder / "search.jsonl"
     if "--picture" not in sys.argv[1:]:
-        lines = measure()
+        old = path.read_text(encoding="utf-8").splitlines() if "--kernels" in sys.argv[1:] and path.exists() else []
+        kept = [line for line in map(json.loads, old) if line["series"] != "kernels"]
+        lines = [*kept, *measure_kernels()] if "--kernels" in sys.argv[1:] else measure()
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
     elif not path.exists():
