@@ -1,11 +1,11 @@
-"""In which order the dims of each intermediate lie in memory: so that the kernels that write and read it move the fewest sectors.
+"""In which order the dims of each intermediate lie in memory: so that the kernels that write and read it move the fewest bytes.
 
 A tile moves whole memory sectors; the shorter its contiguous runs, the more it moves in vain. For each order of the dims of each
-intermediate every access has a time; a kernel takes as long as its accesses to intermediates together, or as what else it has to
-do. The sum over kernels is minimised, then that over accesses: a CP-SAT model (OR-tools), solved to proven optimality; where each
-intermediate alone can have its best order and every kernel is then as fast as it can be, that is the proof. Inputs and outputs
-keep the caller's strides. An order under which a view between kernels would have to be copied is not offered; reading a tile
-transposed, or with operands swapped, is the matter of its strides and costs what its runs cost.
+intermediate every access has a time; a kernel takes as long as its accesses to intermediates together, or as what else it has
+to do. The sum over kernels is minimised, then that over accesses: a CP-SAT model (OR-tools), solved to proven optimality. Where
+each intermediate alone can have its best order and every kernel is then as fast as it can be, that is the proof. Inputs and
+outputs keep the caller's strides. An order under which a view between kernels would have to be copied is not offered; reading
+a tile transposed, or with operands swapped, is a matter of its strides and costs what its runs cost.
 """
 
 from collections.abc import Mapping, Sequence

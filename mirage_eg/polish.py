@@ -1,7 +1,7 @@
 """The µGraph optimizer: what is decided of a µGraph when its kernels are chosen (DESIGN §9).
 
-Layouts, the order of kernels and of ops, and thread graphs; each pass keeps the function, and the result is verified as a whole.
-Where intermediates lie in memory is decided when the µGraph is lowered (`backends.arena`).
+Layouts, the order of kernels and of ops, and thread graphs; each pass keeps the function, and the result is verified as a
+whole. Where intermediates lie in memory is decided when the µGraph is lowered (`backends.arena`).
 """
 
 from dataclasses import dataclass
