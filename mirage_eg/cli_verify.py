@@ -9,19 +9,21 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import judge
 from mirage_eg.published import Unsupported, read_published
+from mirage_eg.rulebook import load_rules
 from mirage_eg.terminal import json_line, progress, record
 from mirage_eg.verdict import Verdict
 
 UNSUPPORTED = "unsupported"
 
 
-def run_verify(program: Graph, path: Path, draws: int, seed: int, as_json: bool) -> int:
+def run_verify(program: Graph, path: Path, draws: int, seed: int, as_json: bool, rules: Sequence[str] = ()) -> int:
     """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported."""
+    rulebook = load_rules("indexed", rules)
     entries, is_list = serialize.read(path, _understand)
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
-        judged = iter(judge(program, graphs, draws=draws, seed=seed, observe=observe))
+        judged = iter(judge(program, graphs, draws=draws, seed=seed, rulebook=rulebook, observe=observe))
     counts: Counter[str] = Counter()
     for index, (label, entry) in enumerate(zip(labels, entries, strict=True)):
         if isinstance(entry, Unsupported):

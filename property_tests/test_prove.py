@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.cli_verify import run_verify
+from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.ir.ops import OPS, Kind
@@ -178,3 +180,21 @@ def test_a_concat_of_tiles_cannot_be_flattened() -> None:
     program.mark_output(result)
     with pytest.raises(UnsupportedError, match="concat of tiles"):
         flatten(program.graph())
+
+
+def test_verify_proves_by_laws_of_the_users_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def over_root(rsqrt: bool) -> Graph:
+        program = KernelGraph()
+        x, y = program.new_input((4, 4)), program.new_input((4, 4))
+        squares = program.square(y)
+        program.mark_output(program.mul(x, program.rsqrt(squares)) if rsqrt else program.div(x, program.sqrt(squares)))
+        return program.graph()
+
+    graph, rules = tmp_path / "graph.json", tmp_path / "my.egg"
+    graph.write_text(serialize.to_json(over_root(True)))
+    rules.write_text('; domain: indexed\n(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)) :name "mine")\n')
+    assert run_verify(over_root(False), graph, 2, 0, False, [str(rules)]) == 0
+    assert "proved with the laws mine" in capsys.readouterr().out
+    rules.write_text("; domain: indexed\n(rewrite (Div x (Sqrt y)) (Mul x))\n")
+    with pytest.raises(RuleError, match=r"my\.egg:2: Arity mismatch"):
+        run_verify(over_root(False), graph, 2, 0, False, [str(rules)])
