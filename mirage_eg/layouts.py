@@ -1,6 +1,6 @@
 """In which order the dims of each intermediate lie in memory: so that the kernels that write and read it move the fewest bytes.
 
-A tile moves whole memory sectors; the shorter its contiguous runs, the more it moves in vain. For each order of the dims of each
+A tile moves whole memory sectors; the shorter its contiguous runs, the more it moves in vain. For each order of the dims of any
 intermediate every access has a time; a kernel takes as long as its accesses to intermediates together, or as what else it has
 to do. The sum over kernels is minimised, then that over accesses: a CP-SAT model (OR-tools), solved to proven optimality. Where
 each intermediate alone can have its best order and every kernel is then as fast as it can be, that is the proof. Inputs and
