@@ -87,8 +87,13 @@ def _more(title: str, body: str) -> str:
     return f"<details><summary>{escape(title)}</summary>\n{body}</details>\n"
 
 
+_FITS = 1900  # pixels that can be shrunk to a page and still be read
+
+
 def _wide(drawing: str) -> str:
-    return f'<div class="wide">{drawing}</div>\n'
+    """A drawing that is shrunk to the page, or scrolled where its letters would be too small."""
+    width = int(drawing.split('width="', 1)[1].split('"', 1)[0])
+    return f'<div class="{"shrunk" if width <= _FITS else "wide"}">{drawing}</div>\n'
 
 
 def _kernels(count: int) -> str:
@@ -146,8 +151,9 @@ def _cuts(report: Mapping[str, Any]) -> str:
         f"Parts of the program that may become a kernel: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
         f"{proved}No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model."
     )
-    ways = "".join(_more(_way_title(way), table(_WAY, map(_piece, way))) for way in cuts["kernels"][1:])
-    first = cuts["kernels"][0]
+    best = report["best"]["kernels"]
+    first, *others = sorted(cuts["kernels"], key=lambda way: sum(piece["kernels"] for piece in way) != best)
+    ways = "".join(_more(_way_title(way), table(_WAY, map(_piece, way))) for way in others)
     return f"{_paragraph(said)}<h3>{escape(_way_title(first))}</h3>\n{table(_WAY, map(_piece, first))}{ways}"
 
 

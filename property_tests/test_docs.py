@@ -138,6 +138,23 @@ def test_every_command_that_a_page_names_in_passing_exists_with_its_options(name
         assert path is None or given <= known_options()[path], f"{name}: mirage-eg {words}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_that_a_page_names_in_passing_exists_with_its_options(name: str) -> None:
+    for words in re.findall(r"`python ((?:benchmarks|docs|notebooks)/[^`]+)`", read(name)):
+        script, *given = words.split()
+        assert (ROOT / script).is_file(), f"{name}: python {words}"
+        options = {part for part in given if part.startswith("--")}
+        shown = "" if not options else _help(script)
+        assert all(option in shown for option in options), f"{name}: python {words}"
+
+
+@cache
+def _help(script: str) -> str:
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def build() -> ModuleType:
     """docs/build.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
