@@ -5,15 +5,20 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_eg.instantiate import TileLimits, instances
 from mirage_eg.ir import serialize
+from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import build_oracle
+from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program
 from mirage_eg.prove import express_both
 from mirage_eg.published import read_published
 from mirage_eg.rulebook import load_rules
+from mirage_eg.search import search
+from mirage_eg.shifts import drop_shifts
 from mirage_eg.verdict import Equality
 from property_tests.test_published import CHECKPOINTS, FOLDER, PROGRAMS, UNSEEN, published
 
@@ -58,6 +63,28 @@ def test_every_intermediate_of_a_correct_published_graph_passes_the_query(name: 
     for graph in serialize.read(FOLDER / f"{file}.json", read_published):
         assert isinstance(graph, Graph)
         assert ask(program, graph) == ([], True)
+
+
+@published
+@pytest.mark.parametrize(("name", "batch", "file"), checkpoints(Equality.EQUAL))
+def test_the_structure_of_a_correct_published_graph_is_found(name: str, batch: int, file: str) -> None:
+    _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
+    primitive = drop_shifts(expand(program))
+    axes = infer_axes(primitive)
+    result = search(primitive, axes, load_rules("indexed"))
+    wide = TileLimits(shared_memory=1 << 30, registers=1 << 30)
+    first = (next(iter(instances(plan, primitive, axes, wide)), None) for plan in (*result.structures, *result.chains))
+    found = {_shape(graph) for graph in first if graph is not None}
+    for graph in serialize.read(FOLDER / f"{file}.json", read_published):
+        assert isinstance(graph, Graph)
+        assert _shape(graph) in found
+
+
+def _shape(graph: Graph) -> tuple[str, ...]:
+    """The phrases of the kernels, without what the published system writes in another way: it accumulates before it reduces
+    in the tile, loops over one block's share of partial results, and lets them leave along a dim of their own."""
+    first, *last = phrase(graph).replace("partial results, ", "").split("; ")
+    return first, *(part.rsplit(", ", 1)[0] for part in last)
 
 
 @published
