@@ -1,5 +1,6 @@
 """The stage that cuts a program into kernels: every kernel searched, the cheapest way kept for each number of kernels."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -33,6 +34,7 @@ class Cuts:
     partition: Partition
     visited: int
     structures: int
+    pruned: dict[str, int]
 
 
 def cut_program(
@@ -68,6 +70,7 @@ def cut_program(
         found,
         sum(entry.visited for entry in finder.found.values()),
         sum(entry.structures for entry in finder.found.values()),
+        dict(sum((Counter(dict(entry.pruned)) for entry in finder.found.values()), Counter[str]())),
     )
 
 
@@ -118,6 +121,7 @@ def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Check
         "complete": cuts.partition.complete,
         "bound_us": cuts.partition.bound_us,
         "visited": cuts.visited,
+        "pruned": cuts.pruned,
         "structures": cuts.structures,
         "ways": [{"kernels": way.kernels, "predicted_us": way.us} for (way, _), *_ in cuts.ways],
         "kernels": [[_piece_record(primitive, piece, checks) for piece in way.pieces] for way in ways],

@@ -44,6 +44,7 @@ class Found:
     kernels: tuple[Kernels, ...]
     visited: int
     structures: int
+    pruned: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,9 @@ def _find(task: Task, program: Graph) -> Found:
         kernels += _instances(plans, program, axes, task, device)
     kernels.sort(key=lambda entry: (entry.us, entry.kernels))
     visited = sum(record.visited for record in found.records)
-    return Found(tuple(kernels[: task.keep]), visited, len(found.structures) + len(found.chains))
+    pruned = sum((Counter(record.pruned) for record in found.records), Counter[str]())
+    structures = len(found.structures) + len(found.chains)
+    return Found(tuple(kernels[: task.keep]), visited, structures, tuple(sorted(pruned.items())))
 
 
 LONG, LOOPED, SPREAD = 512, 128, 256  # elements

@@ -70,6 +70,7 @@ class Partition:
     segments: int
     searched: int
     complete: bool  # no way through these segments is cheaper than the first
+    pieces: tuple[tuple[Segment, Piece | None], ...]  # of the segments searched
 
 
 Find = Callable[[Sequence[Segment]], list[Piece | None]]  # the best µGraph of each segment, if there is any
@@ -112,6 +113,7 @@ def partition(
         len(ways.segments),
         len(ways.pieces),
         complete,
+        tuple((ways.segments[number], piece) for number, piece in sorted(ways.pieces.items())),
     )
 
 

@@ -36,7 +36,7 @@ from mirage_eg.stages import (
     verify_structures,
 )
 from mirage_eg.trace import Tracer
-from mirage_eg.trace_plans import trace_plans
+from mirage_eg.trace_plans import trace_cuts, trace_plans
 from mirage_eg.tune import Record, Tuned, Tuning
 from mirage_eg.work import Work
 
@@ -152,6 +152,7 @@ def _optimize(
     candidates = _ordered(candidates, device)
     if tracer is not None:
         known_as = [before.get(id(entry), entry) for entry, *_ in verified]
+        trace_cuts(tracer, primitive, cuts)
         trace_plans(tracer, plans, structures, made, chosen, known_as, candidates)
     explanation = None
     if not any(candidate.fused and candidate.compile.ok for candidate in candidates):

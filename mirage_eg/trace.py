@@ -30,6 +30,8 @@ STAGES = {
     "ops left": "more ops to an output than are left",
     "forced ops": "more ops that every way to an output needs than are left",
     "kept": "went on",
+    "no kernel": "a segment of the program that no block graph holds",
+    "no way": "a segment with kernels that is on none of the ways kept",
     "field check": "a structure whose small instance differs from the program's in random fields",
     "tile limits": "a structure without a µGraph that a block can hold or that passes the filters",
     "not among top": "a µGraph that others of the cost model's order stood before",

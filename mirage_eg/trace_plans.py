@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from mirage_eg.cuts import Cuts
 from mirage_eg.instantiate import blocks_of
+from mirage_eg.ir.graph import Graph
+from mirage_eg.partition import Piece
 from mirage_eg.phrase import phrase
 from mirage_eg.results import Candidate, Instances, Plan, Ranked
+from mirage_eg.segments import Segment
 from mirage_eg.space import Chain, Structure
 from mirage_eg.trace import Tracer
 
@@ -40,6 +44,23 @@ def trace_plans(
     for candidate in candidates:
         ended = "compile" if not candidate.compile.ok else "ranked" if candidate.measured_us is None else "timed"
         tracer.add(ended, partial(_graph_line, candidate))
+
+
+def trace_cuts(tracer: Tracer, primitive: Graph, cuts: Cuts) -> None:
+    """Where segments ended; what died in their own searches is counted in the report (`cuts`, `pruned`)."""
+    used = {piece.segment for ways in cuts.ways for way, _ in ways for piece in way.pieces}
+    for segment, piece in cuts.partition.pieces:
+        if segment not in used:
+            tracer.add("no kernel" if piece is None else "no way", partial(_segment_line, primitive, segment, piece))
+
+
+def _segment_line(primitive: Graph, segment: Segment, piece: Piece | None) -> dict[str, Any]:
+    return {
+        "ops": [primitive.nodes[position].op for position in sorted(segment.nodes)],
+        "reads": list(segment.inputs),
+        "makes": list(segment.outputs),
+        "predicted_us": None if piece is None else piece.us,
+    }
 
 
 def _plan_line(plan: Plan) -> dict[str, Any]:
