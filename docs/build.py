@@ -1,7 +1,8 @@
 """Write what the pages show of the code and of measurements: `python docs/build.py`; a test holds it to what is committed.
 
 command_line.md comes from the command line itself, results.md and its plots from measurements/*.jsonl, the figures from the
-objects that they show. `figures/rmsnorm.json` and `rmsnorm_report.json` are of `mirage-eg optimize rmsnorm --top 6`.
+objects that they show. `figures/rmsnorm.json`, `rmsnorm_report.json` and `gated_mlp.json` were written by
+`mirage-eg optimize`.
 """
 
 import json
@@ -42,6 +43,7 @@ def pages() -> dict[str, str]:
         "figures/results_bars.svg": result_bars(),
         "figures/results_roofline.svg": result_roofline(),
         "figures/mugraph.svg": to_svg(serialize.load(DOCS / "figures" / "rmsnorm.json")),
+        "figures/levels.svg": to_svg(serialize.load(DOCS / "figures" / "gated_mlp.json")),
         "figures/oracle.svg": funnel(json.loads((DOCS / "figures" / "rmsnorm_report.json").read_text(encoding="utf-8"))),
         "figures/expression.svg": expression_figure(),
         "figures/verification.svg": verification_figure(),

@@ -28,7 +28,7 @@ _STYLE = """
 body { font-family: system-ui, sans-serif; line-height: 1.5; margin: 0 auto; max-width: 76rem; padding: 1.5rem;
   color: #17212f; background: #fff }
 h1 { margin-bottom: 0 } h2 { margin-top: 2.5rem; border-bottom: 1px solid #7f8ba0 }
-svg { max-width: 100%; height: auto } .wide { overflow: auto; max-height: 90vh } .wide svg { max-width: none }
+svg { max-width: 100%; height: auto; margin: .5rem 0 } .wide { overflow: auto; max-height: 90vh } .wide svg { max-width: none }
 table { border-collapse: collapse; display: block; overflow-x: auto }
 th, td { padding: .2rem .8rem; border-bottom: 1px solid #7f8ba055 }
 pre { overflow: auto; max-height: 40rem; padding: 1rem; border-radius: 6px; background: #f6f8fb;
