@@ -6,12 +6,12 @@ A crude model on purpose: it ranks candidates before they are timed, and stands 
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_eg.backends.emit_tiles import MatmulForm, flatten, matmul_form
+from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.shared_memory import lowered
 
 _FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
 
@@ -150,7 +150,7 @@ class Work:
 
 def work_of(block: Graph) -> Work:
     """The work of a block graph, as it is lowered."""
-    block = flatten(expand(block))
+    block = lowered(block)
     loaded = wasted = flops = arithmetic = functions = 0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False

@@ -13,10 +13,12 @@ Not modelled: scratch of reductions (a few bytes a warp), reuse between products
 from collections.abc import Mapping
 from math import prod
 
-from mirage_eg.backends.emit_tiles import MatmulForm, flatten, is_skinny, matmul_form, padding
+from mirage_eg.backends.emit_tiles import MatmulForm, flatten, is_skinny, matmul_form
 from mirage_eg.backends.warps import WARP
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
 
 _WGMMA_ROWS, _WARP_GROUP = 64, 4
 _ASYNC_BYTES = 4  # that a thread must at least copy
@@ -24,8 +26,8 @@ _ASYNC_BYTES = 4  # that a thread must at least copy
 
 def shared_memory(block: Graph, stages: int, warps: int | None = None, swapped: bool = False) -> int:
     """Bytes of shared memory of one block."""
-    graph = flatten(expand(block))
-    padded = padding(graph)
+    graph = lowered(block)
+    padded = [_padded(kind.shape) for kind in graph.types]
     warps = block.threads // WARP if warps is None else warps
     makers = {value: item for item, values in graph.numbered() for value in values}
 
@@ -65,6 +67,21 @@ def shared_memory(block: Graph, stages: int, warps: int | None = None, swapped: 
     return max(*(sum(buffers.values()) for buffers in taken.values()), scratch)
 
 
+def _padded(shape: Shape) -> Shape:
+    """About what the lowering pads to: powers of two, 16 in the dims of a product (`emit_tiles.padding` knows which)."""
+    last = len(shape) - 2
+    return tuple(
+        1 if extent == 1 else max(16 if dim >= last >= 0 else 1, 1 << (extent - 1).bit_length())
+        for dim, extent in enumerate(shape)
+    )
+
+
+def lowered(block: Graph) -> Graph:
+    """The block graph as it is lowered: without derived ops and thread graphs."""
+    plain = all(OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" for item in block.nodes)
+    return block if plain else flatten(expand(block))
+
+
 def _loads_behind(makers: Mapping[int, Node], value: int) -> set[int]:
     """The loads from which a value is computed."""
     found, seen, frontier = set[int](), set[int](), [value]
@@ -77,4 +94,4 @@ def _loads_behind(makers: Mapping[int, Node], value: int) -> set[int]:
     return found
 
 
-__all__ = ["shared_memory"]
+__all__ = ["lowered", "shared_memory"]

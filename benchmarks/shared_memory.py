@@ -1,0 +1,122 @@
+"""How well the model of shared memory agrees with the compiler: a table, and JSON lines in DIR/shared_memory.jsonl.
+
+    python benchmarks/shared_memory.py [WORKLOAD…] [--batch N] [--each N] [--target sm_90] [--out DIR] [--json]
+
+For each workload N candidates drawn from all of its µGraphs, each with drawn warps and stages, are compiled (no GPU is needed).
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from statistics import mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.table import Table
+
+from mirage_eg.backends.compile import compile_module, loaded
+from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.devices import device_for
+from mirage_eg.executors import Workers
+from mirage_eg.instantiate import blocks_of
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.expand import expand
+from mirage_eg.options import Options
+from mirage_eg.polish import polish
+from mirage_eg.program import load_program
+from mirage_eg.results import Watch
+from mirage_eg.rulebook import load_rules
+from mirage_eg.shared_memory import shared_memory
+from mirage_eg.shifts import drop_shifts
+from mirage_eg.stages import instantiate, search_structures
+from mirage_eg.terminal import console, progress
+from mirage_eg.work import Work
+
+STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
+SMALL = 16 * 1024  # bytes below which nothing is decided
+
+
+def main() -> int:
+    """Measure; exit code 2 for bad input."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(STANDARD)}")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--each", type=int, default=12, help="candidates of each workload")
+    parser.add_argument("--target", default="sm_90")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("mirage_bench"))
+    parser.add_argument("--json", action="store_true", help="print the lines instead of a table")
+    given = parser.parse_args()
+    try:
+        names = given.workloads or STANDARD
+        lines = []
+        with progress() as observer:
+            for done, name in enumerate(names):
+                observer("compile", done, len(names), name)
+                lines += list(_measure(name, given))
+    except MirageError as error:
+        print(f"shared_memory.py: {error}", file=sys.stderr)
+        return 2
+    given.out.mkdir(parents=True, exist_ok=True)
+    with (given.out / "shared_memory.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    if given.json:
+        print("\n".join(map(json.dumps, lines)))
+    else:
+        _print(lines)
+    return 0
+
+
+def _measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    draw = Random(given.seed)
+    _, program = load_program(name, given.batch)
+    primitive = drop_shifts(expand(program))
+    options = Options(device="cpu", target=given.target)
+    watch = Watch(lambda stage, done, total, text: None)
+    with Workers(None, 1) as workers:
+        work = Work(workers, None)
+        axes, found = search_structures(primitive, load_rules(), options, watch, work, [])
+        plans = [*found.structures[:12], *found.chains[:12]]
+        made = instantiate(plans, primitive, axes, device_for(given.target), options, watch, work, 200)
+    graphs = [entry.graph for instances in made for entry in instances.ranked]
+    for graph in draw.sample(graphs, min(given.each, len(graphs))):
+        polished = polish(graph, given.target).graph
+        blocks = blocks_of(polished)
+        warps = tuple(draw.choice((2, 4, 8)) for _ in blocks)
+        stages = tuple(draw.choice((2, 3, 4, 5)) for _ in blocks)
+        source = emit(polished, program=program, schedule=Schedule(num_warps=warps, num_stages=stages))
+        with loaded(source) as module:
+            records = [record for record, _ in compile_module(module, given.target, resources=False)]
+        for block, record, count, depth in zip(blocks, records, warps, stages, strict=True):
+            if record.shared_memory is not None:
+                yield {
+                    "kind": "shared_memory",
+                    "workload": name,
+                    "batch": given.batch,
+                    "target": given.target,
+                    "grid": list(block.grid),
+                    "loop": block.loop,
+                    "warps": count,
+                    "stages": depth,
+                    "compiled": record.shared_memory,
+                    "modelled": shared_memory(block, depth, count),
+                }
+
+
+def _print(lines: list[dict[str, Any]]) -> None:
+    table = Table("workload", "kernels", f"of {SMALL // 1024} KiB or more", "within 10%", "mean error", title_justify="left")
+    table.title = "shared memory: modelled against compiled"
+    for name in (*dict.fromkeys(line["workload"] for line in lines), "all"):
+        own = [line for line in lines if name in (line["workload"], "all")]
+        large = [abs(line["modelled"] / line["compiled"] - 1) for line in own if line["compiled"] >= SMALL]
+        error = f"{mean(large):.1%}" if large else "–"
+        table.add_row(name, str(len(own)), str(len(large)), str(sum(off <= 0.1 for off in large)), error)
+    console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
