@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from mirage_eg.backends.meanings import Draw
+from mirage_eg.backends.modular import PRIMES, Modulus
 from mirage_eg.verdict import Equality
 from mirage_eg.verify import Reference
+from property_tests.test_passes import CALLS
 from property_tests.test_verify import attention, split_attention
 
 pytestmark = pytest.mark.gpu
@@ -25,3 +28,16 @@ def test_a_float_check_on_the_gpu_is_that_of_the_cpu() -> None:
     on_gpu = Reference(attention(), xp=cupy).float_check(split_attention(True))
     assert on_gpu.ok and on_cpu.ok and on_gpu.tolerance == on_cpu.tolerance
     assert np.isclose(on_gpu.error, on_cpu.error, atol=on_cpu.tolerance)
+
+
+@pytest.mark.parametrize("prime", PRIMES)
+def test_every_kernel_on_the_gpu_is_equal_to_its_numpy_form(prime: int) -> None:
+    cupy = pytest.importorskip("cupy")
+    generator = np.random.default_rng(prime)
+    x, y = (generator.integers(0, prime, shape).astype(np.float64) for shape in ((30, 500), (500,)))
+    x[0, :3], y[:3] = (0, prime - 1, 1), (prime - 1, prime - 1, 0)
+    for call in CALLS.values():
+        theirs = call(Modulus(prime, cupy), cupy.asarray(x), cupy.asarray(y))
+        np.testing.assert_array_equal(cupy.asnumpy(theirs), call(Modulus(prime), x, y))
+    keyed = Draw(3, 0, cupy).keyed(cupy.asarray(x), 0, "tanh")
+    np.testing.assert_array_equal(cupy.asnumpy(keyed), Draw(3, 0).keyed(x, 0, "tanh"))

@@ -33,7 +33,7 @@ CALLS: dict[str, Callable[[Modulus, Any, Any], Any]] = {
     "add": Modulus.add,
     "subtract": Modulus.subtract,
     "affine": lambda modulus, x, y: modulus.affine(x, 12345, 678),
-    "sum": lambda modulus, x, y: modulus.total(np.repeat(x, 50, axis=0), (0,)),
+    "sum": lambda modulus, x, y: modulus.total(x.repeat(50, axis=0), (0,)),
     "look_up": lambda modulus, x, y: modulus.inverse(x),
     "power": lambda modulus, x, y: modulus.power(x, 3),
     "exponential": lambda modulus, x, y: modulus.exponential(x % 1000, 77),
