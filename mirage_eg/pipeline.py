@@ -164,11 +164,10 @@ def _optimize(
     ways = [way_of[id(candidate)] for candidate in candidates if id(candidate) in way_of]
     report["cuts"] = cuts_report(primitive, cuts, ways, checks)
     report["per_op"] = {"kernels": len(predict(library.graph, device)), "predicted_us": library.predicted_us}
-    decided = {
-        with_warps(polish(graph, options.target).graph, 1): graph for graph in (library.graph, *(e.graph for e in chosen))
-    }
+    best = candidates[0].graph  # where it is the library's, nothing was decided
+    decided = {with_warps(polish(entry.graph, options.target).graph, 1): entry.graph for entry in chosen}
     report["cleanup"] = cleanup_record(cleaned)
-    report["optimizer"] = polish_record(polish(decided[with_warps(candidates[0].graph, 1)], options.target))
+    report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), options.target))
     report["memory"] = memory_record(candidates[0].graph, program)
     report["explanation"] = explanation
     report["search"]["candidates"] = len(finalists) + 1
