@@ -58,7 +58,8 @@ def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatc
     tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
     assert tuned[0].us == min(clock.seen.values())
     assert tuned[0].timing is not None
-    assert {line["stage"] for line in lines} == {"structures", "extents", "schedules", "details", "final"}
+    stages = {line["stage"] for line in lines}
+    assert stages - {"details"} == {"structures", "extents", "schedules", "final"}  # details may all have been tried before
     assert sum(line["stage"] != "final" for line in lines) == len(clock.seen)
 
 
