@@ -102,6 +102,15 @@ class Graph:
     def __post_init__(self) -> None:
         _ = self._checker
 
+    @classmethod
+    def of_checked(cls, nodes: Sequence[Node], checker: "Checker") -> "Graph":
+        """The graph of nodes that `checker` has appended one by one, without checking them again."""
+        graph = object.__new__(cls)
+        fields = {"nodes": tuple(nodes), "level": checker.level, "grid": checker.grid, "loop": checker.loop, "threads": 128}
+        assert checker.count == len(nodes) and checker.outputs, "every node has been checked"
+        graph.__dict__.update(fields | {"_checker": checker})
+        return graph
+
     @cached_property
     def _checker(self) -> "Checker":
         checker = Checker(self.level, self.grid, self.loop)

@@ -55,14 +55,15 @@ class PartitionLimits:
     max_kernels: int | None = None  # of a way
     max_states: int = 20_000  # behind that many, ops are kernels of their own
     patience: int = 8  # ways tried in a row that are not cheaper than the best
-    close: float = 1.01  # a way within this of the bound ends the search: the cost model is no finer
+    close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
     max_ways: int = 8
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The cheapest ways, and the cheapest for each number of kernels; none through these segments is below `bound_us`."""
+    """The cheapest ways, cheapest first, and those that fewer kernels make dearer; none through these segments is below
+    `bound_us`."""
 
     ways: tuple[Way, ...]
     bound_us: float
@@ -105,9 +106,12 @@ def partition(
         rest = [number for number in range(len(ways.segments)) if number not in ways.pieces]
         for number, piece in zip(rest, find([ways.segments[number] for number in rest]), strict=True):
             ways.settle(number, piece)
-    found = ways.front(limits.max_kernels) + ways.cheap(limits.max_kernels, limits.max_ways if limits.explore else 0)
+    front = ways.front(limits.max_kernels)
+    least = [way for place, way in enumerate(front) if all(way.us < other.us for other in front[:place])]
+    more = front + ways.cheap(limits.max_kernels, limits.max_ways if limits.explore else 0)
+    found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_ways)])
     return Partition(
-        tuple(sorted(dict.fromkeys(found), key=lambda way: (way.us, way.kernels))[: limits.max_ways]),
+        tuple(sorted(found, key=_order)),
         bound,
         len(ways.states),
         len(ways.segments),
@@ -115,6 +119,10 @@ def partition(
         complete,
         tuple((ways.segments[number], piece) for number, piece in sorted(ways.pieces.items())),
     )
+
+
+def _order(way: Way) -> tuple[float, int]:
+    return way.us, way.kernels
 
 
 _TIE_US = 1e-3  # a kernel more, where all else is equal

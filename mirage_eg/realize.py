@@ -105,7 +105,7 @@ class _Writer:
             if result.dims != dims:
                 value = self.append(node("reshape", value, shape=kind.shape))[0]
             self.append(node("output", value, name=item.get("name")))
-        return Graph(tuple(self.nodes))
+        return Graph.of_checked(self.nodes, self.checker)
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ class _Block:
             self.place.append(self.step(step))
         for position, store in zip(self.structure.outputs, stores, strict=True):
             self.store(self.place[position], store)
-        return Graph(tuple(self.nodes), Level.BLOCK, self.checker.grid, self.checker.loop)
+        return Graph.of_checked(self.nodes, self.checker)
 
     def store(self, value: int, store: _Store) -> None:
         """Leave a value in device memory; what varies with a spread axis gets it as a new leading dim."""
@@ -172,7 +172,9 @@ class _Block:
             dim_of[spread] = NEW_DIM
         dtype = None if self.checker.types[value].dtype is store.dtype else str(store.dtype)
         omap = self.grid_map(dim_of)
-        self.nodes.append(node("output", value, omap=omap, dtype=dtype))
+        item = node("output", value, omap=omap, dtype=dtype)
+        self.checker.append(item)
+        self.nodes.append(item)
         self.stored.append(dims if spread is None else ((self.spread_axis,), *dims))
 
     def grid_map(self, dim_of: Mapping[int, int]) -> tuple[int, ...]:
