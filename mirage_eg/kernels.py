@@ -82,11 +82,13 @@ def _find(task: Task, program: Graph) -> Found:
     found = search(program, axes, task.rulebook, limits, choices=choices)
     for plans in (found.structures, found.chains):
         kernels += _instances(plans, program, axes, task, device)
-    kernels.sort(key=lambda entry: (entry.us, entry.kernels))
+    kernels.sort(key=_order)
     visited = sum(record.visited for record in found.records)
     pruned = sum((Counter(record.pruned) for record in found.records), Counter[str]())
     structures = len(found.structures) + len(found.chains)
-    return Found(tuple(kernels[: task.keep]), visited, structures, tuple(sorted(pruned.items())))
+    leading = {entry.kernels: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
+    kept = dict.fromkeys([*sorted(leading, key=_order), *kernels[: task.keep]])
+    return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())))
 
 
 LONG, LOOPED, SPREAD = 512, 128, 256  # elements
@@ -112,6 +114,10 @@ def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split
     )
 
 
+def _order(kernels: Kernels) -> tuple[float, int]:
+    return kernels.us, kernels.kernels
+
+
 def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels:
     costs = predict(graph, device)
     return Kernels(graph, sum(cost.us for cost in costs), len(costs), proved, fused)
@@ -129,7 +135,7 @@ def _instances(
             continue
         graphs = instances(plan, program, axes, tiles, task.filters, device, task.most)
         found = (_kernels(graph, device, plan.proved, fused=True) for graph in graphs)
-        best = nsmallest(task.each, found, key=lambda entry: (entry.us, entry.kernels))
+        best = nsmallest(task.each, found, key=_order)
         if best and _equal_when_small(plan, program, axes, task.seed):
             yield from best
 
@@ -163,27 +169,29 @@ class KernelFinder:
         """The µGraphs that were found for the segment of a piece besides its own."""
         apart = piece.inputs != piece.segment.inputs
         found = self.found[segment_program(self.program, piece.segment, apart)].kernels
-        return [_piece(piece.segment, piece.inputs, kernels) for kernels in found[1:]]
+        return [_piece(piece.segment, piece.inputs, kernels) for kernels in found if kernels.graph != piece.graph]
 
-    def find(self, segments: Sequence[Segment]) -> list[Piece | None]:
-        """The cheapest µGraph of each segment that has any."""
+    def find(self, segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
+        """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""
         pieces = self._find(segments, apart=False)
-        again = [place for place, piece in enumerate(pieces) if piece is None]
+        again = [place for place, found in enumerate(pieces) if not found]
         # X Xᵀ has one axis in two dims, unless each use of X has its own name.
-        for place, piece in zip(again, self._find([segments[place] for place in again], apart=True), strict=True):
-            pieces[place] = piece
+        for place, found in zip(again, self._find([segments[place] for place in again], apart=True), strict=True):
+            pieces[place] = found
         return pieces
 
-    def _find(self, segments: Sequence[Segment], apart: bool) -> list[Piece | None]:
+    def _find(self, segments: Sequence[Segment], apart: bool) -> list[tuple[Piece, ...]]:
         programs = [segment_program(self.program, segment, apart) for segment in segments]
         new = [program for program in dict.fromkeys(programs) if program not in self.found]
         self.found.update(zip(new, self.run(new), strict=True))
-        return [self._piece(segment, program, apart) for segment, program in zip(segments, programs, strict=True)]
+        return [self._pieces(segment, program, apart) for segment, program in zip(segments, programs, strict=True)]
 
-    def _piece(self, segment: Segment, program: Graph, apart: bool) -> Piece | None:
-        kernels = self.found[program].kernels
+    def _pieces(self, segment: Segment, program: Graph, apart: bool) -> tuple[Piece, ...]:
         inputs = uses_apart(self.program, segment) if apart else segment.inputs
-        return _piece(segment, inputs, kernels[0]) if kernels else None
+        best: dict[int, Kernels] = {}
+        for kernels in self.found[program].kernels:
+            best.setdefault(kernels.kernels, kernels)
+        return tuple(_piece(segment, inputs, kernels) for kernels in best.values())
 
 
 def _piece(segment: Segment, inputs: tuple[int, ...], kernels: Kernels) -> Piece:

@@ -74,7 +74,7 @@ class Partition:
     pieces: tuple[tuple[Segment, Piece | None], ...]  # of the segments searched
 
 
-Find = Callable[[Sequence[Segment]], list[Piece | None]]  # the best µGraph of each segment, if there is any
+Find = Callable[[Sequence[Segment]], list[tuple[Piece, ...]]]  # of each segment the best µGraph of each number of kernels
 Floor = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
 Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best way; whether to go on
 
@@ -85,46 +85,50 @@ def partition(
     """The cheapest ways to make kernels of `program`, which is in primitive ops."""
     limits = limits or PartitionLimits()
     ways = _Ways(program, floor, limits)
-    best, bound, waited = inf, 0.0, 0
-    complete, going = False, True
-    while going and waited < limits.patience:
-        path = ways.cheapest()
-        bound = max(bound, ways.cost_of(path) - _TIE_US * len(program.nodes))
-        waiting = [number for number in path if number not in ways.pieces]
-        if not waiting:
-            complete = not ways.cut
-            break
-        for number, piece in zip(waiting, find([ways.segments[number] for number in waiting]), strict=True):
-            ways.settle(number, piece)
-        waited += best < inf
-        if (cost := ways.cost_of(path)) < best:
-            best, waited = cost, 0
-        if best <= limits.close * bound:
-            break
-        going = on_progress is None or on_progress(len(ways.pieces), best)
+    _search(ways, find, limits, on_progress, _FEW_US)
+    bound, complete = _search(ways, find, limits, on_progress, _TIE_US)
     if len(ways.segments) <= limits.explore:
-        rest = [number for number in range(len(ways.segments)) if number not in ways.pieces]
-        for number, piece in zip(rest, find([ways.segments[number] for number in rest]), strict=True):
-            ways.settle(number, piece)
+        ways.settle([number for number in range(len(ways.segments)) if number not in ways.pieces], find)
     front = ways.front(limits.max_kernels)
     least = [way for place, way in enumerate(front) if all(way.us < other.us for other in front[:place])]
     more = front + ways.cheap(limits.max_kernels, limits.max_ways if limits.explore else 0)
     found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_ways)])
     return Partition(
         tuple(sorted(found, key=_order)),
-        bound,
+        bound - _TIE_US * len(program.nodes),
         len(ways.states),
         len(ways.segments),
         len(ways.pieces),
-        complete,
-        tuple((ways.segments[number], piece) for number, piece in sorted(ways.pieces.items())),
+        complete and not ways.cut,
+        tuple((ways.segments[number], next(iter(pieces), None)) for number, pieces in sorted(ways.pieces.items())),
     )
+
+
+def _search(
+    ways: "_Ways", find: Find, limits: PartitionLimits, on_progress: Progress | None, per_kernel: float
+) -> tuple[float, bool]:
+    """Search segments until the cheapest way is known if a kernel more costs `per_kernel`; a lower bound, and whether it is."""
+    best, bound, waited = inf, 0.0, 0
+    while waited < limits.patience:
+        path = ways.cheapest(per_kernel)
+        bound = max(bound, ways.cost_of(path, per_kernel))
+        waiting = [number for number in path if number not in ways.pieces]
+        if not waiting:
+            return bound, True
+        ways.settle(waiting, find)
+        waited += best < inf
+        if (cost := ways.cost_of(path, per_kernel)) < best:
+            best, waited = cost, 0
+        if best <= limits.close * bound or (on_progress is not None and not on_progress(len(ways.pieces), ways.best_us())):
+            break
+    return bound, False
 
 
 def _order(way: Way) -> tuple[float, int]:
     return way.us, way.kernels
 
 
+_FEW_US = 1e5  # a kernel more, where the fewest are looked for
 _TIE_US = 1e-3  # a kernel more, where all else is equal
 Edge = tuple[int, int]  # segment, state
 
@@ -135,11 +139,12 @@ class _Ways:
     def __init__(self, program: Graph, floor: Floor, limits: PartitionLimits) -> None:
         self.segments: list[Segment] = []
         self.states: list[list[Edge]] = []
-        self.pieces: dict[int, Piece | None] = {}  # of the segments searched
+        self.pieces: dict[int, tuple[Piece, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
         self._expand(Segmenter(program, limits.segments), limits.max_states)
         self.order = self._topological()
-        self.costs = [floor(segment) for segment in self.segments]
+        self.floors = [floor(segment) for segment in self.segments]
+        self.barren: set[int] = set()  # taken to have no kernels
 
     def _expand(self, segmenter: Segmenter, max_states: int) -> None:
         numbers: dict[Segment, int] = {}
@@ -178,15 +183,22 @@ class _Ways:
                 stack.pop()
         return order
 
-    def cheapest(self) -> tuple[int, ...]:
+    def cost(self, number: int, per_kernel: float) -> float:
+        """What a segment costs, or the least that it can until it has been searched."""
+        if number in self.pieces:
+            return min((piece.us + per_kernel * piece.kernels for piece in self.pieces[number]), default=inf)
+        return inf if number in self.barren else self.floors[number] + per_kernel * (self.floors[number] > 0)
+
+    def cheapest(self, per_kernel: float) -> tuple[int, ...]:
         """The segments of the cheapest way, from the program's outputs backwards."""
+        costs = [self.cost(number, per_kernel) for number in range(len(self.segments))]
         cost = [inf] * len(self.states)
         step: list[Edge | None] = [None] * len(self.states)
         for place in self.order:
             if not self.states[place]:
                 cost[place] = 0.0
             for number, target in self.states[place]:
-                if (total := self.costs[number] + cost[target]) < cost[place]:
+                if (total := costs[number] + cost[target]) < cost[place]:
                     cost[place], step[place] = total, (number, target)
         path = []
         place = 0
@@ -195,18 +207,22 @@ class _Ways:
             place = taken[1]
         return tuple(path)
 
-    def cost_of(self, path: tuple[int, ...]) -> float:
+    def cost_of(self, path: tuple[int, ...], per_kernel: float) -> float:
         """The cost of a way, infinite where there is none."""
-        return sum(self.costs[number] for number in path) if path else inf
+        return sum(self.cost(number, per_kernel) for number in path) if path else inf
 
-    def settle(self, number: int, piece: Piece | None) -> None:
-        """What the search for a segment's kernels has brought."""
-        self.pieces[number] = piece
-        self.costs[number] = inf if piece is None else piece.us + _TIE_US * piece.kernels
-        if piece is None:  # taken to be true of all segments that have these ops and more
-            for other, segment in enumerate(self.segments):
-                if other not in self.pieces and self.segments[number].nodes < segment.nodes:
-                    self.costs[other] = inf
+    def settle(self, numbers: Sequence[int], find: Find) -> None:
+        """Search segments."""
+        for number, pieces in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
+            self.pieces[number] = pieces
+            if not pieces:  # taken to be true of all segments that have these ops and more
+                self.barren.update(
+                    other for other, segment in enumerate(self.segments) if self.segments[number].nodes < segment.nodes
+                )
+
+    def best_us(self) -> float:
+        """Microseconds of the cheapest way through the segments searched."""
+        return min((way.us for way in self.front(None)), default=inf)
 
     def front(self, max_kernels: int | None) -> list[Way]:
         """For each number of kernels the cheapest way through the segments searched."""
@@ -216,7 +232,7 @@ class _Ways:
             if not self.states[place]:
                 here[0] = 0.0, ()
             for number, target in self.states[place]:
-                if (piece := self.pieces.get(number)) is not None:
+                for piece in self.pieces.get(number, ()):
                     for kernels, (us, pieces) in fronts[target].items():
                         total = kernels + piece.kernels
                         if (max_kernels is None or total <= max_kernels) and us + piece.us < here.get(total, (inf,))[0]:
@@ -229,11 +245,11 @@ class _Ways:
         for place in self.order:
             here: list[tuple[float, int, tuple[Piece, ...]]] = [] if self.states[place] else [(0.0, 0, ())]
             for number, target in self.states[place]:
-                if (piece := self.pieces.get(number)) is not None:
-                    here += [
-                        (us + piece.us, kernels + piece.kernels, (*pieces, piece))
-                        for us, kernels, pieces in known[target]
-                        if max_kernels is None or kernels + piece.kernels <= max_kernels
-                    ]
+                here += [
+                    (us + piece.us, kernels + piece.kernels, (*pieces, piece))
+                    for piece in self.pieces.get(number, ())
+                    for us, kernels, pieces in known[target]
+                    if max_kernels is None or kernels + piece.kernels <= max_kernels
+                ]
             known[place] = nsmallest(most, here, key=lambda way: way[:2])
         return [Way(pieces) for _, _, pieces in known[0]]

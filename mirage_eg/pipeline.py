@@ -149,7 +149,7 @@ def _optimize(
         for candidate, (entry, _, _) in zip(candidates, verified, strict=True)
         if id(entry) in before and before[id(entry)].graph in cut
     }
-    candidates = _ordered(candidates, device)
+    candidates = _ordered(candidates, device, options, notes)
     if tracer is not None:
         known_as = [before.get(id(entry), entry) for entry, *_ in verified]
         trace_cuts(tracer, primitive, cuts)
@@ -180,16 +180,28 @@ def _optimize(
 
 
 CLOSE = 1.05  # the cost model does not tell times that are closer
+FEW = 3  # kernels that are always few
 
 
-def _ordered(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """The fastest first; of those that the cost model alone tells apart, and only just, the one of fewest kernels."""
+def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, notes: list[str]) -> list[Candidate]:
+    """The fastest first. Where the cost model alone says so, one of few kernels: as many as asked for, or one more than the
+    fewest, or three; and of those that it tells apart only just, that of the fewest. It knows not what a launch costs outside a
+    CUDA graph."""
     ordered = sorted(candidates, key=_rank)
     if ordered[0].measured_us is not None:
         return ordered
-    close = [c for c in ordered if c.compile.ok and c.predicted_us <= CLOSE * ordered[0].predicted_us]
-    if close:
-        first = min(close, key=lambda candidate: len(predict(candidate.graph, device)))
+    kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in ordered if candidate.compile.ok}
+    few = options.max_kernels or max(FEW, 1 + min(kernels.values(), default=0))
+    simple = [candidate for candidate in ordered if kernels.get(id(candidate), few + 1) <= few]
+    if simple:
+        close = [candidate for candidate in simple if candidate.predicted_us <= CLOSE * simple[0].predicted_us]
+        first = min(close, key=lambda candidate: kernels[id(candidate)])
+        if first.predicted_us > CLOSE * ordered[0].predicted_us:
+            faster = f"{len(predict(ordered[0].graph, device))} kernels in {ordered[0].predicted_us:.1f} µs"
+            notes.append(
+                f"the first has {kernels[id(first)]} kernels and a predicted {first.predicted_us:.1f} µs; the cost model has "
+                f"{faster} too: --max-kernels lets them stand first, a GPU would tell"
+            )
         ordered.remove(first)
         ordered.insert(0, first)
     return ordered

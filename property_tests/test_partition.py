@@ -188,7 +188,7 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     def find(segments):  # type: ignore[no-untyped-def]
         for segment in segments:
             costs.setdefault(segment, floor(segment) + random.choice([0.0, 0.5, 2.0]))
-        return [Piece(s, s.inputs, program, costs[s], 1, True, True) for s in segments]
+        return [(Piece(s, s.inputs, program, costs[s], 1, True, True),) for s in segments]
 
     numbers = count()
     progress: list[int] = []
@@ -204,11 +204,10 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
 
     def cheapest(needed: frozenset[int]) -> float:
         if needed not in known:
-            known[needed] = (
-                0.0
-                if not needed
-                else min((find([segment])[0].us + cheapest(left) for segment, left in segmenter.choices(needed)), default=inf)
+            ways = (
+                [find([segment])[0][0].us + cheapest(left) for segment, left in segmenter.choices(needed)] if needed else [0.0]
             )
+            known[needed] = min(ways, default=inf)
         return known[needed]
 
     assert found.complete
