@@ -119,8 +119,10 @@ def _search(
         waited += best < inf
         if (cost := ways.cost_of(path, per_kernel)) < best:
             best, waited = cost, 0
-        if best <= limits.close * bound or (on_progress is not None and not on_progress(len(ways.pieces), ways.best_us())):
+        if on_progress is not None and not on_progress(len(ways.pieces), ways.best_us()):
             break
+        if best <= limits.close * bound:
+            return bound, best <= bound
     return bound, False
 
 
