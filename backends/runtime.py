@@ -14,7 +14,7 @@ from typing import Any
 from mirage_eg.backends.compile import Target, compile_module
 from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, cupy_library, torch_library
 from mirage_eg.backends.runtime_cupy import Tensor
-from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, cuda_driver
+from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, LaunchCall, cuda_driver
 from mirage_eg.backends.runtime_plan import Plan, plan_of
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 
@@ -42,14 +42,18 @@ class _Lane:
             start = library.place(self.arena, "arena").pointer
             for value, offset in plan.arena:
                 self.slots[value] = start + offset
-        self.launches: list[tuple[Any, ...]] = []
+        written = [value for value in dict.fromkeys(plan.results or ()) if value >= len(plan.inputs)]
+        self.makers = [(value, library.maker(plan.values[value], device)) for value in written]
+        self.launches: list[LaunchCall] = []
 
-    def prepare(self, plan: Plan, functions: dict[str, _Function], stream: int) -> "_Lane":
+    def prepare(self, plan: Plan, functions: dict[str, _Function], stream: int, driver: Driver) -> "_Lane":
         """Fill `launches` with what the driver takes."""
         for launch in plan.launches or ():
             function = functions[launch.kernel]
             parameters = _addresses(self.slots, launch.values)
-            self.launches.append((function.handle, *launch.grid, function.threads, function.shared, stream, parameters))
+            self.launches.append(
+                driver.prepare(function.handle, launch.grid, function.threads, function.shared, stream, parameters)
+            )
         return self
 
 
@@ -76,8 +80,10 @@ class _Dispatch:
             slots = (ctypes.c_uint64 * (len(places) + 1))(*(place.pointer for place in places), 0)
             function = program.functions(device)[self._kernel]
             stream, parameters = library.stream(device), _addresses(slots, range(len(places)))
-            x, y, z = grid
-            program.driver.launch(function.handle, x, y, z, function.threads, function.shared, stream, parameters)
+            driver = program.driver
+            launched = driver.prepare(function.handle, grid, function.threads, function.shared, stream, parameters)
+            if status := launched():
+                driver.refuse(status)
 
         return launch
 
@@ -103,6 +109,7 @@ class Program:
         known = (*self.plan.inputs, *self.outputs)
         self._called = [f"argument {name}" for name in inputs] + [f"out {layout.name}" for layout in self.outputs]
         self._sizes = [layout.nbytes for layout in known]
+        self._wanted: dict[str, list[Any]] = {}  # of inputs and outputs, by library
         self._module = module
         self._driver = driver
         self._kernels = ModuleType("kernels")
@@ -160,8 +167,8 @@ class Program:
         Raises:
             GraphError: an array that is not what the program takes; the message names it.
         """
-        places, device = self._checked(arrays, library)
-        written = None if out is None else self._checked_out(out, library, places, device)
+        addresses, device = self._checked(arrays, library)
+        written = None if out is None else self._checked_out(out, library, addresses, device)
         driver = self.driver
         entered = driver.enter(device)
         try:
@@ -170,7 +177,7 @@ class Program:
             if self.calls_torch:
                 results = self._run_library_calls(arrays, library, device, stream, capturing)
             else:
-                results = self._launch(arrays, places, library, device, stream, capturing, out, written)
+                results = self._launch(arrays, addresses, library, device, stream, capturing, out, written)
             if out is None:
                 return results
             for target, result in zip(out, results, strict=True):
@@ -184,38 +191,36 @@ class Program:
     def _launch(
         self,
         arrays: Sequence[Any],
-        places: Sequence[Place],
+        addresses: Sequence[int],
         library: Library,
         device: int,
         stream: int,
         capturing: bool,
         out: Sequence[Any] | None,
-        written: Sequence[Place] | None,
+        written: Sequence[int] | None,
     ) -> tuple[Any, ...]:
-        plan, first = self.plan, len(arrays)
-        assert plan.results is not None
-        made: dict[int, Any] = {}
-        pointers: list[tuple[int, int]] = []
-        for number, value in enumerate(plan.results):
-            if value < first:
-                made[value] = arrays[value]
-            elif value not in made:
-                if out is not None and written is not None:
-                    made[value] = out[number]
-                    pointers.append((value, written[number].pointer))
-                else:
-                    made[value] = library.empty(plan.values[value], device)
-                    pointers.append((value, library.place(made[value], plan.values[value].name).pointer))
+        first, results = len(arrays), self.plan.results
+        assert results is not None
         lane = self._lane(library, device, stream, capturing)
-        launch, slots = self.driver.launch, lane.slots
+        made: dict[int, Any] = {}
+        pointers: dict[int, int] = {}
+        if out is not None and written is not None:
+            for value, array, pointer in zip(results, out, written, strict=True):
+                if value >= first and value not in made:
+                    made[value], pointers[value] = array, pointer
+        else:
+            for value, make in lane.makers:
+                made[value] = array = make()
+                pointers[value] = library.address(array)
+        slots = lane.slots
         with lane.lock:
-            for value, place in enumerate(places):
-                slots[value] = place.pointer
-            for value, pointer in pointers:
+            slots[:first] = [*addresses]
+            for value, pointer in pointers.items():
                 slots[value] = pointer
-            for prepared in lane.launches:
-                launch(*prepared)
-        return tuple(made[value] for value in plan.results)
+            for launch in lane.launches:
+                if status := launch():
+                    self.driver.refuse(status)
+        return tuple([arrays[value] if value < first else made[value] for value in results])
 
     def _lane(self, library: Library, device: int, stream: int, capturing: bool) -> _Lane:
         """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
@@ -235,7 +240,7 @@ class Program:
         return lane
 
     def _new_lane(self, library: Library, device: int, stream: int) -> _Lane:
-        return _Lane(self.plan, library, device).prepare(self.plan, self.functions(device), stream)
+        return _Lane(self.plan, library, device).prepare(self.plan, self.functions(device), stream, self.driver)
 
     def _run_library_calls(
         self, arrays: Sequence[Any], library: Library, device: int, stream: int, capturing: bool
@@ -265,12 +270,21 @@ class Program:
 
     def check(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> int:
         """Refuse what the program does not take; gives the device."""
-        places, device = self._checked(arrays, library)
+        addresses, device = self._checked(arrays, library)
         if out is not None:
-            self._checked_out(out, library, places, device)
+            self._checked_out(out, library, addresses, device)
         return device
 
-    def _checked(self, arrays: Sequence[Any], library: Library) -> tuple[list[Place], int]:
+    def _checked(self, arrays: Sequence[Any], library: Library) -> tuple[list[int], int]:
+        """The addresses of the arrays, and their device."""
+        wanted = self._wanted.get(library.name)
+        if wanted is None:
+            wanted = self._wanted[library.name] = [library.wanted(layout) for layout in (*self.plan.inputs, *self.outputs)]
+        found = library.addresses(arrays, wanted)
+        return self._closely_checked(arrays, library) if found is None else found
+
+    def _closely_checked(self, arrays: Sequence[Any], library: Library) -> tuple[list[int], int]:
+        """With all that may differ and still be right, and with words for what is wrong."""
         places: list[Place] = []
         for array, wanted, what in zip(arrays, self.plan.inputs, self._called, strict=False):  # behind the arguments: outputs
             place = _check(library, array, wanted, what)
@@ -282,25 +296,32 @@ class Program:
             places.append(place)
         device = places[0].device
         assert device is not None
-        return places, device
+        return [place.pointer for place in places], device
 
-    def _checked_out(self, out: Sequence[Any], library: Library, inputs: Sequence[Place], device: int) -> list[Place]:
+    def _checked_out(self, out: Sequence[Any], library: Library, inputs: Sequence[int], device: int) -> list[int]:
         """A buffer that lies over an argument or over another buffer would be read after it was written."""
-        places: list[Place] = []
-        spans = [(place.pointer, place.pointer + size) for place, size in zip(inputs, self._sizes, strict=False)]
-        for number, (array, wanted) in enumerate(zip(out, self.outputs, strict=True)):
-            what = self._called[len(inputs) + number]
-            place = _check(library, array, wanted, what)
-            if place.device != device:
-                raise GraphError(f"{what}: got device {place.device}, wanted device {device}, where the arguments are")
-            start = place.pointer
-            end = start + self._sizes[len(inputs) + number]
-            for other, (first, behind) in enumerate(spans):
-                if start < behind and first < end:
-                    raise GraphError(f"{what}: shares memory with {self._called[other]}; wanted a buffer of its own")
-            spans.append((start, end))
-            places.append(place)
-        return places
+        found = library.addresses(out, self._wanted[library.name][len(inputs) :])
+        if found is None or found[1] != device:
+            starts = [self._checked_buffer(library, number, array, device) for number, array in enumerate(out)]
+        else:
+            starts = found[0]
+        spans = list(zip(inputs, self._sizes, strict=False))
+        for number, start in enumerate(starts, len(inputs)):
+            size = self._sizes[number]
+            for other, (first, extent) in enumerate(spans):
+                if start < first + extent and first < start + size:
+                    raise GraphError(
+                        f"{self._called[number]}: shares memory with {self._called[other]}; wanted a buffer of its own"
+                    )
+            spans.append((start, size))
+        return starts
+
+    def _checked_buffer(self, library: Library, number: int, array: Any, device: int) -> int:
+        what = self._called[len(self.plan.inputs) + number]
+        place = _check(library, array, self.outputs[number], what)
+        if place.device != device:
+            raise GraphError(f"{what}: got device {place.device}, wanted device {device}, where the arguments are")
+        return place.pointer
 
 
 def _tuple(results: Any) -> tuple[Any, ...]:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial, reduce
+from operator import or_
 from typing import Any, NamedTuple, Protocol
 
 from mirage_eg.backends.runtime_cupy import CupyTorch, Tensor
@@ -61,6 +62,12 @@ class Library(Protocol):
             GraphError: it cannot be passed to a kernel.
         """
 
+    def wanted(self, layout: Layout) -> Any:
+        """What `addresses` compares an array with."""
+
+    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
+        """The addresses of arrays that are just as wanted, and the device that has all; None where `place` must look closer."""
+
     def device(self) -> int:
         """The current device."""
 
@@ -69,6 +76,12 @@ class Library(Protocol):
 
     def empty(self, layout: Layout, device: int) -> Any:
         """A new array."""
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+        """What makes such arrays, as often as it is called."""
+
+    def address(self, array: Any) -> int:
+        """Where an array that is known to be right begins."""
 
     def memory(self, nbytes: int, device: int) -> Any:
         """New memory, as an array of bytes."""
@@ -104,6 +117,8 @@ class Torch:
         self._torch = torch
         self._names = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64")}
         self._grad_enabled = torch.is_grad_enabled
+        # What torch's own generated code calls: a handle, without an object around it.
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def place(self, array: Any, what: str) -> Place:
         """A tensor that wants a gradient is refused: kernels have none."""
@@ -116,18 +131,49 @@ class Torch:
             return Place(None, array.shape, dtype, array.stride(), 0)
         return Place(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
 
+    def wanted(self, layout: Layout) -> Any:
+        """As torch says these."""
+        return layout.shape, getattr(self._torch, layout.dtype), layout.strides
+
+    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
+        """Nothing is said here of what is wrong with an array: calls are many, errors are not."""
+        device, strided, grad_enabled = arrays[0].get_device(), self._torch.strided, self._grad_enabled()
+        if device < 0:
+            return None
+        found = []
+        for array, (shape, dtype, strides) in zip(arrays, wanted, strict=False):
+            if (
+                array.dtype is not dtype
+                or array.layout is not strided
+                or array.get_device() != device
+                or array.shape != shape
+                or array.stride() != strides
+                or (grad_enabled and array.requires_grad)
+            ):
+                return None
+            found.append(array.data_ptr())
+        return None if reduce(or_, found) % ALIGNMENT else (found, device)
+
     def device(self) -> int:
         """torch's."""
         return int(self._torch.cuda.current_device())
 
     def stream(self, device: int) -> int:
         """torch's current stream."""
-        return int(self._torch.cuda.current_stream(device).cuda_stream)
+        return int(self._raw_stream(device)) if self._raw_stream else int(self._torch.cuda.current_stream(device).cuda_stream)
 
     def empty(self, layout: Layout, device: int) -> Any:
         """From torch's caching allocator."""
-        dtype = getattr(self._torch, layout.dtype)
-        return self._torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=self._torch.device("cuda", device))
+        return self.maker(layout, device)()
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+        """`empty_strided`."""
+        dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)
+        return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
+
+    def address(self, array: Any) -> int:
+        """`data_ptr`."""
+        return int(array.data_ptr())
 
     def memory(self, nbytes: int, device: int) -> Any:
         """From torch's caching allocator."""
@@ -191,6 +237,21 @@ class Cupy:
         strides = tuple([stride // size for stride in array.strides])
         return Place(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
 
+    def wanted(self, layout: Layout) -> Any:
+        """As CuPy says these, strides in bytes; it has no bfloat16, which no array is then."""
+        size = DType(layout.dtype).itemsize
+        return layout.shape, layout.dtype, tuple(stride * size for stride in layout.strides)
+
+    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
+        """As with torch."""
+        device, found = arrays[0].data.device_id, []
+        for array, (shape, dtype, strides) in zip(arrays, wanted, strict=False):
+            data = array.data
+            if array.dtype.name != dtype or array.shape != shape or array.strides != strides or data.device_id != device:
+                return None
+            found.append(data.ptr)
+        return None if reduce(or_, found) % ALIGNMENT else (found, device)
+
     def device(self) -> int:
         """CuPy's."""
         return int(self._cupy.cuda.runtime.getDevice())
@@ -201,12 +262,27 @@ class Cupy:
 
     def empty(self, layout: Layout, device: int) -> Any:
         """From CuPy's pool."""
+        return self.maker(layout, device)()
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+        """CuPy's pool is that of the current device, which launching has made the right one but for arrays by themselves."""
         cupy = self._cupy
         _refuse_bfloat16(layout)
-        with cupy.cuda.Device(device):
-            memory = cupy.empty(layout.elements, dtype=layout.dtype)
-            strides = tuple(stride * memory.itemsize for stride in layout.strides)
-            return cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data, strides=strides)
+        size, dtype, nbytes = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype), layout.nbytes
+        strides = tuple(stride * size for stride in layout.strides)
+        current, allocate, make = cupy.cuda.runtime.getDevice, cupy.cuda.alloc, cupy.ndarray
+
+        def made() -> Any:
+            if current() == device:
+                return make(layout.shape, dtype=dtype, memptr=allocate(nbytes), strides=strides)
+            with cupy.cuda.Device(device):
+                return make(layout.shape, dtype=dtype, memptr=allocate(nbytes), strides=strides)
+
+        return made
+
+    def address(self, array: Any) -> int:
+        """`data.ptr`."""
+        return int(array.data.ptr)
 
     def memory(self, nbytes: int, device: int) -> Any:
         """From CuPy's pool."""
@@ -274,8 +350,20 @@ def cupy_library() -> Cupy:
     return Cupy()
 
 
+_kinds: dict[type, str] = {}  # of types that were met
+
+
 def _kind(array: Any) -> str:
     """`torch`, `cupy`, `numpy`, or nothing of these."""
+    met = _kinds.get(type(array))
+    if met is None:
+        met = _look_up_kind(array)
+        if met:  # a library may yet be imported
+            _kinds[type(array)] = met
+    return met
+
+
+def _look_up_kind(array: Any) -> str:
     for module, type_ in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
         present = sys.modules.get(module)
         if present is not None and isinstance(array, getattr(present, type_)):
@@ -286,21 +374,22 @@ def _kind(array: Any) -> str:
 _SPOKEN = {"torch": "a torch tensor", "cupy": "a CuPy array", "numpy": "a NumPy array"}
 
 
-def library_of(arrays: Sequence[Any], names: Sequence[str]) -> Library | None:
-    """The library that all arrays are of; None for NumPy's.
+def library_of(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
+    """The library that all arrays, the `what` of these names, are of; None for NumPy's.
 
     Raises:
         GraphError: one that is of none, or of another than the first; the message names it.
     """
     kinds = [_kind(array) for array in arrays]
-    for name, array, kind in zip(names, arrays, kinds, strict=True):
-        if not kind:
-            raise GraphError(f"{name}: got {type(array).__name__}, wanted {', '.join(_SPOKEN.values())}")
-        if kind != kinds[0]:
-            raise GraphError(
-                f"{name}: got {_SPOKEN[kind]}, but {names[0]} is {_SPOKEN[kinds[0]]}; wanted all of one "
-                "library (NumPy's run on the CPU)"
-            )
+    if not kinds[0] or kinds.count(kinds[0]) != len(kinds):
+        for name, array, kind in zip(names, arrays, kinds, strict=True):
+            if not kind:
+                raise GraphError(f"{what} {name}: got {type(array).__name__}, wanted {', '.join(_SPOKEN.values())}")
+            if kind != kinds[0]:
+                raise GraphError(
+                    f"{what} {name}: got {_SPOKEN[kind]}, but {what} {names[0]} is {_SPOKEN[kinds[0]]}; wanted all of one "
+                    "library (NumPy's run on the CPU)"
+                )
     match kinds[0]:
         case "torch":
             return torch_library()

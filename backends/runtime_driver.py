@@ -5,11 +5,13 @@ without it. A kernel that Triton compiles takes its pointers, then two of scratc
 """
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
-from functools import cache
-from typing import Any, Protocol
+from functools import cache, partial
+from typing import Any, NoReturn, Protocol
 
 from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.shapes import Shape
 
 SCRATCH_POINTERS = 2  # behind the arguments of a kernel
 _SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
@@ -29,8 +31,23 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
     "cuStreamGetId": (c_void_p, POINTER(c_uint64)),
-    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p,) * 4,
 }
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((f"{what}_{dim}", c_uint) for what in ("grid", "block") for dim in "xyz"),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    )
+
+
+LaunchCall = Callable[[], int]  # puts a kernel on a stream; gives the driver's status, 0 if all is well
 
 
 class Driver(Protocol):
@@ -54,10 +71,13 @@ class Driver(Protocol):
     def capturing(self, stream: int) -> bool:
         """Whether what is launched on the stream goes into a CUDA graph."""
 
-    def launch(
-        self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-    ) -> None:
-        """Put a kernel on a stream; `parameters` are the addresses of its arguments."""
+    def prepare(
+        self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+    ) -> LaunchCall:
+        """What launches a kernel, as often as it is called; `parameters` are the addresses of its arguments."""
+
+    def refuse(self, status: int) -> NoReturn:
+        """Raise a MirageError for what a launch gave."""
 
 
 class CudaDriver:
@@ -74,7 +94,7 @@ class CudaDriver:
             raise MirageError(f"the NVIDIA driver is too old: {error}; wanted one for CUDA 12 or later") from None
         for name, types in _SIGNATURES.items():
             self._functions[name].argtypes = types
-        self._launch = self._functions["cuLaunchKernel"]
+        self._launch = self._functions["cuLaunchKernelEx"]
         self._current = self._functions["cuCtxGetCurrent"]
         self._capturing = self._functions["cuStreamIsCapturing"]
         self._identify = self._functions["cuStreamGetId"]
@@ -141,13 +161,17 @@ class CudaDriver:
         self._check("cuStreamIsCapturing", self._capturing(stream, byref(status)))
         return status.value != 0
 
-    def launch(
-        self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-    ) -> None:
-        """Blocks are rows of threads."""
-        status = self._launch(function, x, y, z, threads, 1, 1, shared, stream, parameters, None)
-        if status:
-            self._check("cuLaunchKernel", status)
+    def prepare(
+        self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+    ) -> LaunchCall:
+        """Blocks are rows of threads; all is converted beforehand, which costs more than the driver's own part."""
+        config = _LaunchConfig(*grid, threads, 1, 1, shared, stream, None, 0)
+        return partial(self._launch, ctypes.pointer(config), c_void_p(function), parameters, None)
+
+    def refuse(self, status: int) -> NoReturn:
+        """With the driver's own words."""
+        self._check("cuLaunchKernelEx", status)
+        raise AssertionError("a status of 0 is no error")
 
     def _device(self, device: int) -> int:
         number = c_int()
@@ -174,4 +198,4 @@ def cuda_driver() -> CudaDriver:
     return CudaDriver()
 
 
-__all__ = ["SCRATCH_POINTERS", "CudaDriver", "Driver", "cuda_driver"]
+__all__ = ["SCRATCH_POINTERS", "CudaDriver", "Driver", "LaunchCall", "cuda_driver"]

@@ -25,8 +25,9 @@ from mirage_eg.backends.emit import emit
 from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_arrays import Cupy, Layout, Library, Torch
-from mirage_eg.backends.runtime_driver import Driver
+from mirage_eg.backends.runtime_driver import Driver, LaunchCall
 from mirage_eg.ir.graph import Graph, Level, node
+from mirage_eg.ir.shapes import Shape
 
 SIZE = 256
 LIMIT_US = 10.0  # of our own code, a kernel
@@ -78,12 +79,12 @@ def bare_launch_us(program: Program, library: Library, arrays: list[Any], out: l
     """The driver's own part of a launch: the same foreign call, alone."""
     program(arrays, library, out)
     [lane] = program._lanes.values()
-    prepared, launch = lane.launches[0], program.driver.launch
+    launch = lane.launches[0]
     entered = program.driver.enter(0)
     times = []
     for number in range(1000):
         start = perf_counter_ns()
-        launch(*prepared)
+        launch()
         times.append((perf_counter_ns() - start) / 1000)
         if number % 50 == 49:
             _wait(library)
@@ -97,10 +98,10 @@ def stand_in() -> tuple[Library, Driver]:
     from property_tests.runtime_fakes import FakeDriver, FakeLibrary
 
     class Nothing(FakeDriver):
-        def launch(
-            self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-        ) -> None:
-            pass
+        def prepare(
+            self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+        ) -> LaunchCall:
+            return lambda: 0
 
     return FakeLibrary(), Nothing()
 

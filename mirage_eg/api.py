@@ -34,6 +34,7 @@ class MuGraph:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
+        self._input_names, self._output_names = candidate.graph.input_names, candidate.graph.output_names
         self._resources = ExitStack()  # the imported source, until the µGraph is gone
         self._runtime: RunningProgram | None = None
 
@@ -63,9 +64,9 @@ class MuGraph:
             GraphError: the number, library, shape, dtype, device or strides of an argument are not the program's; the message
                 names it.
         """
-        names = self.graph.input_names
+        names = self._input_names
         self._count("arrays", arrays, names)
-        library = library_of(arrays, [f"argument {name}" for name in names]) if arrays else None
+        library = library_of(arrays, "argument", names) if arrays else None
         buffers = self._buffers(out, library)
         results = self._evaluate(arrays, buffers) if library is None else call(self._program(), arrays, library, buffers)
         return results[0] if len(results) == 1 else results
@@ -82,7 +83,7 @@ class MuGraph:
             return capture(self._program())
         names = self.graph.input_names
         self._count("arrays", arrays, names)
-        library = library_of(arrays, [f"argument {name}" for name in names])
+        library = library_of(arrays, "argument", names)
         if library is None:
             raise GraphError(f"argument {names[0]}: got a NumPy array, wanted CuPy arrays or CUDA torch tensors")
         return capture(self._program(), arrays, library)
@@ -96,9 +97,9 @@ class MuGraph:
         if out is None:
             return None
         buffers = tuple(out) if isinstance(out, tuple | list) else (out,)
-        names = self.graph.output_names
+        names = self._output_names
         self._count("buffers in out", buffers, names)
-        if library_of(buffers, [f"out {name}" for name in names]) is not library:
+        if library_of(buffers, "out", names) is not library:
             raise GraphError("out: got buffers of another array library than the arguments; wanted the same")
         return buffers
 

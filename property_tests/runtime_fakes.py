@@ -1,14 +1,16 @@
 """A GPU that is not there: arrays that are addresses, a driver that notes what it is told. For tests of the runtime."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.runtime import Program
-from mirage_eg.backends.runtime_arrays import Layout, Place
+from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Place
+from mirage_eg.backends.runtime_driver import LaunchCall
 from mirage_eg.ir.shapes import Shape
 
 _addresses = count(1 << 20, 1 << 20)
@@ -38,6 +40,18 @@ class FakeLibrary:
     def place(self, array: FakeArray, what: str) -> Place:
         return Place(array.device, array.shape, array.dtype, array.strides, array.pointer)
 
+    def wanted(self, layout: Layout) -> Layout:
+        return layout
+
+    def addresses(self, arrays: Sequence[FakeArray], wanted: Sequence[Layout]) -> tuple[list[int], int] | None:
+        device = arrays[0].device
+        alike = all(
+            (array.device, array.shape, array.dtype, array.strides) == (device, kind.shape, kind.dtype, kind.strides)
+            and array.pointer % ALIGNMENT == 0
+            for array, kind in zip(arrays, wanted, strict=False)
+        )
+        return ([array.pointer for array in arrays], device) if device is not None and alike else None
+
     def device(self) -> int:
         return 0
 
@@ -47,6 +61,12 @@ class FakeLibrary:
     def empty(self, layout: Layout, device: int) -> FakeArray:
         self.made.append(FakeArray(layout.shape, layout.dtype, layout.strides, device))
         return self.made[-1]
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], FakeArray]:
+        return partial(self.empty, layout, device)
+
+    def address(self, array: FakeArray) -> int:
+        return array.pointer
 
     def memory(self, nbytes: int, device: int) -> FakeArray:
         return self.empty(Layout("arena", (nbytes,), "uint8", (1,)), device)
@@ -75,7 +95,7 @@ class Launched:
     """What the driver was told, with the values of the arguments."""
 
     kernel: str
-    grid: tuple[int, int, int]
+    grid: Shape
     threads: int
     shared: int
     stream: int
@@ -112,12 +132,19 @@ class FakeDriver:
     def capturing(self, stream: int) -> bool:
         return stream in self.captures
 
-    def launch(
-        self, function: int, x: int, y: int, z: int, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-    ) -> None:
-        assert self.inside
-        values = tuple(ctypes.c_uint64.from_address(address).value for address in parameters)
-        self.launched.append(Launched(self.loaded[function][1], (x, y, z), threads, shared, stream, values))
+    def prepare(
+        self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
+    ) -> LaunchCall:
+        def launch() -> int:
+            assert self.inside
+            values = tuple(ctypes.c_uint64.from_address(address).value for address in parameters)
+            self.launched.append(Launched(self.loaded[function][1], grid, threads, shared, stream, values))
+            return 0
+
+        return launch
+
+    def refuse(self, status: int) -> NoReturn:
+        raise AssertionError(status)
 
 
 def layouts(names: tuple[str, ...], types: Any) -> list[Layout]:
