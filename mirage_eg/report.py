@@ -99,7 +99,7 @@ def make_report(
             "known_by": list(best.verdict.known_by),
             "laws": list(best.verdict.laws),
         },
-        "compile": asdict(best.compile),
+        "compile": best.compile.data(),
         "best": {
             "kernels": len(predict(best.graph, device_for(options.target))),
             "grid": [list(block.grid) for block in blocks],

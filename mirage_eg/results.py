@@ -1,8 +1,8 @@
 """What a run gives: µGraphs with all that is known of them, and the report; the records that its stages hand on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
@@ -20,15 +20,39 @@ Plan = Structure | Chain
 
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
-    """What the compiler said of a whole µGraph: the largest shared memory and registers, all spills, the first error."""
+    """What the compiler said of a µGraph, kernel by kernel; of the whole, the largest counts and the first error."""
 
     target: str
-    ok: bool
-    shared_memory: int | None
-    registers: int | None
-    spills: int | None
-    error: str | None
     kernels: tuple[KernelCompile, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(kernel.ok for kernel in self.kernels)
+
+    @property
+    def error(self) -> str | None:
+        return next((kernel.error for kernel in self.kernels if not kernel.ok), None)
+
+    @property
+    def shared_memory(self) -> int | None:
+        return _largest(kernel.shared_memory for kernel in self.kernels)
+
+    @property
+    def registers(self) -> int | None:
+        return _largest(kernel.registers for kernel in self.kernels)
+
+    @property
+    def spills(self) -> int | None:
+        return _largest(kernel.spills for kernel in self.kernels)
+
+    def data(self) -> dict[str, Any]:
+        """In JSON's types, as the report has it."""
+        most = {"shared_memory": self.shared_memory, "registers": self.registers, "spills": self.spills}
+        return {"target": self.target, "ok": self.ok, **most, "error": self.error, "kernels": list(map(asdict, self.kernels))}
+
+
+def _largest(counts: Iterable[int | None]) -> int | None:
+    return max((count for count in counts if count is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

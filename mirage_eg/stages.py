@@ -292,18 +292,4 @@ def compile_verified(
 
 def _compile_sources(target: str, sources: Sequence[str]) -> Iterator[CompileRecord]:
     for source in sources:
-        kernels = tuple(compile_source(source, target))
-        errors = [kernel.error for kernel in kernels if not kernel.ok]
-        yield CompileRecord(
-            target,
-            not errors,
-            _largest(kernel.shared_memory for kernel in kernels),
-            _largest(kernel.registers for kernel in kernels),
-            _largest(kernel.spills for kernel in kernels),
-            errors[0] if errors else None,
-            kernels,
-        )
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
+        yield CompileRecord(target, tuple(compile_source(source, target)))
