@@ -240,14 +240,15 @@ class Cupy:
     def wanted(self, layout: Layout) -> Any:
         """As CuPy says these, strides in bytes; it has no bfloat16, which no array is then."""
         size = DType(layout.dtype).itemsize
-        return layout.shape, layout.dtype, tuple(stride * size for stride in layout.strides)
+        dtype = None if layout.dtype == "bfloat16" else self._cupy.dtype(layout.dtype)
+        return layout.shape, dtype, tuple(stride * size for stride in layout.strides)
 
     def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
         """As with torch."""
         device, found = arrays[0].data.device_id, []
         for array, (shape, dtype, strides) in zip(arrays, wanted, strict=False):
             data = array.data
-            if array.dtype.name != dtype or array.shape != shape or array.strides != strides or data.device_id != device:
+            if array.dtype != dtype or array.shape != shape or array.strides != strides or data.device_id != device:
                 return None
             found.append(data.ptr)
         return None if reduce(or_, found) % ALIGNMENT else (found, device)
