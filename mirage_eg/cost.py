@@ -13,9 +13,9 @@ from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.shared_memory import lowered
 
-_FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
+FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
 
-
+VIEWS = frozenset({"reshape", "broadcast"})  # of a kernel graph: no kernel
 _SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
 
@@ -46,8 +46,8 @@ def parts_of(graph: Graph) -> tuple[Part, ...]:
     """The kernels of a kernel graph, in order."""
     parts = []
     for item, values in graph.numbered():
-        if OPS[item.op].kind is Kind.BOUNDARY or item.op in ("reshape", "broadcast"):
-            continue  # views cost nothing
+        if OPS[item.op].kind is Kind.BOUNDARY or item.op in VIEWS:
+            continue
         dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
         if item.op == "block":
             block: Graph = item["graph"]
@@ -55,7 +55,7 @@ def parts_of(graph: Graph) -> tuple[Part, ...]:
         elif item.op == "matmul":
             left = graph.types[item.operands[0]]
             flops = 2 * prod(graph.types[values[0]].shape) * left.shape[-1]
-            parts.append(Part(item.op, dram, flops, _slowdown(left.dtype)))
+            parts.append(Part(item.op, dram, flops, slowdown(left.dtype)))
         else:
             parts.append(Part(item.op, dram))
     return tuple(parts)
@@ -91,7 +91,7 @@ def tile_flops(batch: int, m: int, n: int, k: int) -> int:
     return 2 * batch * prod(max(16, _padded(extent)) for extent in (m, n, k))
 
 
-def _slowdown(dtype: DType) -> float:
+def slowdown(dtype: DType) -> float:
     """How much slower matrix units are than in float16."""
     return 1.0 if dtype.itemsize == 2 else 8.0
 
@@ -179,7 +179,7 @@ def work_of(block: Graph) -> Work:
                 match matmul_form(left, right):
                     case MatmulForm.DOT:
                         dtype = block.types[item.operands[0]].dtype
-                        flops += int(tile_flops(prod(batch), m, n, k) * times * _slowdown(dtype))
+                        flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
                         staged += sum(
                             prod(map(_padded, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
@@ -189,7 +189,7 @@ def work_of(block: Graph) -> Work:
                     case _:
                         arithmetic += prod(map(_padded, (*batch, m, k, n))) * times
                         steps[looped] += k > 1
-            case Kind.ELEMENTWISE if item.op in _FUNCTIONS:
+            case Kind.ELEMENTWISE if item.op in FUNCTIONS:
                 functions += elements * times
             case Kind.REARRANGEMENT:
                 pass

@@ -9,6 +9,7 @@ from fractions import Fraction
 from html import escape
 
 from mirage_eg import svg
+from mirage_eg.cost import VIEWS
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
@@ -103,7 +104,7 @@ def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:
     blocks = [graph]
     if graph.level is Level.KERNEL:
         compute = [item.op for item in graph.nodes if OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH)]
-        used |= {"view" if op in _VIEWS else "library" for op in compute}
+        used |= {"view" if op in VIEWS else "library" for op in compute}
         blocks = [with_threads(item["graph"]) for item in graph.nodes if item.op == "block"]
     elif graph.level is Level.THREAD:
         blocks = []
@@ -197,12 +198,9 @@ class _Told:
         return len(self.arrivals) == 2 and self.arrivals[0] > self.arrivals[1]
 
 
-_VIEWS = ("reshape", "broadcast")  # of a kernel graph: no kernel
-
-
 def kernel_numbers(graph: Graph) -> dict[int, int]:
     """The numbers of the kernels of a kernel graph, as drawings have them, by the positions of their nodes."""
-    kernels = [at for at, item in enumerate(graph.nodes) if OPS[item.op].kind is not Kind.BOUNDARY and item.op not in _VIEWS]
+    kernels = [at for at, item in enumerate(graph.nodes) if OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS]
     return {at: number for number, at in enumerate(kernels, 1)}
 
 
@@ -218,7 +216,7 @@ def _told(graph: Graph, sources: Sequence[str]) -> Iterator[_Told]:
             given = (sources[inputs] if sources else item.get("name") or unnamed,)
             inputs += 1
             names |= dict.fromkeys(values, given[0])
-        elif item.op in _VIEWS:
+        elif item.op in VIEWS:
             names |= dict.fromkeys(values, given[0])
         else:
             names |= dict.fromkeys(values, f"of kernel {kernel}")
@@ -259,7 +257,7 @@ def _box(graph: Graph, item: Node, values: range, told: _Told, colour: str) -> _
     if kind is Kind.BOUNDARY:
         colour = "boundary"
     elif graph.level is Level.KERNEL:
-        colour = "view" if item.op in _VIEWS else "library"
+        colour = "view" if item.op in VIEWS else "library"
     elif graph.level is Level.BLOCK:
         colour = _colour(graph, values[0])
     body = rectangle(0, 0, width, height, colour) + lines_of(PAD, 0, words)

@@ -6,9 +6,10 @@ from math import log10
 from typing import Any
 
 from mirage_eg import svg
+from mirage_eg.bars import NUMBER, bar, column, number
 from mirage_eg.trace import STAGES
 
-_WIDTH, _ROW, _LABEL, _NUMBER = 1040.0, 26.0, 640.0, 90.0
+_ROW, _GAP, _TOP, _LONGEST = 26.0, 12.0, 38.0, 260.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,46 +21,74 @@ class Step:
     pruned: bool = False
 
 
-def steps(report: Mapping[str, Any]) -> tuple[Step, ...]:
-    """The funnel of a run, from its report alone."""
-    return tuple(_steps(report))
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps that count the same search."""
+
+    title: str
+    steps: tuple[Step, ...]
 
 
-def _steps(report: Mapping[str, Any]) -> Iterator[Step]:
+def groups(report: Mapping[str, Any]) -> tuple[Group, ...]:
+    """The funnel of a run, from its report alone: the program as one kernel, its parts, and what came of both."""
     search, cuts, verify = report["search"], report["cuts"], report["verify"]
-    yield Step("states visited: the program as a whole", search["visited"])
-    for fate, count in sorted(search["pruned"].items(), key=lambda entry: -entry[1]):
-        yield Step(f"{fate}: {STAGES.get(fate, fate)}", count, pruned=True)
-    yield Step("structures in one kernel", search["structures"])
+    found = [Group("the program as a whole", tuple(_whole(search, verify)))]
+    if cuts is not None:
+        told = f"parts of the program: {cuts['searched']} of {cuts['segments']} searched, the cheapest first"
+        found.append(Group(told, tuple(_visited(cuts, "structures of kernels"))))
+    if len(found) > 1 and not search["visited"]:  # a program that no one block graph holds
+        del found[0]
+    return (*found, Group("finalists", tuple(_finalists(report))))
+
+
+def _whole(search: Mapping[str, Any], verify: Mapping[str, Any]) -> Iterator[Step]:
+    yield from _visited(search, "structures in one kernel")
     yield Step("structures with a split reduction", search["chains"])
     yield Step("structures that fail the field check", verify["structures_rejected"], pruned=True)
     yield Step("their µGraphs with grid, loop and tiles", search["instances"])
-    if cuts is not None:
-        yield Step("states visited: parts of the program", cuts["visited"])
-        yield Step("structures of the parts", cuts["structures"])
-    yield Step("finalists, and one library kernel an op", search["candidates"])
+
+
+def _visited(searched: Mapping[str, Any], name: str) -> Iterator[Step]:
+    yield Step("states visited", searched["visited"])
+    for fate, count in sorted(searched["pruned"].items(), key=lambda entry: -entry[1]):
+        yield Step(f"{fate}: {STAGES.get(fate, fate)}", count, pruned=True)
+    yield Step(name, searched["structures"])
+
+
+def _finalists(report: Mapping[str, Any]) -> Iterator[Step]:
+    mugraphs, verify = report["mugraphs"], report["verify"]
+    yield Step("finalists, and one library kernel an op", report["search"]["candidates"])
     yield Step("that differ from the program at full size", verify["rejected"], pruned=True)
     yield Step("verified at full size", verify["accepted"])
-    mugraphs = report["mugraphs"]
     yield Step("compiled", sum(record["compiled"] for record in mugraphs))
     yield Step("timed on a GPU", sum(record["measured_us"] is not None for record in mugraphs))
 
 
 def funnel(report: Mapping[str, Any]) -> str:
     """The funnel as SVG; lengths are logarithmic, so that ten and a million fit one picture."""
-    rows = [step for step in steps(report) if step.count or not step.pruned]
-    scale = (_WIDTH - _LABEL - _NUMBER - 16) / log10(max(10, *(step.count for step in rows)) + 1)
+    shown = [(group.title, [step for step in group.steps if step.count or not step.pruned]) for group in groups(report)]
+    said = [_said(step) for _, steps in shown for step in steps]
+    left = column([*said, *(title for title, _ in shown)])
+    width = left + _LONGEST + NUMBER
+    scale = _LONGEST / log10(max(10, *(step.count for _, steps in shown for step in steps)) + 1)
+    y = _TOP
     parts = [
         svg.write(16, 24, "search funnel", bold=True),
-        svg.write(_WIDTH - 16, 24, "logarithmic", colour="muted", anchor="end"),
+        svg.write(width - 16, 24, "logarithmic", colour="muted", anchor="end"),
     ]
-    for place, step in enumerate(rows):
-        y = 38 + place * _ROW
-        colour = "muted" if step.pruned else "ink"
-        parts.append(svg.write(32 if step.pruned else 16, y + 15, ("– " if step.pruned else "") + step.label, colour=colour))
-        if step.count:
-            width = scale * log10(step.count + 1)
-            parts.append(svg.rectangle(_LABEL, y + 3, width, _ROW - 8, "bad" if step.pruned else "bar", edge=False, round=3))
-        end = _LABEL + (scale * log10(step.count + 1) if step.count else 0)
-        parts.append(svg.write(end + 6, y + 15, f"{step.count:,}", colour=colour))
-    return svg.picture(_WIDTH, 48 + _ROW * len(rows), "".join(parts), "search funnel")
+    for title, steps in shown:
+        parts.append(svg.write(16, y + 15, title, bold=True))
+        parts.append(svg.line([(16, y + 22), (width - 16, y + 22)], "frame"))
+        y += _ROW
+        for step in steps:
+            length, colour = scale * log10(step.count + 1), "muted" if step.pruned else "ink"
+            parts.append(svg.write(16, y + 15, _said(step), colour=colour))
+            parts.append(bar(left, y, length, "bad" if step.pruned else "bar"))
+            parts.append(number(left + length, y, f"{step.count:,}", colour))
+            y += _ROW
+        y += _GAP
+    return svg.picture(width, y, "".join(parts), "search funnel")
+
+
+def _said(step: Step) -> str:
+    return f"  – {step.label}" if step.pruned else step.label

@@ -8,7 +8,7 @@ outputs keep the caller's strides. An order under which a view between kernels w
 a tile transposed, or with operands swapped, is a matter of its strides and costs what its runs cost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
@@ -64,7 +64,7 @@ class Layouts:
 
 def choose_layouts(graph: Graph, device: Device) -> Layouts:
     """The µGraph with the best layout of every intermediate that generated kernels write and read."""
-    free = _intermediates(graph)
+    free = intermediates(graph)
     kernels = [position for position, item in enumerate(graph.nodes) if item.op == "block"]
     blocks = [part for part in parts_of(graph) if part.op == "block"]
     offered = {value: _offered(graph, value) for value in free}
@@ -127,7 +127,7 @@ def _solve(problem: Problem, start: tuple[int, ...]) -> tuple[tuple[int, ...], b
 # --- What there is to choose -------------------------------------------------------------------------------------------------
 
 
-def _intermediates(graph: Graph) -> list[int]:
+def intermediates(graph: Graph) -> list[int]:
     """The values with free strides that generated kernels write, and that they alone read, directly or through views."""
     declared = {
         operand
@@ -148,6 +148,18 @@ def _intermediates(graph: Graph) -> list[int]:
             if readers and ours and declared.isdisjoint(family) and inner.get("strides") is None:
                 found.append(value)
     return found
+
+
+def laid_out(graph: Graph) -> dict[int, Shape]:
+    """The strides with which those values lie in a graph whose layouts have been chosen."""
+    given = {
+        value: inner.get("strides")
+        for item, values in graph.numbered()
+        if item.op == "block"
+        for value, inner in zip(values, item["graph"].outputs, strict=True)
+    }
+    plain = with_strides(graph, dict.fromkeys(given, None))
+    return {value: given[value] or row_major(graph.types[value].shape) for value in intermediates(plain)}
 
 
 def _offered(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
@@ -187,35 +199,64 @@ def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | N
     return family
 
 
-def _accesses(graph: Graph, value: int, strides: Shape, kernels: Sequence[int], device: Device) -> tuple[int, ...]:
-    """Picoseconds that each kernel takes for a value with these strides."""
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one kernel writes or reads a value: the tile, the strides of what it sees, and how many tiles there are in all."""
+
+    kernel: int  # position in the graph
+    writes: bool
+    tile: Shape
+    shape: Shape
+    strides: Shape
+    itemsize: int
+    tiles: int
+
+    @property
+    def run(self) -> int:
+        """Elements that lie one behind the other."""
+        return run_length(self.tile, self.shape, self.strides)
+
+
+def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
+    """All accesses of generated kernels to a value with these strides, directly and through views."""
     family = _family(graph, value, strides)
     assert family is not None
-    numbered = list(graph.numbered())
-    times = []
-    for position in kernels:
-        item, made = numbered[position]
+    for position, (item, made) in enumerate(graph.numbered()):
+        if item.op != "block":
+            continue
         block: Graph = item["graph"]
-        moved = 0.0
         if value in made:
             output = block.outputs[made.index(value)]
             lead = sum(target == NEW_DIM for target in output["omap"])
             tile = (1,) * lead + block.types[output.operands[0]].shape
-            moved += prod(block.grid) * _moved(tile, graph.types[value].shape, strides, graph.types[value].dtype.itemsize)
+            kind = graph.types[value]
+            yield Access(position, True, tile, kind.shape, strides, kind.dtype.itemsize, prod(block.grid))
         loads = [made[0] for inner, made in block.numbered() if inner.op == "input"]
         for operand, load in zip(item.operands, loads, strict=True):
             if operand in family:
                 kind = graph.types[operand]
-                times_loaded = prod(block.grid) * (block.loop if block.phases[load] is Phase.LOOP else 1)
-                moved += times_loaded * _moved(block.types[load].shape, kind.shape, family[operand], kind.dtype.itemsize)
-        times.append(round(1e12 * moved / device.cache_bandwidth))
-    return tuple(times)
+                tiles = prod(block.grid) * (block.loop if block.phases[load] is Phase.LOOP else 1)
+                tile = block.types[load].shape
+                yield Access(position, False, tile, kind.shape, family[operand], kind.dtype.itemsize, tiles)
 
 
-def _moved(tile: Shape, shape: Shape, strides: Shape, itemsize: int) -> float:
+def _accesses(graph: Graph, value: int, strides: Shape, kernels: Sequence[int], device: Device) -> tuple[int, ...]:
+    """Picoseconds that each kernel takes for a value with these strides."""
+    moved = dict.fromkeys(kernels, 0.0)
+    for access in accesses(graph, value, strides):
+        moved[access.kernel] += access.tiles * _moved(access)
+    return tuple(round(1e12 * moved[position] / device.cache_bandwidth) for position in kernels)
+
+
+def access_us(graph: Graph, value: int, strides: Shape, device: Device) -> float:
+    """Microseconds of all accesses of generated kernels to a value with these strides."""
+    return 1e6 * sum(access.tiles * _moved(access) for access in accesses(graph, value, strides)) / device.cache_bandwidth
+
+
+def _moved(access: Access) -> float:
     """Bytes that move for one tile: its contiguous runs, in whole sectors."""
-    run = run_length(tile, shape, strides)
-    return prod(tile) / run * max(run * itemsize, min(SECTOR, prod(shape) * itemsize))
+    run, size = access.run, access.itemsize
+    return prod(access.tile) / run * max(run * size, min(SECTOR, prod(access.shape) * size))
 
 
 def run_length(tile: Shape, shape: Shape, strides: Shape) -> int:
@@ -233,7 +274,7 @@ def run_length(tile: Shape, shape: Shape, strides: Shape) -> int:
     return run
 
 
-def with_strides(graph: Graph, strides: Mapping[int, Shape]) -> Graph:
+def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
     """The kernel graph whose block graphs write these values with these strides."""
     nodes: list[Node] = []
     for item, values in graph.numbered():
@@ -273,4 +314,18 @@ def layouts_record(layouts: Layouts) -> dict[str, Any]:
     }
 
 
-__all__ = ["Choice", "Layouts", "Problem", "choose_layouts", "layouts_record", "run_length", "solve", "with_strides"]
+__all__ = [
+    "Access",
+    "Choice",
+    "Layouts",
+    "Problem",
+    "access_us",
+    "accesses",
+    "choose_layouts",
+    "intermediates",
+    "laid_out",
+    "layouts_record",
+    "run_length",
+    "solve",
+    "with_strides",
+]

@@ -1,6 +1,7 @@
 """A memory plan over time: each buffer a box, as wide as the kernels through which it lives, at its place in the arena."""
 
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any
 
 from mirage_eg import svg
@@ -29,6 +30,7 @@ def memory_picture(plan: Mapping[str, Any], graph: Graph) -> str:
         parts.append(svg.write(x + wide / 2, floor + 18, f"kernel {kernel}" if wide > 72 else str(kernel), anchor="middle"))
     parts.append(svg.write(_LEFT - 8, _TOP + 6, size(plan["arena_bytes"]), anchor="end", colour="muted"))
     parts.append(svg.write(_LEFT - 8, floor, "0 B", anchor="end", colour="muted"))
+    thin = []
     for buffer in buffers:
         first, last = buffer["steps"]
         columns = [place for node, place in column.items() if first <= node <= last]
@@ -39,7 +41,16 @@ def memory_picture(plan: Mapping[str, Any], graph: Graph) -> str:
         words = f"{buffer['name']} {size(buffer['bytes'])}"
         if height >= 16 and len(words) * svg.LETTER <= width - 12:
             parts.append(svg.write(x + 8, y + height / 2 + 4, words))
-    return svg.picture(_WIDTH, _HEIGHT, "".join(parts), "memory plan")
+        else:
+            thin.append(words)
+    rows = _rows(thin, int((_WIDTH - 32) / svg.LETTER))
+    parts += [svg.write(16, _HEIGHT + 12 + 18 * place, row, colour="muted") for place, row in enumerate(rows)]
+    return svg.picture(_WIDTH, _HEIGHT + 18 * len(rows), "".join(parts), "memory plan")
+
+
+def _rows(words: list[str], letters: int) -> list[str]:
+    """The buffers that are too small for a name, in lines of so many letters."""
+    return wrap(f"too small for their names: {', '.join(words)}", letters) if words else []
 
 
 def size(count: int) -> str:

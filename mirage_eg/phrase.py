@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from mirage_eg.cost import VIEWS
 from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -19,7 +20,7 @@ def phrase(graph: Graph) -> str:
                 parts.append(_block_phrase(item["graph"]))
             case Kind.BOUNDARY:
                 pass
-            case _:
+            case _ if item.op not in VIEWS:
                 library[item.op] += 1
     if library:
         names = ", ".join(f"{count} {name}" if count > 1 else name for name, count in library.items())

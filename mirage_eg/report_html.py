@@ -16,6 +16,8 @@ from mirage_eg.devices import device_for
 from mirage_eg.draw import kernel_numbers, to_svg
 from mirage_eg.funnel import funnel
 from mirage_eg.ir.graph import Graph
+from mirage_eg.layout_picture import layout_picture
+from mirage_eg.layouts import laid_out
 from mirage_eg.memory_picture import memory_picture, size
 from mirage_eg.phrase import phrase
 from mirage_eg.result_view import time_bars
@@ -48,6 +50,7 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
         _section("Cuts into kernels", _cuts(report)),
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),
+        _section("Layouts between kernels", _layouts(report, best)),
         _section("Triton source", f'<div class="source">{_coloured(source)}</div>'),
         _section("µGraphs", _mugraphs(report, program)),
         _section("Verification and rules", _rules(report)),
@@ -176,11 +179,12 @@ def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
         (at, f"{cost.us:.1f}", cost.bound, size(cost.dram_bytes), f"{cost.flops:,}")
         for at, cost in enumerate(predict(best, device), 1)
     ]
-    head = ("kernel", "predicted µs", "bound by", "device memory", "operations in products, padded")
+    head = ("kernel", "predicted µs", "bound by", "device memory", "operations of matrix units, padded")
     roof = ""
     if shown := points(best, device):
         whole_program = whole(program, "whole program", _us(report["mugraphs"][0]))
-        roof = roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
+        roof = _paragraph("Under the roof stand the program and those kernels that use matrix units.")
+        roof += roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
     listing = _more("listing", f"<pre>{escape(str(best))}</pre>\n")
     return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}"
 
@@ -195,6 +199,16 @@ def _memory(report: Mapping[str, Any], best: Graph) -> str:
         kernels = [number for node, number in numbers.items() if buffer["steps"][0] <= node <= buffer["steps"][1]]
         rows.append((buffer["name"], f"{buffer['bytes']:,}", f"{buffer['offset']:,}", f"{kernels[0]} to {kernels[-1]}"))
     return memory_picture(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
+
+
+def _layouts(report: Mapping[str, Any], best: Graph) -> str:
+    chosen = report["optimizer"]["layouts"]
+    if not laid_out(best):
+        return ""
+    saved = f"save {chosen['saved_us']:.1f} µs" if chosen["saved_us"] else "save nothing"
+    proved = "no others save more" if chosen["optimal"] else "whether others save more is not known"
+    said = f"By the cost model these layouts {saved} against row-major ones; {proved}."
+    return _paragraph(said) + _wide(layout_picture(best, device_for(report["target"])))
 
 
 def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:

@@ -29,6 +29,7 @@ STAGES = {
     "too many ops": "the block is full",
     "ops left": "more ops to an output than are left",
     "forced ops": "more ops that every way to an output needs than are left",
+    "not kept": "as many ways to make that value as are kept had been found",
     "kept": "went on",
     "no kernel": "a segment of the program that no block graph holds",
     "no way": "a segment with kernels that is on none of the ways kept",

@@ -17,7 +17,7 @@ from mirage_eg.devices import DEVICES
 from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.layouts import Problem, _intermediates, _offered, _solve, choose_layouts, run_length, solve, with_strides
+from mirage_eg.layouts import Problem, intermediates, _offered, _solve, choose_layouts, run_length, solve, with_strides
 from mirage_eg.polish import polish
 from mirage_eg.verify import verify
 from property_tests.test_emit import HAND_WRITTEN, inputs_of, worst
@@ -78,7 +78,7 @@ def test_a_run_is_what_lies_one_behind_the_other(shape: tuple[int, ...], data: s
 def forced(graph: Graph, pick: int) -> Graph:
     """The µGraph with some offered layout of each intermediate, good or bad."""
     strides = {}
-    for value in _intermediates(graph):
+    for value in intermediates(graph):
         offered = _offered(graph, value)
         strides[value] = offered[pick % len(offered)][1]
     return with_strides(graph, strides)
@@ -149,7 +149,7 @@ def test_what_the_caller_gets_keeps_its_strides() -> None:
 
 def test_all_orders_are_offered_where_no_view_stands_in_the_way() -> None:
     graph = columns_reader()
-    [value] = _intermediates(graph)
+    [value] = intermediates(graph)
     assert len(_offered(graph, value)) == len(list(permutations(range(2))))
 
 

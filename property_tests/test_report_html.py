@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.funnel import steps
+from mirage_eg import combine
+from mirage_eg.funnel import groups
 from mirage_eg.ir import serialize
 from mirage_eg.report_html import report_page
+from mirage_eg.trace import STAGES
 from mirage_eg.workloads import WORKLOADS
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -90,14 +92,29 @@ def test_the_same_report_gives_the_same_page(folder: Path, report: dict[str, Any
 
 
 def test_every_number_of_the_funnel_is_the_reports(report: dict[str, Any], page: str) -> None:
-    counts = {step.label: step.count for step in steps(report)}
-    assert counts["states visited: the program as a whole"] == report["search"]["visited"] > 0
-    assert sum(step.count for step in steps(report) if step.pruned) == sum(report["search"]["pruned"].values()) + sum(
-        report["verify"][key] for key in ("rejected", "structures_rejected")
-    )
+    whole, parts, finalists = groups(report)
+    checked = report["verify"]
+    for group, searched, rejected in ((whole, report["search"], checked["structures_rejected"]), (parts, report["cuts"], 0)):
+        counts = {step.label: step.count for step in group.steps if not step.pruned}
+        assert counts["states visited"] == searched["visited"] > 0
+        pruned = sum(step.count for step in group.steps if step.pruned)
+        assert pruned == sum(searched["pruned"].values()) + rejected > 0
+    counts = {step.label: step.count for step in finalists.steps}
     assert counts["compiled"] == len(report["mugraphs"])
     assert counts["timed on a GPU"] == 0
-    assert all(f">{step.count:,}</text>" in page for step in steps(report) if step.count)
+    assert all(f">{step.count:,}</text>" in page for group in groups(report) for step in group.steps if step.count)
+
+
+def test_the_funnel_of_a_program_that_no_block_graph_holds_is_that_of_its_parts(report: dict[str, Any]) -> None:
+    empty = report["search"] | {"visited": 0, "pruned": {}, "structures": 0, "chains": 0, "instances": 0}
+    parts, finalists = groups(report | {"search": empty})
+    assert (parts, finalists) == groups(report)[1:]
+
+
+def test_every_fate_of_a_candidate_has_a_meaning_in_the_funnel() -> None:
+    source = (Path(combine.__file__)).read_text(encoding="utf-8")
+    fates = set(re.findall(r'fate = "([^"]+)"', source))
+    assert len(fates) >= 6 and fates <= set(STAGES)
 
 
 def test_a_page_of_hostile_names_shows_them_as_text(folder: Path, report: dict[str, Any]) -> None:

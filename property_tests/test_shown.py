@@ -18,10 +18,13 @@ from mirage_eg.expression import express, splits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.layout_picture import layout_picture, lying
+from mirage_eg.layouts import laid_out
 from mirage_eg.memory_picture import memory_picture
 from mirage_eg.options import Options
 from mirage_eg.oracle import build_oracle
 from mirage_eg.pipeline import optimize
+from mirage_eg.polish import polish
 from mirage_eg.roofline import Point, roofline
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import search
@@ -30,6 +33,8 @@ from mirage_eg.workloads import WORKLOADS
 from property_tests.graphs import block_graphs
 from property_tests.programs import rms_linear
 from property_tests.test_draw import texts
+from property_tests.test_layouts import H100, columns_reader
+from property_tests.test_memory import chains
 
 
 def everything() -> dict[type, Any]:
@@ -141,6 +146,25 @@ def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObjec
     picture = memory_picture(plan, graph)
     on_card(picture)
     assert picture.count('class="mg-loop"') == count
+
+
+@given(chains())
+def test_the_layouts_of_a_graph_stay_on_their_card_and_say_who_writes_and_reads(graph: Graph) -> None:
+    kept = polish(graph, "sm_90").graph
+    drawn = layout_picture(kept, H100)
+    on_card(drawn)
+    assert all(f">t{value}  " in drawn for value in laid_out(kept))
+    for one in lying(kept, H100):
+        assert sum(" writes " in words for words in one.accesses) == 1
+        assert any(" reads " in words for words in one.accesses)
+        assert one.us <= one.row_major_us or one.chosen
+
+
+def test_a_layout_by_columns_is_drawn_as_such_with_what_it_saves() -> None:
+    [one] = lying(polish(columns_reader(), "sm_90").graph, H100)
+    assert (one.order, one.chosen) == ((1, 0), True)
+    assert one.us < one.row_major_us
+    assert all("in one piece" in words for words in one.accesses)
 
 
 def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:
