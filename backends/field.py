@@ -76,6 +76,17 @@ class FieldAlgebra:
         shape = tuple(components[0].residues.shape)
         return FieldValue(shape, len(components), NOTHING, lambda k: ((), lambda: components[k]))
 
+    def kept(self, x: FieldValue) -> FieldValue:
+        """x with its components kept once they have been read, for values that many graphs read."""
+        kept: dict[int, Component] = {}
+
+        def once(k: int) -> Component:
+            if k not in kept:
+                [kept[k]] = self.read([x], k)
+            return kept[k]
+
+        return FieldValue(x.shape, x.levels, x.unfaithful, lambda k: ((), lambda: once(k)))
+
     def _uniform(self, place: int, k: int, shape: Shape, numbers: Array) -> Array:
         """Float32: half the memory, exact below 2^24, and made wide by whatever computes with them."""
         fill(numbers, [self.draw.key("input", place, k)], uniform_residues(PRIMES[k]))

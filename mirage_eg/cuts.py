@@ -1,7 +1,7 @@
 """The stage that cuts a program into kernels: every kernel searched, the cheapest way kept for each number of kernels."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from time import time
@@ -13,12 +13,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import Found, KernelFinder, Task, compose, find_kernels
 from mirage_eg.options import Options
 from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, partition
+from mirage_eg.probe import Part
 from mirage_eg.results import Ranked, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits
-from mirage_eg.segments import SegmentLimits, counts, segment_program
+from mirage_eg.segments import SegmentLimits, counts
 from mirage_eg.verdict import Verdict
-from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
 EXPLORED, MEASURED_WAYS = 64, 24  # segments of a small program, ways through them
@@ -65,7 +65,7 @@ def cut_program(
     return Cuts(
         tuple(
             tuple((way, _ranked(primitive, way)) for way in (first, *(_others(finder, first) if on_gpu else ())))
-            for first in found.ways
+            for first in (found.ways if on_gpu else telling(found.ways, options))
         ),
         found,
         sum(entry.visited for entry in finder.found.values()),
@@ -91,25 +91,26 @@ def _ranked(primitive: Graph, way: Way) -> Ranked:
 
 
 Checks = Mapping[Piece, Verdict]
+FEW = 3  # kernels that are always few
 
 
-def verify_pieces(primitive: Graph, ways: Sequence[Way], options: Options, watch: Watch, work: Work) -> Checks:
-    """The field check of every kernel of these ways at its real size, against the segment that it is to compute."""
-    pieces = list(dict.fromkeys(piece for way in ways for piece in way.pieces if piece.fused))
-
-    def progress(done: int, verdict: Verdict) -> None:
-        watch.observer("verify kernels", done, len(pieces), str(verdict.verdict))
-
-    common = (primitive, options.draws, options.seed)
-    return dict(zip(pieces, work.run("pieces", _check_pieces, common, pieces, progress), strict=True))
+def few_kernels(fewest: int, options: Options) -> int:
+    """How many kernels are few: as many as asked for, or one more than the fewest, or three."""
+    return options.max_kernels or max(FEW, 1 + fewest)
 
 
-def _check_pieces(common: tuple[Graph, int, int], pieces: Sequence[Piece]) -> Iterator[Verdict]:
-    primitive, draws, seed = common
-    for piece in pieces:
-        apart = piece.inputs != piece.segment.inputs
-        program = segment_program(primitive, piece.segment, apart)
-        yield Reference(program, draws=draws, seed=seed).check(piece.graph)
+def telling(ways: Sequence[Way], options: Options) -> list[Way]:
+    """Of ways that nothing will time, those that are worth verifying: the cheapest, that of few kernels, that of the fewest."""
+    fewest = min((way.kernels for way in ways), default=0)
+    few = [way for way in ways if way.kernels <= few_kernels(fewest, options)]
+    chosen = [min(some, key=lambda way: way.us) for some in (ways, few, [way for way in ways if way.kernels == fewest]) if some]
+    return [way for way in ways if way in chosen]
+
+
+def parts_of_ways(ways: Sequence[Way]) -> dict[Piece, Part]:
+    """What the searched kernels of these ways read and make of the program's values."""
+    pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.fused)
+    return {piece: Part(piece.graph, piece.inputs, piece.segment.outputs) for piece in pieces}
 
 
 def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Check
         "visited": cuts.visited,
         "pruned": cuts.pruned,
         "structures": cuts.structures,
-        "ways": [{"kernels": way.kernels, "predicted_us": way.us} for (way, _), *_ in cuts.ways],
+        "ways": [{"kernels": way.kernels, "predicted_us": way.us} for way in cuts.partition.ways],
         "kernels": [[_piece_record(primitive, piece, checks) for piece in way.pieces] for way in ways],
     }
 

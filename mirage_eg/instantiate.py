@@ -11,8 +11,9 @@ from itertools import product
 from math import prod
 
 from mirage_eg.devices import Device
-from mirage_eg.estimate import Shape, estimate_us
+from mirage_eg.estimate import Shape, least_us
 from mirage_eg.ir.axes import Axes, resize
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.realize import Extents, realize
@@ -87,34 +88,90 @@ class TileLimits:
 
 
 def instances(
-    plan: Structure | Chain,
-    program: Graph,
-    axes: Axes,
-    limits: TileLimits | None = None,
-    filters: Filters | None = None,
-    device: Device | None = None,
-    most: int | None = None,
+    plan: Structure | Chain, program: Graph, axes: Axes, limits: TileLimits | None = None, filters: Filters | None = None
 ) -> Iterator[Graph]:
-    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel).
-
-    With a `device` those come first that promise to be fast there; at most `most` are built.
-    """
-    limits, filters = limits or TileLimits(), filters or Filters()
-    kernels = _kernels(plan, program, axes)
-    choices = _choices(plan, kernels, axes, limits, filters)
-    if device is not None:
-        itemsize = program.input_types[0].dtype.itemsize
-        costs = {
-            id(extents): estimate_us(kernel.structure, kernel.shapes, extents, itemsize, device)
-            for chosen in choices
-            for kernel, extents in zip(kernels, chosen, strict=True)
-        }
-        choices.sort(key=lambda chosen: sum(costs[id(extents)] for extents in chosen))
-    for chosen in choices[:most]:
-        graph = realize(plan, program, axes, *chosen)
-        blocks = blocks_of(graph)
-        if filters.admit(blocks[0]) and all(fits(block, limits) for block in blocks):
+    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
+    instantiation = Instantiation(plan, program, axes, limits, filters)
+    for extents in instantiation.extents():
+        graph = instantiation.build(extents)
+        if instantiation.is_asked_for(graph) and instantiation.fits(graph):
             yield graph
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The extents of a plan's kernels, and what they cost at least on a device, in microseconds."""
+
+    us: float
+    extents: tuple[Extents, ...]
+
+    def holds(self, other: "Choice") -> bool:
+        """Whether no tile is smaller than that of another choice: where that one does not fit, this one does not either."""
+        return all(map(_holds, self.extents, other.extents))
+
+
+def _holds(larger: Extents, smaller: Extents) -> bool:
+    blocks = dict(smaller.grid)
+    return larger.loop <= smaller.loop and all(count <= blocks.get(group, 1) for group, count in larger.grid)
+
+
+class Instantiation:
+    """The extents of one plan at the sizes of a program, each built on demand."""
+
+    def __init__(
+        self,
+        plan: Structure | Chain,
+        program: Graph,
+        axes: Axes,
+        limits: TileLimits | None = None,
+        filters: Filters | None = None,
+    ) -> None:
+        self.plan, self.program, self.axes = plan, program, axes
+        self.limits, self.filters = limits or TileLimits(), filters or Filters()
+        self._kernels = _kernels(plan, program, axes)
+        self._too_large: list[Choice] = []
+
+    def extents(self) -> list[tuple[Extents, ...]]:
+        """All choices that may fit."""
+        return _choices(self.plan, self._kernels, self.axes, self.limits, self.filters)
+
+    def build(self, extents: Sequence[Extents]) -> Graph:
+        """The µGraph at these extents."""
+        return realize(self.plan, self.program, self.axes, *extents)
+
+    def is_asked_for(self, graph: Graph) -> bool:
+        """Whether the filters admit a µGraph."""
+        return self.filters.admit(blocks_of(graph)[0])
+
+    def fits(self, graph: Graph) -> bool:
+        """Whether blocks hold their tiles."""
+        return all(fits(block, self.limits) for block in blocks_of(graph))
+
+    def choices(self, device: Device) -> list[Choice]:
+        """All choices that may fit, the most promising first."""
+        inputs = [kind.dtype for kind in self.program.input_types]
+        outputs = [kind.dtype for kind in self.program.output_types]
+        partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
+        chained = len(self._kernels) > 1
+        types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
+        chosen = self.extents()
+        least = {
+            id(extents): least_us(kernel.structure, kernel.shapes, extents, *dtypes, device)
+            for together in chosen
+            for kernel, dtypes, extents in zip(self._kernels, types, together, strict=True)
+        }
+        costed = [Choice(sum(least[id(extents)] for extents in together), together) for together in chosen]
+        return sorted(costed, key=lambda choice: choice.us)
+
+    def take(self, choice: Choice) -> Graph | None:
+        """The µGraph of a choice, if it fits and is asked for; not built where a smaller one has not fitted."""
+        if any(choice.holds(other) for other in self._too_large):
+            return None
+        graph = self.build(choice.extents)
+        if not self.fits(graph):
+            self._too_large.append(choice)
+            return None
+        return graph if self.is_asked_for(graph) else None
 
 
 def _choices(

@@ -7,13 +7,12 @@ instance; those of the indexed domain are also proved by their root class.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import nsmallest
 from math import prod
 
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import Filters, TileLimits, instances, small_instance
+from mirage_eg.instantiate import Choice, Filters, Instantiation, TileLimits, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
@@ -57,9 +56,8 @@ class Task:
     filters: Filters
     seed: int
     plans: int = 6  # structures of each split that get extents, smallest first
-    most: int = 40  # extents of each that are tried, the most promising first
     each: int = 1  # µGraphs of each structure
-    keep: int = 4  # µGraphs in all
+    keep: int = 1  # µGraphs of one kernel, and of two
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -123,21 +121,40 @@ def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels
     return Kernels(graph, sum(cost.us for cost in costs), len(costs), proved, fused)
 
 
-def _instances(
-    plans: Sequence[Structure] | Sequence[Chain], program: Graph, axes: Axes, task: Task, device: Device
-) -> Iterator[Kernels]:
-    """The best µGraphs of each of the first plans that have any."""
+def _instances(plans: Sequence[Structure | Chain], program: Graph, axes: Axes, task: Task, device: Device) -> list[Kernels]:
+    """The best µGraphs of the first plans of each split, the cheapest first.
+
+    What promises most is built first. When nothing left promises as much as what is there, the rest need not be built.
+    """
     tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
     tried: Counter[Split] = Counter()
-    for plan in plans:
+    open_: list[tuple[Choice, int, Instantiation]] = []
+    for place, plan in enumerate(plans):
         tried[plan.split] += 1
-        if tried[plan.split] > task.plans:
+        if tried[plan.split] <= task.plans:
+            instantiation = Instantiation(plan, program, axes, tiles, task.filters)
+            open_ += ((choice, place, instantiation) for choice in instantiation.choices(device))
+    open_.sort(key=lambda entry: (entry[0].us, entry[1]))
+    equal: dict[int, bool] = {}  # of the plans looked at, whether they are
+    found: dict[int, list[Kernels]] = {}  # of each plan
+    best: list[Kernels] = []
+    for choice, place, instantiation in open_:
+        if len(best) == task.keep and choice.us >= best[-1].us:
+            break
+        own = found.setdefault(place, [])
+        if not equal.get(place, True) or (len(own) == task.each and choice.us >= own[-1].us):
             continue
-        graphs = instances(plan, program, axes, tiles, task.filters, device, task.most)
-        found = (_kernels(graph, device, plan.proved, fused=True) for graph in graphs)
-        best = nsmallest(task.each, found, key=_order)
-        if best and _equal_when_small(plan, program, axes, task.seed):
-            yield from best
+        if (graph := instantiation.take(choice)) is None:
+            continue
+        kernels = _kernels(graph, device, plans[place].proved, fused=True)
+        if len(best) == task.keep and _order(kernels) >= _order(best[-1]):
+            continue
+        if place not in equal:
+            equal[place] = _equal_when_small(plans[place], program, axes, task.seed)
+        if equal[place]:
+            own[:] = sorted([*own, kernels], key=_order)[: task.each]
+            best = sorted((entry for entries in found.values() for entry in entries), key=_order)[: task.keep]
+    return best
 
 
 def _equal_when_small(plan: Structure | Chain, program: Graph, axes: Axes, seed: int) -> bool:

@@ -10,7 +10,7 @@ from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cleanup import clean_up, cleanup_record
 from mirage_eg.cost import predict, predict_us
-from mirage_eg.cuts import cut_program, cuts_report, verify_pieces
+from mirage_eg.cuts import cut_program, cuts_report, few_kernels, parts_of_ways
 from mirage_eg.devices import Device, device_for
 from mirage_eg.executors import Workers
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
@@ -133,11 +133,15 @@ def _optimize(
     if isinstance(axes, Axes) and not ranked:
         notes.append(why_nothing(found, structures))
     library = Ranked(expand(program), predict_us(expand(program), device), proved=True, fused=False)
+    way_from = {entry.graph: way for ways in cuts.ways for way, entry in ways}
+    way_to = {
+        id(entry): way_from[given.graph] for entry, given in zip(finalists, chosen, strict=True) if given.graph in way_from
+    }
+    parts = parts_of_ways([*way_to.values()])
     with watch.stage("verify"):
-        verified, rejected = verify_finalists(program, [*finalists, library], rulebook, options, watch, work)
-        right = {before[id(entry)].graph for entry, _, _ in verified if id(entry) in before}
-        cut = {entry.graph: way for ways in cuts.ways for way, entry in ways if entry.graph in right}
-        checks = verify_pieces(primitive, list(cut.values()), options, watch, work)
+        inside = primitive, tuple(parts.values())
+        verified, rejected, tested = verify_finalists(program, [*finalists, library], inside, rulebook, options, watch, work)
+        checks = dict(zip(parts, tested, strict=True))
     with watch.stage("compile"):
         candidates = compile_verified(program, verified, tuned, options, watch, work)
     device_name = "cpu"
@@ -145,9 +149,9 @@ def _optimize(
         with watch.stage("time"):
             candidates, device_name = time_candidates(candidates, watch)
     way_of = {
-        id(candidate): cut[before[id(entry)].graph]
+        id(candidate): way_to[id(entry)]
         for candidate, (entry, _, _) in zip(candidates, verified, strict=True)
-        if id(entry) in before and before[id(entry)].graph in cut
+        if id(entry) in way_to
     }
     candidates = _ordered(candidates, device, options, notes)
     if tracer is not None:
@@ -180,18 +184,16 @@ def _optimize(
 
 
 CLOSE = 1.05  # the cost model does not tell times that are closer
-FEW = 3  # kernels that are always few
 
 
 def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, notes: list[str]) -> list[Candidate]:
-    """The fastest first. Where the cost model alone says so, one of few kernels: as many as asked for, or one more than the
-    fewest, or three; and of those that it tells apart only just, that of the fewest. It knows not what a launch costs outside a
-    CUDA graph."""
+    """The fastest first. Where the cost model alone says so, one of few kernels, and of those that it tells apart only
+    just, that of the fewest. It knows not what a launch costs outside a CUDA graph."""
     ordered = sorted(candidates, key=_rank)
     if ordered[0].measured_us is not None:
         return ordered
     kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in ordered if candidate.compile.ok}
-    few = options.max_kernels or max(FEW, 1 + min(kernels.values(), default=0))
+    few = few_kernels(min(kernels.values(), default=0), options)
     simple = [candidate for candidate in ordered if kernels.get(id(candidate), few + 1) <= few]
     if simple:
         close = [candidate for candidate in simple if candidate.predicted_us <= CLOSE * simple[0].predicted_us]

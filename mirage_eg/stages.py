@@ -25,6 +25,7 @@ from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
 from mirage_eg.oracle import Oracle, oracle_builder
 from mirage_eg.phrase import phrase
+from mirage_eg.probe import Part, Probe
 from mirage_eg.prove import Prover
 from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
@@ -214,26 +215,40 @@ def unlike_first(ranked: Sequence[Sequence[Ranked]]) -> list[Sequence[Ranked]]:
     return [entries for _, entries in sorted(order, key=lambda pair: pair[0])]
 
 
+Verified = tuple[Ranked, Verdict, FloatCheck]
+
+
 def verify_finalists(
-    program: Graph, finalists: Sequence[Ranked], rulebook: Rulebook, options: Options, watch: Watch, work: Work
-) -> tuple[list[tuple[Ranked, Verdict, FloatCheck]], list[Verdict]]:
+    program: Graph,
+    finalists: Sequence[Ranked],
+    inside: tuple[Graph, Sequence[Part]],
+    rulebook: Rulebook,
+    options: Options,
+    watch: Watch,
+    work: Work,
+) -> tuple[list[Verified], list[Verdict], list[Verdict]]:
     """Those that are equal in random fields, with what the indexed laws prove of them, and a float check of each.
 
-    Also the verdicts on the others.
+    Also the verdicts on the others, and on the kernels `inside`: where they stand in a form of the program in primitive ops.
     """
 
-    def verify() -> list[tuple[Verdict, FloatCheck | None]]:
-        return list(_verify_at_full_size(program, finalists, rulebook, options, watch))
+    def verify() -> tuple[list[tuple[Verdict, FloatCheck | None]], list[Verdict]]:
+        return _verify_at_full_size(program, finalists, inside, rulebook, options, watch)
 
-    item = tuple((entry.graph, entry.proved) for entry in finalists)
-    verdicts = work.once("verify", item, verify)
+    item = (tuple((entry.graph, entry.proved) for entry in finalists), *inside)
+    verdicts, parts = work.once("verify", item, verify)
     kept = [(entry, verdict, check) for entry, (verdict, check) in zip(finalists, verdicts, strict=True) if check is not None]
-    return kept, [verdict for verdict, check in verdicts if check is None]
+    return kept, [verdict for verdict, check in verdicts if check is None], parts
 
 
 def _verify_at_full_size(
-    program: Graph, finalists: Sequence[Ranked], rulebook: Rulebook, options: Options, watch: Watch
-) -> Iterator[tuple[Verdict, FloatCheck | None]]:
+    program: Graph,
+    finalists: Sequence[Ranked],
+    inside: tuple[Graph, Sequence[Part]],
+    rulebook: Rulebook,
+    options: Options,
+    watch: Watch,
+) -> tuple[list[tuple[Verdict, FloatCheck | None]], list[Verdict]]:
     """In this process alone: inputs of full size are large, and stand in memory once."""
     reference = Reference(program, draws=options.draws, seed=options.seed)
     prover = Prover(program, rulebook if rulebook.domain == "indexed" else None)
@@ -241,10 +256,10 @@ def _verify_at_full_size(
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         watch.observer("verify", done * len(finalists) // total, 2 * len(finalists), "fields")
 
-    tested = reference.check_all([entry.graph for entry in finalists], progress)
+    tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress, Probe(*inside))]
     verdicts = [
         with_proof(verdict, f"candidate {place}", entry.graph, prover, entry.proved)
-        for place, (entry, (verdict, _)) in enumerate(zip(finalists, tested, strict=True))
+        for place, (entry, verdict) in enumerate(zip(finalists, tested, strict=False))
     ]
     equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
 
@@ -254,8 +269,7 @@ def _verify_at_full_size(
         )
 
     checks = iter(reference.float_check_all(equal, progress_of_floats))
-    for verdict in verdicts:
-        yield verdict, next(checks) if verdict.equal else None
+    return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], tested[len(finalists) :]
 
 
 def compile_verified(

@@ -25,6 +25,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.probe import Part, Probe
 from mirage_eg.verdict import Difference, Equality, FloatCheck, Verdict
 
 MOST_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
@@ -74,33 +75,43 @@ class Reference:
         return verdict
 
     @with_own_threads
-    def check_all(self, candidates: Sequence[Graph], on_progress: OnProgress | None = None) -> list[tuple[Verdict, float]]:
-        """The verdict on each candidate and the seconds that it took."""
+    def check_all(
+        self, candidates: Sequence[Graph], on_progress: OnProgress | None = None, probe: Probe | None = None
+    ) -> list[tuple[Verdict, float]]:
+        """The verdict on each candidate and the seconds that it took; then those on the parts of `probe`, where they stand.
+
+        `probe` is of a program with the same inputs.
+        """
         for candidate in candidates:
             self.check_types(candidate)
-        trials = [_Trial(candidate, self.draws) for candidate in candidates]
+        wholes = [_Trial(candidate, self.program.output_names, self.draws) for candidate in candidates]
+        parts = [_Trial(part.graph, part.names, self.draws, part) for part in (probe.parts if probe else ())]
+        trials = [*wholes, *parts]
         runs, ahead = 0, len(trials) * self.draws
         for number in count():
             running = [trial for trial in trials if trial.runs(number)]
             if not running:
                 break
             draw = self._drawn.field(number)
+            inside = probe.field(draw) if probe and any(trial.part for trial in running) else []
+            draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
             for trial in running:
                 with trial:
-                    self._run(trial, draw)
+                    self._run(trial, draws.get(id(trial), draw))
                 runs += 1
                 if on_progress:
                     on_progress(min(runs, ahead), ahead)
         unsure = [trial for trial in trials if trial.suspected or trial.unfaithful]
-        self._compare_in_float64([*unsure], "zero-mean")
-        self._compare_in_float64([trial for trial in unsure if trial.suspected or trial.error is None], "positive")
+        self._compare_in_float64([*unsure], "zero-mean", parts, probe)
+        later = [trial for trial in unsure if trial.suspected or trial.error is None]
+        self._compare_in_float64(later, "positive", parts, probe)
         return [(self._verdict(trial), trial.seconds) for trial in trials]
 
     def _run(self, trial: "_Trial", draw: FieldDraw) -> None:
         """One draw of one candidate."""
         values = evaluate(trial.candidate, draw.inputs, draw.algebra)
         trial.unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
-        for name, got, want in zip(self.program.output_names, draw.algebra.read(values), draw.outputs, strict=True):
+        for name, got, want in zip(trial.names, draw.algebra.read(values), draw.outputs, strict=True):
             compared = count_defined(got, want)
             trial.compared, trial.total = trial.compared + compared, trial.total + got.residues.size
             trial.undefined |= compared < LEAST_COVERAGE * got.residues.size
@@ -110,22 +121,29 @@ class Reference:
             smallest = min(output.residues.size for output in draw.outputs)
             trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
 
-    def _compare_in_float64(self, trials: Sequence["_Trial"], name: str) -> None:
+    def _compare_in_float64(
+        self, trials: Sequence["_Trial"], name: str, parts: Sequence["_Trial"], probe: Probe | None
+    ) -> None:
         """The largest error in float64, and the first difference beyond rounding; no error where nothing could be compared.
 
         On zero-mean inputs only elements finite on both sides count (a root of a negative number shows nothing about the
         others); on positive inputs, taken where a difference is suspected or nothing was finite, an element that is finite for
         the program alone is a difference.
         """
-        names = self.program.output_names
+        trials = [trial for trial in trials if trial.shown is None]
+        if not trials:
+            return
+        whole, algebra = self._drawn.numbers(name), FloatAlgebra(self.xp)
+        inside = probe.numbers(whole, algebra) if probe and any(trial.part for trial in trials) else []
+        draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
         for trial in trials:
-            if trial.shown is not None:
-                continue
-            draw = self._drawn.numbers(name)
+            draw = draws.get(id(trial), whole)
             with trial:
                 tolerance = 2.0**-43 * max(64, longest_reduction(trial.candidate), longest_reduction(self.program))
-                got = evaluate(trial.candidate, draw.inputs, FloatAlgebra(self.xp))
-                error, trial.shown, compared = compare_numbers(self.xp, names, got, draw.outputs, tolerance, name == "positive")
+                got = evaluate(trial.candidate, draw.inputs, algebra)
+                error, trial.shown, compared = compare_numbers(
+                    self.xp, trial.names, got, draw.outputs, tolerance, name == "positive"
+                )
                 if compared or trial.shown is not None:
                     trial.error = max(trial.error or 0.0, error)
 
@@ -135,7 +153,10 @@ class Reference:
             verdict, difference = Equality.NOT_EQUAL, trial.shown
         elif trial.suspected or (trial.unfaithful and trial.error is None):
             verdict = Equality.UNDECIDED
-        bound, reason = self._bound.of(trial.candidate, trial.done)
+        if trial.part is None:
+            bound, reason = self._bound.of(trial.candidate, trial.done)
+        else:
+            bound, reason = None, "no bound is computed for a kernel on the values that the program has where it stands"
         if trial.unfaithful:
             names = ", ".join(sorted(trial.unfaithful))
             reason += f"; the field does not know every law of {names}, so float64 was compared too"
@@ -219,7 +240,9 @@ class _Trial:
     """A candidate between its draws; as a context it counts the seconds spent on it."""
 
     candidate: Graph
+    names: Sequence[str]  # of the outputs
     draws: int
+    part: Part | None = None  # of the program; None: the whole of it
     done: int = 0
     compared: int = 0
     total: int = 0

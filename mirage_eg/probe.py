@@ -1,0 +1,65 @@
+"""Kernels judged where they stand: each against the values that the program itself has there.
+
+A kernel of a cut program reads some of the program's values and is to make others. The program, with all these values as
+outputs, is computed once for each draw; then every kernel is given the right values of what it reads. So a wrong kernel is
+told from the right ones behind it, and no kernel needs draws of its own. Part of the trusted core.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.field import FieldValue
+from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.draws import FieldDraw, FloatDraw
+from mirage_eg.ir.graph import Graph, node
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A µGraph that reads the values `reads` of a program, as its inputs in order, and is to make the values `makes`."""
+
+    graph: Graph
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What to call its outputs."""
+        return [f"value {value}" for value in self.makes]
+
+
+class Probe:
+    """A program of primitive ops whose values are read inside."""
+
+    def __init__(self, program: Graph, parts: Sequence[Part]) -> None:
+        self._inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
+        values = sorted({value for part in parts for value in (*part.reads, *part.makes)}.difference(self._inputs))
+        outputs = [node("output", value, name=f"value {value}") for value in values]
+        inside = [item for item in program.nodes if item.op != "output"]
+        self.parts = tuple(parts)
+        self._program = Graph((*inside, *outputs))
+        self._values = values
+
+    def field(self, draw: FieldDraw) -> list[FieldDraw]:
+        """For each part its inputs and what it is to make of them."""
+        made = [draw.algebra.kept(value) for value in evaluate(self._program, draw.inputs, draw.algebra)]
+        at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
+        return [self._field(part, draw, at) for part in self.parts]
+
+    def _field(self, part: Part, draw: FieldDraw, at: Mapping[int, FieldValue]) -> FieldDraw:
+        made = [at[value] for value in part.makes]
+        unfaithful = frozenset[str]().union(*(value.unfaithful for value in made))
+        return replace(draw, inputs=[at[value] for value in part.reads], outputs=draw.algebra.read(made), unfaithful=unfaithful)
+
+    def numbers(self, draw: FloatDraw, algebra: FloatAlgebra) -> list[FloatDraw]:
+        """The same in float64."""
+        made = evaluate(self._program, draw.inputs, algebra)
+        at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
+        return [
+            replace(draw, inputs=[at[value] for value in part.reads], outputs=[at[value] for value in part.makes])
+            for part in self.parts
+        ]
+
+
+__all__ = ["Part", "Probe"]
