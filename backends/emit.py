@@ -33,7 +33,14 @@ _LARGEST_GRID = 2**31 - 1
 # What the file itself names or calls.
 _TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "reference", "main", "X_ptr")
+_ALLOCATOR = [
+    "    # Tensor descriptors stand in memory that Triton asks for.",
+    '    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))',
+]
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "getattr")  # of `run`
+
+
+_FLAGS = ("swapped", "exp2", "last_first", "descriptors")  # of Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +57,13 @@ class Schedule:
     swapped: bool | tuple[bool, ...] = False
     exp2: bool | tuple[bool, ...] = False
     last_first: bool | tuple[bool, ...] = False
+    programs: int | tuple[int, ...] = 0
+    descriptors: bool | tuple[bool, ...] = False
 
     def choices(self, number: int) -> Choices:
         """How the kernel of the block graph with this number is written."""
-        flags = {name: bool(_choice(getattr(self, name), number, name)) for name in ("swapped", "exp2", "last_first")}
-        return Choices(safe=self.safe, **flags)
+        flags = {name: bool(_choice(getattr(self, name), number, name)) for name in _FLAGS}
+        return Choices(safe=self.safe, programs=_choice(self.programs, number, "programs"), **flags)
 
 
 @dataclass(slots=True)
@@ -204,6 +213,7 @@ def _functions(file: _Program, inputs: Sequence[str], outputs: Sequence[str], re
             f"def run({', '.join(inputs)}):",
             f'    """{"Allocate what the kernels write and launch them" if written else "Run"}; returns {made}."""',
             *(["    import torch  # here, so that the kernels can be compiled without it\n"] if written or library else []),
+            *(_ALLOCATOR if any(kernel.descriptors for kernel in file.kernels) else []),
             *(allocated if written else []),
             f"    return launch({', '.join(given)})\n",
         ]
@@ -379,7 +389,7 @@ def _write_launch(file: _Program, item: Node, values: Sequence[int], number: int
     file.signatures.append(tuple(f"*{_TRITON_TYPES[types[value].dtype]}" for value in arguments))
     file.buffers += [*values, *peaks]
     listed = ", ".join(file.names[value] for value in arguments)
-    file.body.append(f'    {name}[{launch_grid(inner.grid, choices.last_first)}]({listed}, **OPTIONS["{name}"])')
+    file.body.append(f'    {name}[{launch_grid(inner.grid, choices)}]({listed}, **OPTIONS["{name}"])')
 
 
 def _read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.emit_tiles import Tile
-from mirage_eg.backends.emit_writer import Writer, picked
+from mirage_eg.backends.emit_writer import Choices, Writer, picked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import REPLICATED
 from mirage_eg.ir.shapes import Shape
@@ -43,33 +43,44 @@ def highest_offset(pointer: Pointer) -> int:
     return sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
 
 
-def launch_grid(grid: Shape, last_first: bool = False) -> Shape:
+def launch_grid(grid: Shape, choices: Choices) -> Shape:
     """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim.
 
     Neighbouring blocks differ in the first dim, or in the last one if `last_first`.
     """
+    if is_persistent(grid, choices):
+        return (choices.programs, 1, 1)
+    last_first = choices.last_first
     ordered = grid[::-1] if last_first else grid
     fits = all(extent <= limit for extent, limit in zip(ordered, _GRID_LIMITS, strict=False))
     return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, used: set[int], wide: bool, last_first: bool = False) -> list[str]:
+def is_persistent(grid: Shape, choices: Choices) -> bool:
+    """Whether programs take several blocks each."""
+    return 0 < choices.programs < prod(grid)
+
+
+def coordinates(grid: Shape, used: set[int], wide: bool, choices: Choices) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
     suffix = ".to(tl.int64)" if wide else ""
-    dims = range(len(grid))[::-1] if last_first else range(len(grid))
-    flat = launch_grid(grid, last_first)[: len(grid)] != tuple(grid[dim] for dim in dims)
+    dims = range(len(grid))[::-1] if choices.last_first else range(len(grid))
+    persistent = is_persistent(grid, choices)
+    flat = persistent or launch_grid(grid, choices)[: len(grid)] != tuple(grid[dim] for dim in dims)
+    number = "block" if persistent else "tl.program_id(0)"
     lines = {}
     stride = 1
     for place, dim in enumerate(dims):
         if dim in used:
-            index = f"tl.program_id({place})" if not flat else _digit(stride, grid[dim], last=place == len(grid) - 1)
+            last = place == len(grid) - 1
+            index = f"tl.program_id({place})" if not flat else _digit(number, stride, grid[dim], last)
             lines[dim] = f"{GRID_NAMES[dim]} = {index}{suffix}"
         stride *= grid[dim]
     return [lines[dim] for dim in sorted(lines)]
 
 
-def _digit(stride: int, extent: int, last: bool) -> str:
-    text = "tl.program_id(0)" + (f" // {stride}" if stride > 1 else "")
+def _digit(number: str, stride: int, extent: int, last: bool) -> str:
+    text = number + (f" // {stride}" if stride > 1 else "")
     return f"({text})" if last else f"({text} % {extent})"
 
 
@@ -90,14 +101,15 @@ def address(writer: Writer, pointer: Pointer, steps: Sequence[list[tuple[int, in
         writer.grid_used.update(grid_dim for grid_dim, _ in moves if grid_dim != REPLICATED)
         names = [("i" if grid_dim == REPLICATED else GRID_NAMES[grid_dim], step) for grid_dim, step in moves]
         if dim - lead not in tile.dims:  # one element: only scalars move it
-            terms += [_times(name, step * stride) for name, step in names if stride]
+            terms += [times(name, step * stride) for name, step in names if stride]
             continue
         own = writer.range(tile.padded[dim - lead])
-        inner = " + ".join([*(_times(name, step) for name, step in names), own])
+        inner = " + ".join([*(times(name, step) for name, step in names), own])
         index = picked("", [other == dim - lead for other in tile.dims])
-        terms.append(_times(f"({inner}){index}" if names and (index or stride != 1) else f"{inner}{index}", stride))
+        terms.append(times(f"({inner}){index}" if names and (index or stride != 1) else f"{inner}{index}", stride))
     return " + ".join([pointer.name, *terms])
 
 
-def _times(text: str, factor: int) -> str:
+def times(text: str, factor: int) -> str:
+    """A product, unless the factor is 1."""
     return text if factor == 1 else f"{text} * {factor}"

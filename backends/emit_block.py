@@ -6,8 +6,19 @@ where it is not already known to be zero. Nothing here is trusted: emitted kerne
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
-from mirage_eg.backends.emit_address import GRID_NAMES, LARGEST_OFFSET, Pointer, address, coordinates, highest_offset, parts
+from mirage_eg.backends.emit_address import (
+    GRID_NAMES,
+    LARGEST_OFFSET,
+    Pointer,
+    address,
+    coordinates,
+    highest_offset,
+    is_persistent,
+    parts,
+)
+from mirage_eg.backends.emit_descriptors import describable, descriptor_load
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.emit_ops import ELEMENTWISE
 from mirage_eg.backends.emit_partials import Export, peak_tile
@@ -25,12 +36,13 @@ _PLAIN = Choices()
 
 @dataclass(frozen=True, slots=True)
 class BlockKernel:
-    """A kernel as text; `used` and the outputs in order are its arguments."""
+    """A kernel as text; `used` and the outputs in order are its arguments. With `descriptors` it needs scratch memory."""
 
     name: str
     source: str
     used: tuple[int, ...]  # which inputs of the block graph are loaded at all
     helpers: frozenset[str]
+    descriptors: bool
 
 
 def emit_block(
@@ -64,6 +76,7 @@ def emit_block(
             "tl",
             "i",
             "step",
+            "block",
             "range",
             "float",
             "tanh",
@@ -76,20 +89,23 @@ def emit_block(
         _store(writer, peak_tile(writer, export), export.omap, pointer)
     arguments = dict.fromkeys(pointer.name for pointer in (*(inputs[i] for i in used), *outputs, *(p for _, p in exports)))
     source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(_assemble(writer))]) + "\n"
-    return BlockKernel(name, source, used, frozenset(writer.helpers))
+    return BlockKernel(name, source, used, frozenset(writer.helpers), bool(writer.head))
 
 
 def _assemble(writer: Writer) -> list[str]:
     graph = writer.graph
-    lines = coordinates(graph.grid, writer.grid_used, writer.wide, writer.choices.last_first)
     offset = ".to(tl.int64)" if writer.wide else ""
-    lines += [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
-    lines += writer.lines[Phase.PROLOGUE]
+    ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
+    block = [*coordinates(graph.grid, writer.grid_used, writer.wide, writer.choices), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
-        lines += [f"for {counter} in range({graph.loop}):", *_indent([*widen, *body])]
-    return [*lines, *writer.lines[Phase.EPILOGUE]]
+        block += [f"for {counter} in range({graph.loop}):", *_indent([*widen, *body])]
+    block += writer.lines[Phase.EPILOGUE]
+    if is_persistent(graph.grid, writer.choices):
+        blocks = f"range(tl.program_id(0), {prod(graph.grid)}, {writer.choices.programs})"
+        block = [f"for block in {blocks}:", *_indent(block)]
+    return [*ranges, *writer.head, *block]
 
 
 def _indent(lines: Sequence[str]) -> list[str]:
@@ -153,9 +169,13 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
     ]
     if graph.phases[value] is Phase.LOOP:
         splits[item["fmap"]].append((REPLICATED, graph.loop))
-    where = address(writer, pointer, [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)], tile)
-    mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
-    load = f"tl.load({where}{mask})"
+    steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
+    if graph.phases[value] is Phase.LOOP and describable(writer, pointer, tile):
+        load = descriptor_load(writer, pointer, steps, tile)
+    else:
+        where = address(writer, pointer, steps, tile)
+        mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
+        load = f"tl.load({where}{mask})"
     if not any(_reads_stored(graph, consumer) for consumer in consumers):
         load = cast(load, dtype, writer.compute_dtype(value))
         writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)

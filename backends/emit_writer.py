@@ -23,12 +23,16 @@ class Choices:
 
     `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
     exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
+    `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `descriptors`: tiles of
+    the loop are loaded through tensor descriptors (TMA) where they can be.
     """
 
     safe: bool = True
     swapped: bool = False
     exp2: bool = False
     last_first: bool = False
+    programs: int = 0
+    descriptors: bool = False
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class Writer:
     wide: bool  # offsets need 64 bits
     choices: Choices
     names: set[str]
+    head: list[str] = field(default_factory=list)  # before the first block
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     tiles: dict[int, Tile] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)

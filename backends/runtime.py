@@ -7,6 +7,7 @@ their addresses and hands each kernel to the driver. Nothing is copied and nothi
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from threading import Lock
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from mirage_eg.backends.compile import Target, compile_module
 from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, cupy_library, torch_library
 from mirage_eg.backends.runtime_cupy import Tensor
-from mirage_eg.backends.runtime_driver import SCRATCH_POINTERS, Driver, LaunchCall, cuda_driver
+from mirage_eg.backends.runtime_driver import Driver, LaunchCall, cuda_driver
 from mirage_eg.backends.runtime_plan import Plan, plan_of
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 
@@ -29,14 +30,16 @@ class _Function:
     handle: int
     threads: int
     shared: int
+    scratch: int  # bytes of device memory of each block, where tensor descriptors stand
 
 
 class _Lane:
     """What the calls on one stream share: the arena, and launches whose arguments are the addresses in `slots`."""
 
     def __init__(self, plan: Plan, library: Library, device: int) -> None:
-        self.lock = Lock()
-        self.slots = (ctypes.c_uint64 * (len(plan.values) + 1))()  # the last is the null of scratch memory
+        self.lock, self.library, self.device = Lock(), library, device
+        self.slots = (ctypes.c_uint64 * (len(plan.values) + 2))()  # the last two are scratch memory and null
+        self.scratch: Any = None
         if plan.arena:
             self.arena = library.memory(plan.arena_bytes, device)
             start = library.place(self.arena, "arena").pointer
@@ -47,7 +50,11 @@ class _Lane:
         self.launches: list[LaunchCall] = []
 
     def prepare(self, plan: Plan, functions: dict[str, _Function], stream: int, driver: Driver) -> "_Lane":
-        """Fill `launches` with what the driver takes."""
+        """Fill `launches` with what the driver takes; kernels run one after the other and share scratch memory."""
+        needed = max((functions[launch.kernel].scratch * prod(launch.grid) for launch in plan.launches or ()), default=0)
+        if needed:
+            self.scratch = self.library.memory(needed, self.device)
+            self.slots[len(plan.values)] = self.library.place(self.scratch, "scratch").pointer
         for launch in plan.launches or ():
             function = functions[launch.kernel]
             parameters = _addresses(self.slots, launch.values)
@@ -58,9 +65,9 @@ class _Lane:
 
 
 def _addresses(slots: "ctypes.Array[ctypes.c_uint64]", values: Sequence[int]) -> "ctypes.Array[ctypes.c_void_p]":
-    """The addresses of these slots, and of the last one, which is null, for the kernel's scratch memory."""
+    """The addresses of these slots, then of scratch memory, then of null, where a profiler's would stand."""
     first, null = ctypes.addressof(slots), len(slots) - 1
-    places = (*values, *(null,) * SCRATCH_POINTERS)
+    places = (*values, null - 1, null)
     return (ctypes.c_void_p * len(places))(*(first + ctypes.sizeof(ctypes.c_uint64) * place for place in places))
 
 
@@ -77,8 +84,11 @@ class _Dispatch:
             places = [library.place(library.take_back(tensor), "intermediate") for tensor in tensors]
             device = places[0].device
             assert device is not None
-            slots = (ctypes.c_uint64 * (len(places) + 1))(*(place.pointer for place in places), 0)
             function = program.functions(device)[self._kernel]
+            needed = function.scratch * prod(grid)
+            scratch = library.memory(needed, device) if needed else None  # given back in the order of the stream
+            start = 0 if scratch is None else library.place(scratch, "scratch").pointer
+            slots = (ctypes.c_uint64 * (len(places) + 2))(*(place.pointer for place in places), start, 0)
             stream, parameters = library.stream(device), _addresses(slots, range(len(places)))
             driver = program.driver
             launched = driver.prepare(function.handle, grid, function.threads, function.shared, stream, parameters)
@@ -157,7 +167,8 @@ class Program:
                 raise UnsupportedError(f"{record.kernel}: {record.error}")
             metadata = kernel.metadata
             handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
-            made[record.kernel] = _Function(handle, _WARP * metadata.num_warps, metadata.shared)
+            scratch = metadata.global_scratch_size * metadata.num_ctas
+            made[record.kernel] = _Function(handle, _WARP * metadata.num_warps, metadata.shared, scratch)
         self._loaded[device] = made
         return made
 

@@ -1,7 +1,7 @@
 """The CUDA driver, as far as launching needs it: compiled kernels become functions of a GPU, functions are put on streams.
 
 Called directly, through ctypes: Triton's own launcher needs torch in the process (before 3.9) or knows only the default stream
-without it. A kernel that Triton compiles takes its pointers, then two of scratch memory, which our kernels do not use.
+without it. A kernel that Triton compiles takes its pointers, then those of its scratch memory and a profiler's.
 """
 
 import ctypes
@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Protocol
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.shapes import Shape
 
-SCRATCH_POINTERS = 2  # behind the arguments of a kernel
 _SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SHARED = 48 << 10  # what a block may have without asking
@@ -198,4 +197,4 @@ def cuda_driver() -> CudaDriver:
     return CudaDriver()
 
 
-__all__ = ["SCRATCH_POINTERS", "CudaDriver", "Driver", "LaunchCall", "cuda_driver"]
+__all__ = ["CudaDriver", "Driver", "LaunchCall", "cuda_driver"]

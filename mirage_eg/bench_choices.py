@@ -67,6 +67,8 @@ CHOICES = (
     Choice("library kernels", "none beside generated ones", graphs=_keep(lambda graph: not _calls_library(graph))),
     Choice("swapped operands", "off", adapt=lambda graph, schedule: replace(schedule, swapped=False)),
     Choice("program order", "first grid dim first", adapt=lambda graph, schedule: replace(schedule, last_first=False)),
+    Choice("tensor descriptors", "pointers", adapt=lambda graph, schedule: replace(schedule, descriptors=False)),
+    Choice("persistent programs", "one program a block", adapt=lambda graph, schedule: replace(schedule, programs=0)),
     Choice("exp2", "exp", adapt=lambda graph, schedule: replace(schedule, exp2=False)),
     Choice("safe exponentials", "unsafe", adapt=lambda graph, schedule: replace(schedule, safe=False)),
 )

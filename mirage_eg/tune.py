@@ -8,19 +8,22 @@ does not fit or is wrong is counted and left. Nothing here is trusted: the winne
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from itertools import zip_longest
 from json import loads
+from math import prod
 from time import perf_counter
 from typing import Any, Protocol
 
 from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.backends.emit_descriptors import HAS_TMA
 from mirage_eg.backends.emit_tiles import flatten, is_skinny
 from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import Outcome
 from mirage_eg.backends.warps import written_warps
+from mirage_eg.devices import device_for
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -135,7 +138,7 @@ def tune(
         more += [_Job(graph, structure, _like(style, graph)) for graph in _sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
     _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant, warps)])
-    _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant)])
+    _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant, target)])
     chosen = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
 
@@ -216,11 +219,13 @@ def _schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[_Job
                 yield _Job(variant.graph, variant.structure, schedule)
 
 
-def _details(variant: Variant) -> Iterator[_Job]:
+def _details(variant: Variant, target: str) -> Iterator[_Job]:
     """What rarely matters, on and off, one kernel at a time."""
-    inner = blocks(variant.graph)
+    inner, multiprocessors = blocks(variant.graph), device_for(target).multiprocessors
     for number, block in enumerate(inner):
         names = []
+        if block.loop > 1 and target in HAS_TMA:
+            names.append("descriptors")
         if sum(extent > 1 for extent in block.grid) > 1:
             names.append("last_first")
         if any(item.op in ("exp", "softmax") for item in flatten(expand(block)).nodes):
@@ -231,6 +236,11 @@ def _details(variant: Variant) -> Iterator[_Job]:
             flags = getattr(variant.schedule, name) or (False,) * len(inner)
             change: dict[str, Any] = {name: _with(flags, number, not flags[number])}
             yield _Job(variant.graph, variant.structure, replace(variant.schedule, **change))
+        for programs in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
+            if programs < prod(block.grid):
+                given = variant.schedule.programs or (0,) * len(inner)
+                schedule = replace(variant.schedule, programs=_with(given, number, programs))
+                yield _Job(variant.graph, variant.structure, schedule)
 
 
 def _with(values: Any, number: int, value: int) -> tuple[Any, ...]:
@@ -330,8 +340,7 @@ def fingerprint(source: str) -> str:
 
 def schedule_record(schedule: Schedule) -> Record:
     """The schedule in JSON's types."""
-    names = ("num_warps", "num_stages", "safe", "swapped", "exp2", "last_first")
-    values = {name: getattr(schedule, name) for name in names}
+    values = {entry.name: getattr(schedule, entry.name) for entry in fields(Schedule)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

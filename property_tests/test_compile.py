@@ -121,7 +121,8 @@ def test_timing_without_a_gpu_says_so() -> None:
 def test_emitted_programs_check_and_time_themselves(tmp_path: Path, name: str, dtype: str) -> None:
     graphs = HAND_WRITTEN[name](dtype)
     path = tmp_path / "program.py"
-    path.write_text(emit(graphs.mugraph, program=graphs.program), encoding="utf-8")
+    schedule = Schedule(descriptors=dtype == "float16")
+    path.write_text(emit(graphs.mugraph, program=graphs.program, schedule=schedule), encoding="utf-8")
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "largest error" in done.stdout and "µs" in done.stdout

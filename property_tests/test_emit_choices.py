@@ -30,7 +30,9 @@ CHOICES = {
     "swapped operands": Schedule(swapped=True),
     "powers of two": Schedule(exp2=True),
     "last grid dim first": Schedule(last_first=True),
-    "all of them": Schedule(swapped=True, exp2=True, last_first=True),
+    "persistent programs": Schedule(programs=3),
+    "tensor descriptors": Schedule(descriptors=True),
+    "all of them": Schedule(swapped=True, exp2=True, last_first=True, programs=2, descriptors=True),
 }
 
 

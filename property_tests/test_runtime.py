@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,7 @@ def uncompiled(module: Any, target: Any, resources: bool) -> list[tuple[Any, Any
     """Stands for the compiler where what it makes does not matter."""
     made = []
     for name in module.SIGNATURES:
-        metadata = SimpleNamespace(name=name, shared=0, num_warps=4)
+        metadata = SimpleNamespace(name=name, shared=0, num_warps=4, num_ctas=1, global_scratch_size=0)
         record = SimpleNamespace(ok=True, kernel=name, error=None)
         made.append((record, SimpleNamespace(metadata=metadata, asm={"cubin": b""})))
     return made
@@ -250,6 +251,17 @@ def test_a_wrong_output_buffer_is_named(change: dict[str, Any], monkeypatch: pyt
             with pytest.raises(GraphError, match=f"out {kind.name}: "):
                 program(arrays, library, [wrong])
     assert len(driver.launched) == done
+
+
+def test_a_kernel_with_tensor_descriptors_gets_scratch_memory_for_each_program() -> None:
+    driver, library = FakeDriver(), FakeLibrary()
+    graph = gated_mlp("float16", 64, 512, 256, 4, 8).mugraph
+    with running(graph, driver, Schedule(descriptors=True)) as program:
+        program(arrays_for(program), library)
+        [launched] = driver.launched
+        [scratch] = [array for array in library.made if array.dtype == "uint8"]
+    assert launched.arguments[-2:] == (scratch.pointer, 0)
+    assert scratch.shape[0] == 3 * 128 * prod(launched.grid)  # three inputs, 128 bytes each: CUDA's CUtensorMap
 
 
 def test_a_kernel_that_does_not_fit_is_one_error_and_nothing_is_launched() -> None:

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from mirage_eg.api import MuGraph
-from mirage_eg.backends.emit import emit
+from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.spread import spread_trials
 from property_tests.test_emit import HAND_WRITTEN, gated_mlp, inputs_of, split_attention, worst
+from property_tests.test_emit_choices import CHOICES
 from property_tests.test_runtime import between
 
 pytestmark = pytest.mark.gpu
@@ -25,8 +26,8 @@ TOLERANCE = 2e-2
 LONG = 50_000_000  # cycles, some 30 ms: what is not ordered behind this comes too early
 
 
-def mugraph(graph: Graph) -> MuGraph:
-    return MuGraph(SimpleNamespace(graph=graph, source=emit(graph)))  # type: ignore[arg-type]
+def mugraph(graph: Graph, schedule: Schedule | None = None) -> MuGraph:
+    return MuGraph(SimpleNamespace(graph=graph, source=emit(graph, schedule=schedule)))  # type: ignore[arg-type]
 
 
 def on_gpu(graph: Graph, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
@@ -73,6 +74,19 @@ def test_a_mugraph_computes_the_same_on_cupy_arrays_as_on_torch_tensors(name: st
     assert all(isinstance(result, cupy.ndarray) for result in results)
     for ours, theirs in zip(off_gpu(results), off_gpu(made(*tensors)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_a_choice_of_the_tuner_changes_no_result(name: str, choice: str) -> None:
+    import cupy
+
+    pair = HAND_WRITTEN[name]("float16")
+    arrays = inputs_of(pair.program)
+    tensors = on_gpu(pair.program, arrays)
+    made = mugraph(pair.mugraph, CHOICES[choice])
+    assert worst(off_gpu(made(*tensors)), wanted(pair.program, arrays)) < TOLERANCE
+    assert worst(off_gpu(made(*map(cupy.asarray, tensors))), wanted(pair.program, arrays)) < TOLERANCE
 
 
 def test_kernels_run_on_torchs_current_stream() -> None:

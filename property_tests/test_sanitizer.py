@@ -1,0 +1,25 @@
+"""On a GPU with CUDA's compute-sanitizer: no kernel reads or writes where it should not, and none races in shared memory."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from property_tests.sanitized import ONE_KERNEL
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing_on_a_small_instance_of_each_workload(tool: str) -> None:
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on this machine")
+    command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "property_tests.sanitized"]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert done.stdout.count("programs are right") == len(ONE_KERNEL)
+    assert "0 errors" in done.stdout or "0 hazards" in done.stdout
