@@ -13,13 +13,19 @@ from mirage_eg.expression import Expression
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.laws import Law
+from mirage_eg.layouts import Layouts
 from mirage_eg.oracle import Oracle, Saturation
+from mirage_eg.polish import Polished
 from mirage_eg.result_view import compile_table, result_html
 from mirage_eg.results import Candidate, CompileRecord, Result
-from mirage_eg.rulebook import Rulebook
+from mirage_eg.rulebook import Rulebook, Theory
 from mirage_eg.search import SearchResult
-from mirage_eg.tables import table
+from mirage_eg.shown_records import RECORDS, chain, structure
+from mirage_eg.space import Chain, Structure
+from mirage_eg.tables import record, table
 from mirage_eg.verdict import FloatCheck, Verdict
+from mirage_eg.verify import Reference
 
 
 def _axes(axes: Axes) -> str:
@@ -70,6 +76,16 @@ def _float_check(check: FloatCheck) -> str:
     return table(("float check", ""), [*rows, ("overflows", check.overflows), ("difference", check.difference or "none")])
 
 
+def _layouts(layouts: Layouts) -> str:
+    rows = [
+        (f"t{one.value}", list(one.shape), list(one.order), f"{one.us:.2f}", f"{one.row_major_us:.2f}")
+        for one in layouts.choices
+    ]
+    head = ("value", "shape", "dims from slowest to fastest", "µs of accesses", "row-major")
+    said = (("µs of all kernels", f"{layouts.kernels_us:.2f}"), ("row-major", f"{layouts.row_major_us:.2f}"))
+    return table(head, rows) + table(("", ""), [*said, ("proved best", layouts.optimal)])
+
+
 def _rulebook(rulebook: Rulebook) -> str:
     return table(("theory", "laws"), [(theory.path, len(theory.laws)) for theory in rulebook.theories])
 
@@ -79,19 +95,26 @@ _SVG: dict[type, Callable[[Any], str]] = {
     KernelGraph: lambda graph: to_svg(graph.graph()),
     ThreadblockGraph: lambda graph: to_svg(graph.graph()),
     Candidate: lambda candidate: to_svg(candidate.graph),
+    Polished: lambda polished: to_svg(polished.graph),
+    Reference: lambda reference: to_svg(reference.program),
 }
-_HTML: dict[type, Callable[[Any], str]] = {
+_HTML: dict[type, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
     Axes: _axes,
+    Chain: chain,
     CompileRecord: lambda record: compile_table([record]),
     Explanation: lambda explanation: table(("kept" if explanation.kept else "pruned", "by"), explanation.steps),
     Expression: _expression,
     FloatCheck: _float_check,
+    Law: lambda law: table((law.name, law.place), [("", law.text)]),
+    Layouts: _layouts,
     Oracle: lambda oracle: oracle.egraph._repr_html_(),
     Result: lambda result: result_html(result.report),
     Rulebook: _rulebook,
     Saturation: _saturation,
     SearchResult: _search,
+    Structure: structure,
     Tensor: lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),
+    Theory: lambda theory: table((theory.path, ""), [(law.name, law.text) for law in theory.laws]),
     Verdict: _verdict,
 }
 

@@ -1,7 +1,15 @@
 """What objects show in a notebook, and the charts of reports: well-formed, on a card, everything within it."""
 
+import json
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
 from xml.etree import ElementTree
 
 import pytest
@@ -10,25 +18,35 @@ from hypothesis import strategies as st
 
 import mirage_eg as mi
 from mirage_eg import svg
+from mirage_eg.backends.compile import compile_source
 from mirage_eg.bars import Bar, bars
+from mirage_eg.cost import predict
 from mirage_eg.devices import DEVICES
 from mirage_eg.draw import to_svg
 from mirage_eg.explain import explain
 from mirage_eg.expression import express, splits
+from mirage_eg.instantiate import TileLimits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.laws import Law
 from mirage_eg.layout_picture import layout_picture, lying
-from mirage_eg.layouts import laid_out
+from mirage_eg.layouts import Layouts, choose_layouts, laid_out
 from mirage_eg.memory_picture import memory_picture
 from mirage_eg.options import Options
-from mirage_eg.oracle import build_oracle
+from mirage_eg.oracle import Oracle, build_oracle
 from mirage_eg.pipeline import optimize
 from mirage_eg.polish import polish
-from mirage_eg.roofline import Point, roofline
-from mirage_eg.rulebook import load_rules
-from mirage_eg.search import search
+from mirage_eg.results import Result
+from mirage_eg.roofline import Point, points, roofline
+from mirage_eg.rulebook import Rulebook, load_rules
+from mirage_eg.rules_check import Report
+from mirage_eg.rules_impact import Impact
+from mirage_eg.search import SearchResult, search
 from mirage_eg.shown import _HTML, _SVG
+from mirage_eg.shown_records import RECORDS
+from mirage_eg.verdict import Verdict
+from mirage_eg.verify import Reference
 from mirage_eg.workloads import WORKLOADS
 from property_tests.graphs import block_graphs
 from property_tests.programs import rms_linear
@@ -65,7 +83,20 @@ def everything() -> dict[type, Any]:
         best,
     ]
     met += [best.verdict, best.float_check, best.compile, tensor, block, explain(oracle, target, 1, rulebook, target)]
-    return {type(it): it for it in [*met, graph]} | {mi.KernelGraph: graph}
+    met += [polish(best.graph, "sm_90"), choose_layouts(columns_reader(), H100), Reference(program), Options(), H100]
+    met += [*compile_source(best.source, "sm_90"), *predict(best.graph, H100), *points(best.graph, H100), TileLimits(1 << 17)]
+    met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).chains[0]]
+    return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}
+
+
+def within(objects: Iterable[Any]) -> Iterator[Any]:
+    """Objects, and those in their fields."""
+    for it in objects:
+        if isinstance(it, tuple | list):
+            yield from within(it[:3])
+        elif type(it).__module__.startswith("mirage_eg"):
+            yield it
+            yield from within(getattr(it, field.name) for field in (fields(it) if is_dataclass(it) else ()))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +107,9 @@ def met() -> dict[type, Any]:
 def test_every_kind_that_is_listed_is_met_and_shows_itself(met: dict[type, Any]) -> None:
     for kind in _SVG:
         assert ElementTree.fromstring(met[kind]._repr_svg_()).tag.endswith("svg")
-    for kind in _HTML:
+    records = [kind for kind in RECORDS if kind in met]
+    assert len(records) > 12
+    for kind in [kind for kind in _HTML if kind not in RECORDS] + records:
         assert "<table>" in met[kind]._repr_html_() or "<svg" in met[kind]._repr_html_()
 
 
@@ -171,3 +204,60 @@ def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:
     style = svg.dark_style()
     assert all(f".mg-{name} {{" in style and f".mg-{name}-line {{" in style for name in svg.PALETTE)
     assert all(light != dark for light, dark in svg.PALETTE.values())
+
+
+ROOT = Path(__file__).parents[1]
+INTERNAL = {"Builder", "Checker"}  # what graphs are written with and checked by; nobody holds one
+
+
+def imported() -> dict[str, Any]:
+    """What README, pages and notebooks import from the package, what it exports, and what the reference lists."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    lines = [found for text in texts for found in re.findall(r"^from (mirage_eg[\w.]*) import ([\w, ]+)", text, re.MULTILINE)]
+    met = {f"{module}.{name.strip()}" for module, names in lines for name in names.split(",")}
+    met |= {f"mirage_eg.{name}" for name in mi.__all__}
+    for entry in re.findall(r"^::: (\S+)", "\n".join(texts), re.MULTILINE):
+        listed = pkgutil.resolve_name(entry)
+        inside = vars(listed).items() if isinstance(listed, ModuleType) else ()
+        met |= {f"{entry}.{name}" for name, it in inside if public(name, it, entry)} or {entry}
+    return {name: pkgutil.resolve_name(name) for name in sorted(met)}
+
+
+def public(name: str, it: Any, module: str) -> bool:
+    return not name.startswith("_") and getattr(it, "__module__", None) == module
+
+
+def kinds_of(hint: Any) -> Iterator[type]:
+    """The classes in an annotation."""
+    if isinstance(hint, type):
+        yield hint
+    for part in get_args(hint):
+        yield from kinds_of(part)
+
+
+def test_whatever_a_person_gets_from_the_documented_functions_shows_itself() -> None:
+    kinds: dict[type, str] = {}
+    for name, it in imported().items():
+        found = [it] if isinstance(it, type) else kinds_of(get_type_hints(it).get("return")) if callable(it) else [type(it)]
+        kinds |= {kind: name for kind in found if kind.__module__.startswith("mirage_eg")}
+    assert len(kinds) > 40
+    for kind, name in kinds.items():
+        if not (issubclass(kind, Enum | Exception | tuple) or kind.__name__ in INTERNAL):
+            assert hasattr(kind, "_repr_html_") or hasattr(kind, "_repr_svg_"), f"{name}: {kind}"
+
+
+def test_the_fields_of_those_are_shown_too() -> None:
+    """Records within the records that a search, a check and a verdict hand back."""
+    waiting, seen = [Result, SearchResult, Report, Impact, Verdict, Layouts, Rulebook, Oracle], set[type]()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen or not kind.__module__.startswith("mirage_eg") or issubclass(kind, Enum):
+            continue
+        seen.add(kind)
+        assert hasattr(kind, "_repr_html_") or hasattr(kind, "_repr_svg_"), kind
+        if is_dataclass(kind) and kind is not Law:  # which is shown as its text
+            waiting += [part for hint in get_type_hints(kind).values() for part in kinds_of(hint)]
+    assert len(seen) > 20

@@ -1,0 +1,58 @@
+"""Which plain records show their fields in a notebook, and how structures show their steps.
+
+What `soundness` returns shows itself: it imports Hypothesis, which is slow.
+"""
+
+from mirage_eg.backends.arena import Arena, Buffer
+from mirage_eg.backends.compile import KernelCompile, Target
+from mirage_eg.backends.field import FieldAlgebra
+from mirage_eg.backends.meanings import Draw
+from mirage_eg.backends.runtime_calls import CudaGraph
+from mirage_eg.backends.timing import Timing
+from mirage_eg.bars import Bar
+from mirage_eg.bench_gpu import Summary
+from mirage_eg.cost import Cost, Part, Work
+from mirage_eg.cuts import Cuts
+from mirage_eg.devices import Device
+from mirage_eg.expression import Split, Term
+from mirage_eg.growth import Size
+from mirage_eg.instantiate import TileLimits
+from mirage_eg.ir.graph import Node, TensorType
+from mirage_eg.laws import Signature
+from mirage_eg.layouts import Access, Choice
+from mirage_eg.lints import Lint
+from mirage_eg.options import Options
+from mirage_eg.partition import Partition, Piece, Way
+from mirage_eg.results import Instances, Ranked
+from mirage_eg.roofline import Point
+from mirage_eg.rules_impact import Side
+from mirage_eg.search import SearchLimits, SplitRecord
+from mirage_eg.space import Chain, Load, Step, Structure
+from mirage_eg.tables import table
+from mirage_eg.verdict import Difference
+
+RECORDS: tuple[type, ...] = (  # shown by `tables.record`
+    *(Access, Arena, Bar, Buffer, Choice, Cost, CudaGraph, Cuts, Device, Difference, Draw),
+    *(FieldAlgebra, Instances, KernelCompile, Lint, Load, Node, Options, Part, Partition, Piece, Point),
+    *(Ranked, SearchLimits, Side, Signature, Size, Split, SplitRecord, Step, Summary, Target, TensorType, Term, TileLimits),
+    *(Timing, Way, Work),
+)
+
+
+def structure(it: Structure) -> str:
+    """What a structure loads and does, one line for each value; `proved` and the split in the head."""
+    outputs = {value: place for place, value in enumerate(it.outputs)}
+    rows = [(place, f"load input {load.input}", "looped" if load.looped else "", "") for place, load in enumerate(it.loads)]
+    for place, step in enumerate(it.steps, len(it.loads)):
+        does = " ".join([step.op, *map(str, step.constants), *(f"%{operand}" for operand in step.operands)])
+        reduced = f"reduces axis {', '.join(map(str, step.reduced))}" if step.reduced else ""
+        rows.append((place, does, reduced, f"output {outputs[place]}" if place in outputs else ""))
+    return table(("value", f"structure, {'proved' if it.proved else 'not proved'}", "", ""), rows)
+
+
+def chain(it: Chain) -> str:
+    """Both structures of a chain."""
+    return structure(it.first) + structure(it.last)
+
+
+__all__ = ["RECORDS", "chain", "structure"]
