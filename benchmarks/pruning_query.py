@@ -13,11 +13,9 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.expression import Expression, Term
+from mirage_eg.expression import Tree, flatten
 from mirage_eg.oracle import Oracle, build_oracle
 from mirage_eg.rulebook import load_rules
-
-Tree = tuple[Any, ...]
 
 X, G, W = ("Var", "x"), ("Var", "g"), ("Var", "w")
 TARGET: Tree = ("Sum", 2, ("Mul", ("Div", ("Mul", X, G), ("Sqrt", ("Sum", 2, ("Mul", X, X)))), W))  # RMSNorm and a product
@@ -30,27 +28,12 @@ QUERIES: dict[str, Tree] = {
 }
 
 
-def flatten(trees: list[Tree]) -> Expression:
-    """Trees as the outputs of one expression."""
-    terms = [Term("Var", (name,)) for name in "xgw"]
-
-    def add(tree: Tree) -> int:
-        constants = tuple(part for part in tree[1:] if not isinstance(part, tuple))
-        term = Term(tree[0], constants, tuple(add(part) for part in tree[1:] if isinstance(part, tuple)))
-        if term not in terms:
-            terms.append(term)
-        return terms.index(term)
-
-    outputs = tuple(map(add, trees))
-    return Expression(tuple(terms), (0, 1, 2), outputs, (frozenset(),) * 3)
-
-
 def by_oracle(oracle: Oracle, query: Tree) -> bool:
     """The query as the search asks it: class by class from the operands."""
 
     def class_of(tree: Tree) -> int | None:
-        arguments = [class_of(part) if isinstance(part, tuple) else part for part in tree[1:]]
-        return None if None in arguments else oracle.table.get((tree[0], *arguments))
+        arguments: list[Any] = [class_of(part) if isinstance(part, tuple) else part for part in tree[1:]]
+        return None if None in arguments else oracle.query(tree[0], *arguments)
 
     return class_of(query) is not None
 
@@ -123,7 +106,7 @@ def main() -> None:
         ask = z3_query(chosen.seconds)
     except ImportError:
         sys.exit("z3-solver is not installed: pip install --group bench")
-    target = flatten([TARGET])
+    target = flatten([TARGET], dict.fromkeys("xgw", frozenset[str]()))
     start = perf_counter()
     oracle = build_oracle(load_rules("abstract"), target)
     built = perf_counter() - start

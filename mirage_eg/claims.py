@@ -80,6 +80,17 @@ def plan_law(law: Law, signatures: Mapping[str, Signature]) -> Plan:
     return Plan(law, drawn, tuple(named), conditions)
 
 
+def spelled_out(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
+    """A pattern with what its names stand for in their place."""
+    match pattern:
+        case Variable(name) if name in names:
+            return spelled_out(names[name], names)
+        case Apply(name, arguments):
+            return Apply(name, tuple(spelled_out(argument, names) for argument in arguments))
+        case _:
+            return pattern
+
+
 def _definitions(condition: Equal) -> Iterator[tuple[str, Pattern]]:
     for name, pattern in ((condition.left, condition.right), (condition.right, condition.left)):
         if isinstance(name, Variable) and name.name not in variables(pattern):

@@ -6,11 +6,12 @@ names them (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime s
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from math import prod
+from typing import Any
 
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
@@ -92,6 +93,38 @@ class Expression:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     free: tuple[frozenset[str], ...]
+
+
+Tree = tuple[Any, ...]  # ("Var", "x"), ("Sum", constant, tree), ("Mul", tree, tree)
+
+
+def flatten(trees: Iterable[Tree], free: Mapping[str, frozenset[str]]) -> Expression:
+    """Trees as the outputs of one expression; every name in `free` is an input."""
+    terms = [Term("Var", (name,)) for name in free]
+
+    def add(tree: Tree) -> int:
+        constants = tuple(part for part in tree[1:] if not isinstance(part, tuple))
+        term = Term(tree[0], constants, tuple(add(part) for part in tree[1:] if isinstance(part, tuple)))
+        if term not in terms:
+            terms.append(term)
+        return terms.index(term)
+
+    outputs = tuple(map(add, trees))
+    return Expression(tuple(terms), tuple(range(len(free))), outputs, tuple(free.values()))
+
+
+def needed_for(expression: Expression, outputs: tuple[int, ...]) -> Expression:
+    """What `outputs` need of an expression, and its inputs."""
+    needed = {*outputs, *expression.inputs}
+    for position in range(max(needed), -1, -1):
+        if position in needed:
+            needed.update(expression.terms[position].children)
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    terms = tuple(
+        replace(expression.terms[old], children=tuple(place[child] for child in expression.terms[old].children))
+        for old in place
+    )
+    return Expression(terms, tuple(place[it] for it in expression.inputs), tuple(place[it] for it in outputs), expression.free)
 
 
 def constructor(op: str) -> str:

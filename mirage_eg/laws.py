@@ -113,10 +113,48 @@ def applications(pattern: Pattern) -> Iterator[Apply]:
 
 def patterns(law: Law) -> Iterator[Pattern]:
     """All patterns of a law."""
-    for condition in law.conditions:
-        yield from (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
+    yield from _matched(law)
     for action in law.actions:
         yield from action.arguments
+
+
+def _matched(law: Law) -> Iterator[Pattern]:
+    for condition in law.conditions:
+        yield from (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
+
+
+def ways(law: Law) -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
+    """What a law must find applied before it can match, and what it then applies; a birewrite has two ways."""
+    conditions = _applied(_matched(law))
+    if law.sides is None:
+        return ((conditions, _applied(pattern for action in law.actions for pattern in action.arguments)),)
+    left, right = (_applied([side]) for side in law.sides)
+    there = (conditions | left, right)
+    return (there, (conditions | right, left)) if law.form == "birewrite" else (there,)
+
+
+def wording(law: Law) -> tuple[str, ...]:
+    """What a law says, whatever it is called and whatever names its variables have."""
+    names: dict[str, Variable] = {}
+
+    def renamed(pattern: Pattern) -> Pattern:
+        match pattern:
+            case Variable(name):
+                return names.setdefault(name, Variable(f"_{len(names)}"))
+            case Apply(name, arguments):
+                return Apply(name, tuple(map(renamed, arguments)))
+            case Literal():
+                return pattern
+
+    actions = [" ".join([action.kind, *(str(renamed(it)) for it in action.arguments)]) for action in law.actions]
+    conditions = [
+        f"{renamed(it.left)} = {renamed(it.right)}" if isinstance(it, Equal) else str(renamed(it)) for it in law.conditions
+    ]
+    return (law.form, law.ruleset, str(law.subsumes), *actions, "when", *conditions)
+
+
+def _applied(some: Iterable[Pattern]) -> frozenset[str]:
+    return frozenset(application.name for pattern in some for application in applications(pattern))
 
 
 def read_law(command: Any, place: str, text: str) -> Law:

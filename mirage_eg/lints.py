@@ -1,10 +1,10 @@
 """What may be wrong with a law that is true: it cancels, feeds itself, says nothing new, or leaves a sum unguarded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirage_eg.claims import Plan
+from mirage_eg.claims import Plan, spelled_out
 from mirage_eg.expression import op_of
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.laws import Apply, Law, Pattern, Variable, applications, variables
@@ -45,20 +45,10 @@ def _directions(plan: Plan) -> Iterator[tuple[Pattern, Pattern]]:
     names = dict(plan.named)
     for action in plan.law.actions:
         if action.kind == "union":
-            left, right = (_written_out(argument, names) for argument in action.arguments)
+            left, right = (spelled_out(argument, names) for argument in action.arguments)
             yield left, right
             if plan.law.form == "birewrite":
                 yield right, left
-
-
-def _written_out(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
-    match pattern:
-        case Variable(name) if name in names:
-            return _written_out(names[name], names)
-        case Apply(name, arguments):
-            return Apply(name, tuple(_written_out(argument, names) for argument in arguments))
-        case _:
-            return pattern
 
 
 def _lint_cancellation(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Lint]:

@@ -20,7 +20,8 @@ from egglog import bindings
 
 from mirage_eg.expression import Constant, Expression, Term
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.rulebook import OWN_RULESET, Rulebook, is_added
+from mirage_eg.mistakes import OWN_RULESET
+from mirage_eg.rulebook import Rulebook, is_added
 from mirage_eg.worker import Worker
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
 
         def build(target: Expression) -> Oracle:
             _check_declared(rulebook, target)
-            return _saturate_target(rulebook.new_egraph(), rulebook.domain, target, limits)
+            return _saturate_target(_new_egraph(rulebook, target), rulebook.domain, target, limits)
 
         yield build
         return
@@ -180,15 +181,22 @@ def _blame(rulebook: Rulebook, by_name: dict[str, int]) -> str:
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
     """The same in this process, whatever the rules, but for the laws named in `without`."""
     _check_declared(rulebook, target)
-    return _saturate_target(rulebook.new_egraph(without), rulebook.domain, target, limits)
+    return _saturate_target(_new_egraph(rulebook, target, without), rulebook.domain, target, limits)
 
 
 def saturate_again(rulebook: Rulebook, target: Expression, limits: Limits, note: Note) -> Oracle:
     """In a worker: the same; `note` hears of every iteration."""
     try:
-        return _saturate_target(rulebook.new_egraph(), rulebook.domain, target, limits, note)
+        return _saturate_target(_new_egraph(rulebook, target), rulebook.domain, target, limits, note)
     except RuleError as error:
         raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
+
+
+_FILLED = ("axes", "part", "below")  # tables that `insert` and the closure write
+
+
+def _new_egraph(rulebook: Rulebook, target: Expression, without: frozenset[str] = frozenset()) -> bindings.EGraph:
+    return rulebook.new_egraph([*_FILLED, *(term.constructor for term in target.terms)], without)
 
 
 def _saturate_target(

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.claims import PRIMITIVES, Plan
-from mirage_eg.expression import PRIMES, Constant, Expression, Term
+from mirage_eg.expression import PRIMES, Constant, Expression, Term, needed_for
 from mirage_eg.laws import Apply, Equal, Literal, Pattern, Variable
 from mirage_eg.oracle import Limits, saturate
 from mirage_eg.rulebook import Rulebook
@@ -23,17 +23,7 @@ def equal_by_laws(rulebook: Rulebook, both: Expression, limits: Limits | None = 
 def reaches(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> bool:
     """Whether the laws, but those in `without`, find the second output of `both` from the first alone, within the limits."""
     left, right = both.outputs
-    needed = {left, *both.inputs}
-    for position in range(left, -1, -1):
-        if position in needed:
-            needed.update(both.terms[position].children)
-    order = sorted(needed)
-    place = {old: new for new, old in enumerate(order)}
-    terms = tuple(
-        Term(term.constructor, term.constants, tuple(place[child] for child in term.children))
-        for term in map(both.terms.__getitem__, order)
-    )
-    alone = Expression(terms, tuple(place[i] for i in both.inputs), (place[left],), both.free)
+    alone = needed_for(both, (left,))
     oracle = saturate(rulebook, alone, limits, without)
     return oracle.class_of(both, right) == oracle.outputs[0]
 

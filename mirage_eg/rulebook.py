@@ -8,9 +8,8 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
@@ -19,12 +18,11 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.laws import Law, Signature, read_law, read_signatures
+from mirage_eg.laws import Law, Signature, read_law, read_signatures, ways, wording
+from mirage_eg.mistakes import OWN_RULESET, RULESETS, advice, located, no_law, unclosed
 from mirage_eg.worker import in_worker
 
 DOMAINS = ("indexed", "abstract")
-OWN_RULESET = "equivalence"  # what a law without :ruleset joins
-RULESETS = (OWN_RULESET, "subexpression")  # those that are run
 READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments that the oracle's table can hold
 
 LARGEST_FILE = 100_000  # characters
@@ -44,7 +42,6 @@ _ALLOWED = (
     bindings.RuleCommand,
 )
 _LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleCommand)
-_ERROR = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of [^:]*: (?P<rest>.*)$", re.DOTALL)
 
 
 _HEADER = re.compile(r"^;\s*(?P<key>domain|default):\s*(?P<value>\w+)\s*$")
@@ -88,13 +85,32 @@ class Rulebook:
         """Whether all theories came with the package; others run under limits in a process of their own."""
         return all(theory.packaged for theory in self.theories)
 
-    def new_egraph(self, without: frozenset[str] = frozenset()) -> bindings.EGraph:
-        """A fresh e-graph that knows the declarations, and the laws but those named in `without`."""
+    def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
+        """The names of the laws that can match something that grows from the tables `inserted`."""
+        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text) if step.ways]
+        filled = set(inserted)
+        names: set[str] = set()
+        grown = True
+        while grown:
+            grown = False
+            for law in laws:
+                for needs, gives in law.ways:
+                    if all(name in filled or name not in self.signatures for name in needs):
+                        grown |= not filled >= gives
+                        filled |= gives
+                        names.add(law.name)
+        return frozenset(names)
+
+    def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
+        """A fresh e-graph that knows the declarations, and the laws but those named in `without`.
+
+        Laws that match nothing which grows from the tables `inserted` stay away: to add them takes longer than to saturate.
+        """
+        names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
         for theory in self.theories:
-            egraph.run_program(
-                *(it for it in _parsed(theory.path, theory.text) if not isinstance(it, _LAWS) or _core(it).name not in without)
-            )
+            steps = _parsed(theory.path, theory.text)
+            egraph.run_program(*(step.command for step in steps if not step.ways or step.name in names))
         return egraph
 
 
@@ -229,9 +245,10 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
     rulesets = set[str]()
     for file in files:
         laws = []
+        worded: dict[tuple[str, ...], str] = {}
         for command, place in _commands(egraph, file.path, file.text):
             if not isinstance(command, _ALLOWED):
-                raise RuleError(f"{place}: {_hint(command)}")
+                raise RuleError(f"{place}: {no_law(command)}")
             if isinstance(command, _LAWS):
                 law = read_law(command, place, _source(command))
                 if law.ruleset in rulesets - set(RULESETS):
@@ -241,11 +258,14 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
                 if law.name in places:
                     raise RuleError(f"{place}: a law named {law.name!r} stands already at {places[law.name]}; rename one")
                 places[law.name] = place
+                if (words := wording(law)) in worded:
+                    raise RuleError(f"{place}: the same law stands already at {worded[words]}; leave one of them out")
+                worded[words] = place
                 laws.append(law)
             try:
                 egraph.run_program(command)
             except bindings.EggSmolError as error:
-                raise RuleError(_located(error, file.path) + _advice(str(error), signatures)) from None
+                raise RuleError(located(error, file.path) + advice(str(error), signatures)) from None
             rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
             declared = read_signatures(command)
             _check_declared(declared, place)
@@ -272,9 +292,9 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
     try:
         commands = egraph.parse_program(text, path)
     except bindings.EggSmolError as error:
-        if "unexpected end of file" in str(error) and (opened := _unclosed(text)) is not None:
+        if "unexpected end of file" in str(error) and (opened := unclosed(text)) is not None:
             raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
-        raise RuleError(f"{_located(error, path)} (are the parentheses balanced, and the quotes?)") from None
+        raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
     unnamed: Counter[str] = Counter()
     for command in commands:
         place = f"{path}:{_line(command)}"
@@ -294,25 +314,24 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
                 yield command, place
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A command and, for a law, its name and the ways in which it applies: what it matches, and what it then writes."""
+
+    command: Command
+    name: str
+    ways: tuple[tuple[frozenset[str], frozenset[str]], ...]
+
+
 @lru_cache(maxsize=256)
-def _parsed(path: str, text: str) -> tuple[Command, ...]:
+def _parsed(path: str, text: str) -> tuple[_Step, ...]:
     """The commands of a file, parsed once: there is a fresh e-graph for each target."""
-    return tuple(command for command, _ in _commands(bindings.EGraph(), path, text))
-
-
-_TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
-
-
-def _unclosed(text: str) -> int | None:
-    """The line of the first parenthesis that is never closed."""
-    line, opened = 1, list[int]()
-    for token in _TOKEN.findall(text):
-        line += token.count("\n")
-        if token == "(":
-            opened.append(line)
-        elif token == ")" and opened:
-            opened.pop()
-    return opened[0] if opened else None
+    return tuple(
+        _Step(command, _core(command).name, ways(read_law(command, place, "")))
+        if isinstance(command, _LAWS)
+        else _Step(command, "", ())
+        for command, place in _commands(bindings.EGraph(), path, text)
+    )
 
 
 def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
@@ -321,16 +340,6 @@ def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
 
 def _core(command: Command) -> Any:
     return command.rule if isinstance(command, bindings.RuleCommand) else command.rewrite
-
-
-def _located(error: bindings.EggSmolError, path: str) -> str:
-    """egglog says `In 3:10-14 of FILE: SOURCE` and then the mistake; we say `FILE:3: mistake: SOURCE`."""
-    match = _ERROR.match(str(error))
-    if match is None:
-        return f"{path}:1: {' '.join(str(error).split())}"
-    source, _, mistake = match["rest"].partition("\n")
-    shown = f": {source.strip()}" if source.strip() and source.strip() not in mistake else ""
-    return f"{path}:{match['line']}: {' '.join(mistake.split())}{shown}"
 
 
 def _span(command: Command) -> bindings.EgglogSpan | None:
@@ -348,43 +357,3 @@ def _line(command: Command) -> int:
 def _source(command: Command) -> str:
     span = _core(command).span
     return " ".join(span.file.contents.encode()[span.i : span.j].decode().split())
-
-
-def _hint(command: Command) -> str:
-    kind = type(command).__name__
-    wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
-    if kind == "ActionCommand":
-        if not isinstance(command.action, bindings.Expr_):
-            return f"got the command {type(command.action).__name__.lower()}; {wanted}"
-        called = getattr(command.action.expr, "name", "")
-        near = get_close_matches(called, _COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "is a command misspelt?"
-        return f"got ({called or '…'} …), which is no command ({hint}); {wanted}"
-    if kind == "Include":
-        return f"got the command Include; {wanted}; name the other file with --rules too"
-    return f"got the command {kind}; {wanted}"
-
-
-_COMMANDS = ("rewrite", "birewrite", "rule", "sort", "constructor", "datatype", "relation", "function", "ruleset")
-_UNBOUND = re.compile(r"Unbound function (?P<name>\S+)")
-_ADVICE = (
-    ("Unbound symbol", "a variable of the right side must stand on the left"),
-    ("ungrounded", "a left side must apply a constructor, so that there is something to match"),
-    ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
-    ("already bound", "the name is taken; choose another"),
-    ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
-)
-
-
-def _advice(mistake: str, signatures: Mapping[str, Signature]) -> str:
-    """A hint for a mistake that egglog found."""
-    if match := _UNBOUND.search(mistake):
-        near = get_close_matches(match["name"], signatures, n=1)
-        return f" (did you mean {near[0]}?)" if near else " (declare it with (constructor NAME (E) E), or see 00_language.egg)"
-    if "Arity mismatch" in mistake:
-        name = next((name for name in _NAMES.findall(mistake) if name in signatures), None)
-        return f" ({name} takes {' '.join(signatures[name].inputs)})" if name else ""
-    return next((f" ({hint})" for words, hint in _ADVICE if words in mistake), "")
-
-
-_NAMES = re.compile(r"(?<=\()[^\s()]+")

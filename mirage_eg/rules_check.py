@@ -14,13 +14,14 @@ from mirage_eg.expression import op_of
 from mirage_eg.growth import Size, oracles, sizes
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
-from mirage_eg.laws import Law, applications, patterns
+from mirage_eg.laws import Law, applications, patterns, wording
 from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
 from mirage_eg.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.proof import reaches, sides
 from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, domain_of, header, load_rules, read_files
 from mirage_eg.soundness import Finding, Truth, test_law
 from mirage_eg.tables import table
+from mirage_eg.unfold import written_out
 from mirage_eg.worker import Worker
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
@@ -85,8 +86,9 @@ def check_file(
     findings = []
     lints: list[Lint] = []
     for done, law in enumerate(theory.laws, 1):
-        findings.append(test_law(law, domain, rulebook.signatures, examples, seed))
-        lints += lint_law(plan_law(law, rulebook.signatures), domain)
+        forms = written_out(law, rulebook.laws, rulebook.signatures)
+        findings.append(test_law(law, domain, rulebook.signatures, examples, seed, forms))
+        lints += dict.fromkeys(lint for form in forms for lint in lint_law(plan_law(form, rulebook.signatures), domain))
         lints += _note_field(law)
         on_progress("laws", done, len(theory.laws))
     failed = not _passes(findings, lints)
@@ -133,6 +135,7 @@ def _is_unlike(op: str) -> bool:
 def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:
     """Laws that the others prove, on an instance with the smallest axes that their conditions allow."""
     start = perf_counter()
+    others = {wording(law): law.place for other in rulebook.theories if other != theory for law in other.laws}
     with _prover(rulebook) as prove:
         for done, law in enumerate(theory.laws, 1):
             if perf_counter() - start > CONSEQUENCE_SECONDS:
@@ -141,8 +144,11 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
                     Level.NOTE, theory.path, f"time was up before asking whether the last {left} laws follow from others"
                 )
                 return
-            plan = plan_law(law, rulebook.signatures)
-            if prove(plan):
+            if (words := wording(law)) in others:
+                yield Lint(Level.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
+                continue
+            asked = written_out(law, rulebook.laws, rulebook.signatures) == (law,)  # what defines follows from nothing
+            if asked and prove(plan_law(law, rulebook.signatures)):
                 yield Lint(Level.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least")
             on_progress("consequences", done, len(theory.laws))
 

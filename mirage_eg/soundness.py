@@ -3,8 +3,8 @@
 Refuted means: both sides are defined, the side conditions hold, float64 calls the sides different, and so do sixty digits.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from random import Random
@@ -16,13 +16,15 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from mirage_eg.claims import Difference, Plan, difference, plan_law
+from mirage_eg.claims import Difference, Plan, difference, plan_law, spelled_out
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.laws import Law, Signature
+from mirage_eg.laws import Law, Signature, variables
 from mirage_eg.models import FLOAT64, MANY_DIGITS, Arithmetic, Meaning, Model, UndefinedError
+from mirage_eg.tables import record
 
 PARTS = ("i", "j", "k")
 MAX_SIZE = 3  # of a part
+LEAST_SHARE = 10  # assignments for one form of a law
 LEAST_TRIALS = 5  # with the side conditions true and both sides defined; below that nothing was tested
 
 
@@ -42,6 +44,8 @@ class Counterexample:
     left: str
     right: str
 
+    _repr_html_ = record
+
     def __str__(self) -> str:
         lines = [f"{name} = {value}" for name, value in self.values]
         if self.left or self.right:
@@ -57,6 +61,8 @@ class Finding:
     truth: Truth
     trials: int
     counterexample: Counterexample | None = None
+
+    _repr_html_ = record
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +122,40 @@ def _meaning(model: Model, value: Any) -> Any:
     return model.tensor(np.array(value.entries, dtype=object).reshape(shape), declared)
 
 
-def test_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int = 300, seed: int = 0) -> Finding:
-    """Look for a counterexample among `examples` random assignments.
+def test_law(
+    law: Law,
+    domain: str,
+    signatures: Mapping[str, Signature],
+    examples: int = 300,
+    seed: int = 0,
+    forms: Sequence[Law] = (),
+) -> Finding:
+    """Look for a counterexample among `examples` random assignments, or about as many to the `forms` in which a law speaks of
+    ops alone (`unfold.written_out`).
 
     Raises:
         RuleError: the law has no meaning in the model, or its conditions are so narrow that it was hardly tested.
     """
+    forms = forms or (law,)
+    share = max(LEAST_SHARE, examples // len(forms))
+    trials = 0
+    for form in forms:
+        finding = _try_law(form, domain, signatures, share, seed)
+        if finding.truth is Truth.REFUTED:
+            return replace(finding, law=law)
+        trials += finding.trials
+    if trials < LEAST_TRIALS:
+        raise RuleError(
+            f"{law.place}: law {law.name!r} could be tested on only {trials} of {share * len(forms)} random assignments; its "
+            "conditions are too narrow to be met by chance, so it is not known to be sound"
+        )
+    return Finding(law, Truth.HELD, trials)
+
+
+test_law.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test
+
+
+def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int, seed: int) -> Finding:
     plan = plan_law(law, signatures)
     trials = 0
 
@@ -144,18 +178,10 @@ def test_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
     try:
         sizes, values = find(_assignments(plan, domain), refutes, settings=chosen, random=Random(seed))
     except NoSuchExample:
-        if trials < LEAST_TRIALS:
-            raise RuleError(
-                f"{law.place}: law {law.name!r} could be tested on only {trials} of {examples} random assignments; its "
-                "conditions are too narrow to be met by chance, so it is not known to be sound"
-            ) from None
         return Finding(law, Truth.HELD, trials)
     wrong = _evaluate(plan, domain, FLOAT64, sizes, values)
     assert wrong is not None
     return Finding(law, Truth.REFUTED, trials, _counterexample(wrong, plan, sizes, values))
-
-
-test_law.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test
 
 
 def _counterexample(wrong: Difference, plan: Plan, sizes: Mapping[str, int], values: Mapping[str, Any]) -> Counterexample:
@@ -163,16 +189,20 @@ def _counterexample(wrong: Difference, plan: Plan, sizes: Mapping[str, int], val
     for name, value in values.items():
         match value:
             case _Tensor():
-                parts = [part for part, flag in zip(sizes, value.varies, strict=True) if flag]
+                varies = {part for part, flag in zip(sizes, value.varies, strict=True) if flag}
+                parts = [part for part in sizes if part in varies and sizes[part] > 1]
                 array = np.array(value.entries, dtype=object).reshape([sizes[part] for part in parts])
                 text = _show(array)
                 label = f"{name}[{', '.join(parts)}]" if parts else name
-                extra = sorted(part for part, flag in zip(sizes, value.declared, strict=True) if flag and part not in parts)
+                extra = sorted(part for part, flag in zip(sizes, value.declared, strict=True) if flag and part not in varies)
                 shown.append((label, text + (f" (declared to vary with {', '.join(extra)} too)" if extra else "")))
             case str() if value in sizes:
                 shown.append((name, f"the part {value}, of {sizes[value]} values"))
             case _:
                 shown.append((name, str(value)))
+    names = dict(plan.named)
+    spoken = {name for action in plan.law.actions for pattern in action.arguments for name in variables(pattern)}
+    shown += [(name, str(spelled_out(names[name], names))) for name in sorted(spoken & names.keys())]
     return Counterexample(tuple(shown), wrong.claim, _side(wrong.left, sizes), _side(wrong.right, sizes))
 
 
@@ -197,6 +227,6 @@ def _show(value: Any) -> str:
         case mpmath.mpf() as number:
             return str(mpmath.nstr(number, 10))
         case float() as number:
-            return f"{number:.10g}"
+            return f"{number + 0.0:.10g}"  # -0 is 0
         case entry:
             return str(entry)

@@ -8,31 +8,12 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from mirage_eg.backends.field import FieldAlgebra
-from mirage_eg.expression import Expression, Term, op_of
+from mirage_eg.expression import Tree, flatten, op_of
 from mirage_eg.models import FLOAT64, Model, UndefinedError
 from mirage_eg.oracle import build_oracle
 from mirage_eg.rulebook import load_rules
 
-Tree = tuple[Any, ...]  # ("Var", "x"), ("Sum", constant, tree), ("Mul", tree, tree)
-
 VARIABLES = ("x", "y", "z")
-
-
-def flatten(trees: list[Tree], free: dict[str, frozenset[str]]) -> Expression:
-    """Trees as the outputs of one expression; every variable is an input."""
-    terms = [Term("Var", (name,)) for name in free]
-
-    def add(tree: Tree) -> int:
-        if tree[0] == "Var":
-            return list(free).index(tree[1])
-        constants = tuple(part for part in tree[1:] if not isinstance(part, tuple))
-        term = Term(tree[0], constants, tuple(add(part) for part in tree[1:] if isinstance(part, tuple)))
-        if term not in terms:
-            terms.append(term)
-        return terms.index(term)
-
-    outputs = tuple(map(add, trees))
-    return Expression(tuple(terms), tuple(range(len(free))), outputs, tuple(free.values()))
 
 
 def subtrees(tree: Tree) -> list[Tree]:

@@ -17,9 +17,10 @@ BROKEN = {
     "bare variable on the left": ("(rewrite x (Exp x))", 1, "ungrounded"),
     "unknown ruleset": ("(rewrite (Exp x) (Exp x) :ruleset nowhere)", 1, "No such ruleset: nowhere"),
     "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 1, "stands already at rules/"),
+    "the same law twice": ("(rewrite (Exp x) (Exp x))\n(rewrite (Exp y) (Exp y))", 2, "the same law stands already at"),
     "second declaration": ("(constructor Exp (E) E)", 1, "already bound"),
-    "include": ('(include "nowhere.egg")', 1, "Include"),
-    "running": ("(run 1)", 1, "RunSchedule"),
+    "include": ('(include "nowhere.egg")', 1, "include"),
+    "running": ("(run 1)", 1, "got the command run;"),
 }
 
 

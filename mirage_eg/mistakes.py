@@ -1,0 +1,85 @@
+"""What is wrong with a rule file, in one line: egglog's messages as `path:line: mistake (hint)`."""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.laws import Signature
+
+OWN_RULESET = "equivalence"  # what a law without :ruleset joins
+RULESETS = (OWN_RULESET, "subexpression")  # those that are run
+
+_ERROR = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of [^:]*: (?P<rest>.*)$", re.DOTALL)
+
+
+def located(error: bindings.EggSmolError, path: str) -> str:
+    """egglog says `In 3:10-14 of FILE: SOURCE` and then the mistake; we say `FILE:3: mistake: SOURCE`."""
+    match = _ERROR.match(str(error))
+    if match is None:
+        return f"{path}:1: {' '.join(str(error).split())}"
+    source, _, mistake = match["rest"].partition("\n")
+    shown = f": {source.strip()}" if source.strip() and source.strip() not in mistake else ""
+    return f"{path}:{match['line']}: {_OWN_NAME.sub('the left side', ' '.join(mistake.split()))}{shown}"
+
+
+_OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own for what a rewrite matches
+
+
+_TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
+
+
+def unclosed(text: str) -> int | None:
+    """The line of the first parenthesis that is never closed."""
+    line, opened = 1, list[int]()
+    for token in _TOKEN.findall(text):
+        line += token.count("\n")
+        if token == "(":
+            opened.append(line)
+        elif token == ")" and opened:
+            opened.pop()
+    return opened[0] if opened else None
+
+
+def no_law(command: Any) -> str:
+    """What to say of a command that a rule file may not hold."""
+    kind = type(command).__name__
+    wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
+    if kind == "ActionCommand":
+        if not isinstance(command.action, bindings.Expr_):
+            return f"got the command {type(command.action).__name__.lower()}; {wanted}"
+        called = getattr(command.action.expr, "name", "")
+        near = get_close_matches(called, _COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "is a command misspelt?"
+        return f"got ({called or '…'} …), which is no command ({hint}); {wanted}"
+    if kind == "Include":
+        return f"got the command include; {wanted}; name the other file with --rules too"
+    word = command.name if kind == "UserDefined" else "run" if kind == "RunSchedule" else kind.lower()
+    return f"got the command {word}; {wanted}"
+
+
+_COMMANDS = ("rewrite", "birewrite", "rule", "sort", "constructor", "datatype", "relation", "function", "ruleset")
+_UNBOUND = re.compile(r"Unbound function (?P<name>\S+)")
+_ADVICE = (
+    ("Unbound symbol", "a variable of the right side must stand on the left"),
+    ("ungrounded", "a left side must apply a constructor, so that there is something to match"),
+    ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
+    ("already bound", "the name is taken; choose another"),
+    ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
+)
+
+
+def advice(mistake: str, signatures: Mapping[str, Signature]) -> str:
+    """A hint for a mistake that egglog found."""
+    if match := _UNBOUND.search(mistake):
+        near = get_close_matches(match["name"], signatures, n=1)
+        return f" (did you mean {near[0]}?)" if near else " (declare it with (constructor NAME (E) E), or see 00_language.egg)"
+    if "Arity mismatch" in mistake:
+        name = next((name for name in _NAMES.findall(mistake) if name in signatures), None)
+        return f" ({name} takes {' '.join(signatures[name].inputs)})" if name else ""
+    return next((f" ({hint})" for words, hint in _ADVICE if words in mistake), "")
+
+
+_NAMES = re.compile(r"(?<=\()[^\s()]+")
