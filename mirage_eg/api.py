@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, overload
+from weakref import finalize
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class MuGraph:
         self.candidate = candidate
         self._input_names, self._output_names = candidate.graph.input_names, candidate.graph.output_names
         self._resources = ExitStack()  # the imported source, until the µGraph is gone
+        finalize(self, self._resources.close)
         self._runtime: RunningProgram | None = None
 
     @property
