@@ -1,7 +1,7 @@
 """Write what the pages show of the code and of measurements: `python docs/build.py`; a test holds it to what is committed.
 
-command_line.md comes from the command line itself, results.md and its plots from measurements/*.jsonl, the figures from the
-objects that they show. `figures/rmsnorm.json`, `rmsnorm_report.json` and `gated_mlp.json` were written by
+command_line.md comes from the command line itself, results.md, its plots and README's table from measurements/*.jsonl, the
+figures from the objects that they show. `figures/rmsnorm.json`, `rmsnorm_report.json` and `gated_mlp.json` were written by
 `mirage-eg optimize`.
 """
 
@@ -40,6 +40,7 @@ def pages() -> dict[str, str]:
     return {
         "command_line.md": command_line(),
         "results.md": results(),
+        "../README.md": readme(),
         "figures/results_bars.svg": result_bars(),
         "figures/results_roofline.svg": result_roofline(),
         "figures/mugraph.svg": to_svg(serialize.load(DOCS / "figures" / "rmsnorm.json")),
@@ -135,6 +136,30 @@ Geometric mean of the ratios: {_mean(rows, "warm_ratio")} warm, {_mean(rows, "co
 
 {_verification()}
 """
+
+
+_FRAME = ("<!-- Written by docs/build.py from docs/measurements. -->\n", "<!-- Here ends what is written. -->\n")
+
+
+def readme() -> str:
+    """README with its table of results as measured."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    before, _, rest = text.partition(_FRAME[0])
+    _, found, after = rest.partition(_FRAME[1])
+    assert found, "README.md has lost the comments between which the results stand"
+    rows = list(summarize(ROWS))
+    batches = sorted({row.batch for row in rows})
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        cells.setdefault(row.workload, []).append(f"{row.warm_us:.1f} / {row.peer_warm_us:.1f} ({row.warm_ratio:.2f})")
+    head = f"| workload | {' | '.join(f'batch {batch}' for batch in batches)} |\n|{' --- |' * (1 + len(batches))}\n"
+    table = head + "".join(f"| {name} | {' | '.join(entries)} |\n" for name, entries in cells.items())
+    ahead = sum(row.warm_ratio is not None and row.warm_ratio > 1 for row in rows)
+    said = (
+        f"{ahead} of {len(rows)} rows are ahead; geometric mean of the ratios {_mean(rows, 'warm_ratio')} warm and "
+        f"{_mean(rows, 'cold_ratio')} with the L2 cache flushed before each run.\n"
+    )
+    return f"{before}{_FRAME[0]}\n{table}\n{said}\n{_FRAME[1]}{after}"
 
 
 def _result(row: Summary) -> str:
