@@ -5,7 +5,8 @@ The roof is that of Williams, Waterman and Patterson (CACM 2009): the smaller of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10, prod
+from itertools import pairwise
+from math import ceil, floor, hypot, log10, prod
 
 from mirage_eg import svg
 from mirage_eg.cost import predict
@@ -88,28 +89,56 @@ def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) 
     parts.append(svg.line(slope, "floor", width=2))
     said = f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s"
     at = min(max(slope[1][0] - 10 - len(said) * svg.LETTER, _LEFT + 4), _WIDTH - 8 - len(said) * svg.LETTER)
-    parts.append(svg.write(at, slope[1][1] - 8, said))
+    parts.append(_label(at, slope[1][1] - 8, said))
     dots = [place(x, y) for x, y in zip(xs, ys, strict=True)]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
+    roof = [(x - 3, y - 3, x + 3, y + 3) for x, y in _between(slope)]
+    taken.append((at, slope[1][1] - 20, at + len(said) * svg.LETTER, slope[1][1] - 5))
     for point, (x, y) in zip(shown, dots, strict=True):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="mg-bar" fill="{svg.PALETTE["bar"][0]}"/>')
-        frame = _free(x, y, len(point.label) * svg.LETTER, taken)
+        frame = _free(x, y, len(point.label) * svg.LETTER, taken, roof)
         taken.append(frame)
-        parts.append(svg.write(frame[0], frame[3] - 3, point.label))
+        parts.append(_label(frame[0], frame[3] - 3, point.label))
     return svg.picture(_WIDTH, _HEIGHT, "".join(parts), title)
+
+
+def _label(x: float, y: float, words: str) -> str:
+    """Text on a ground of its own, so that no line of the grid crosses it."""
+    return svg.rectangle(x - 2, y - 11, len(words) * svg.LETTER + 2, 14, "card", round=2, edge=False) + svg.write(x, y, words)
+
+
+def _between(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points along straight pieces, at most six pixels from each other."""
+    found = []
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        count = ceil(hypot(to_x - x, to_y - y) / 6)
+        found += [(x + (to_x - x) * i / count, y + (to_y - y) * i / count) for i in range(count)]
+    return found
 
 
 _Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def _free(x: float, y: float, width: float, taken: Sequence[_Frame]) -> _Frame:
-    """Where the label of a dot hits the least of what is there: to its right, left, below or above, near before far."""
-    corners: list[tuple[float, float]] = []
-    for away in (0.0, 16.0, 32.0):
-        corners += [(x + 10, y - 8 + away), (x - 10 - width, y - 8 + away), (x - width / 2, y + 8 + away)]
-        corners.append((x - width / 2, y - 24 - away))
-    places = [
-        (left, top, left + width, top + 15)
-        for left, top in ((min(max(a, 8.0), _WIDTH - 8 - width), min(max(b, 30.0), _HEIGHT - 20)) for a, b in corners)
+def _free(x: float, y: float, width: float, taken: Sequence[_Frame], roof: Sequence[_Frame]) -> _Frame:
+    """Where the label of a dot hits the least of what is there: to its right, left, below or above, near before far.
+
+    Better across the roof than far from its dot, better far than on another label.
+    """
+    corners: list[tuple[float, float, int]] = []
+    for away in range(3):
+        corners += [(x + 10, y - 8 + 16 * away, away), (x - 10 - width, y - 8 + 16 * away, away)]
+        corners += [(x - width / 2, y + 8 + 16 * away, away), (x - width / 2, y - 24 - 16 * away, away)]
+    frames = [
+        ((left := min(max(a, 8.0), _WIDTH - 8 - width)), (top := min(max(b, 30.0), _HEIGHT - 20)), left + width, top + 15)
+        for a, b, _ in corners
     ]
-    return min(places, key=lambda it: sum(a < it[2] and it[0] < c and b < it[3] and it[1] < d for a, b, c, d in taken))
+    costs = [
+        10 * _hits(frame, taken) + 2 * away + min(1, _hits(frame, roof))
+        for frame, (_, _, away) in zip(frames, corners, strict=True)
+    ]
+    return frames[costs.index(min(costs))]
+
+
+def _hits(frame: _Frame, others: Sequence[_Frame]) -> int:
+    left, top, right, bottom = frame
+    return sum(a < right and left < c and b < bottom and top < d for a, b, c, d in others)
