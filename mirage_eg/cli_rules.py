@@ -129,7 +129,7 @@ def impact(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
     workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
     domain: DomainOption = None,
-    max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph.")] = 10,
+    max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph.")] = 16,
     as_json: JsonOption = False,
 ) -> Job:
     """Search workloads with FILE and without: sizes, visited states, and the structures that are newly found or lost."""
