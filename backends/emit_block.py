@@ -17,6 +17,7 @@ from mirage_eg.backends.emit_address import (
     highest_offset,
     is_persistent,
     parts,
+    times,
 )
 from mirage_eg.backends.emit_descriptors import describable, descriptor_load
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
@@ -32,80 +33,132 @@ from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 _PLAIN = Choices()
+_RESERVED = {"triton", "tl", "i", "step", "block", "arrived", "range", "float", "tanh", *GRID_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports."""
+
+    graph: Graph
+    inputs: Sequence[Pointer]
+    outputs: Sequence[Pointer]
+    choices: Choices = _PLAIN
+    exports: Sequence[tuple[Export, Pointer]] = ()
+
+    @property
+    def pointers(self) -> tuple[Pointer, ...]:
+        """All of them."""
+        return (*self.inputs, *self.outputs, *(pointer for _, pointer in self.exports))
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What the last block of each group goes on with: a block graph on the grid of the first (`emit_combined`).
+
+    `arrivals` has a counter for each group, the blocks that differ in the grid dim `split` alone.
+    """
+
+    part: Part
+    split: int
+    arrivals: Pointer
 
 
 @dataclass(frozen=True, slots=True)
 class BlockKernel:
-    """A kernel as text; `used` and the outputs in order are its arguments. With `descriptors` it needs scratch memory."""
+    """A kernel as text, and the names of the pointers that it takes. With `descriptors` it needs scratch memory."""
 
     name: str
     source: str
-    used: tuple[int, ...]  # which inputs of the block graph are loaded at all
+    arguments: tuple[str, ...]
     helpers: frozenset[str]
     descriptors: bool
 
 
-def emit_block(
-    graph: Graph,
-    name: str,
-    inputs: Sequence[Pointer],
-    outputs: Sequence[Pointer],
-    choices: Choices = _PLAIN,
-    exports: Sequence[tuple[Export, Pointer]] = (),
-) -> BlockKernel:
-    """The kernel of a block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports.
+def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
+    """The kernel of a block graph, and of what its last blocks go on with.
 
     Raises:
         UnsupportedError: a tile beyond what Triton can hold.
     """
-    graph = flatten(expand(graph))
+    parts = [part] if rest is None else [part, rest.part]
+    pointers = [pointer for one in parts for pointer in one.pointers]
+    wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in pointers)
+    names = {pointer.name for pointer in pointers}
+    writers = [_written(one, names, wide) for one in parts]
+    lines, arguments = _assemble(writers, rest), [argument for one in parts for argument in _arguments(one)]
+    if rest is not None:
+        arguments.append(rest.arrivals.name)
+    arguments = list(dict.fromkeys(arguments))
+    source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(lines)]) + "\n"
+    helpers = frozenset(helper for writer in writers for helper in writer.helpers)
+    return BlockKernel(name, source, tuple(arguments), helpers, any(writer.head for writer in writers))
+
+
+def _arguments(part: Part) -> list[str]:
+    """Inputs that are loaded at all, outputs, maxima."""
+    graph = flatten(expand(part.graph))
     needed = {operand for item in graph.nodes for operand in item.operands}
-    used = tuple(
-        place for place, value in enumerate(v[0] for item, v in graph.numbered() if item.op == "input") if value in needed
-    )
-    pointers = (*inputs, *outputs, *(pointer for _, pointer in exports))
-    exported = frozenset(position for export, _ in exports for position in export.degrees)
+    inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    used = [pointer for value, pointer in zip(inputs, part.inputs, strict=True) if value in needed]
+    return [pointer.name for pointer in (*used, *part.outputs, *(pointer for _, pointer in part.exports))]
+
+
+def _written(part: Part, names: set[str], wide: bool) -> Writer:
+    """The body of a part; `names` are taken, and grow."""
+    graph = flatten(expand(part.graph))
+    exported = frozenset(position for export, _ in part.exports for position in export.degrees)
+    names |= _RESERVED
     writer = Writer(
-        graph=graph,
-        padded=padding(graph),
-        safe=safe_exponentials(graph, exported) if choices.safe else {},
-        wide=any(highest_offset(pointer) > LARGEST_OFFSET for pointer in pointers),
-        choices=choices,
-        names={
-            "triton",
-            "tl",
-            "i",
-            "step",
-            "block",
-            "range",
-            "float",
-            "tanh",
-            *GRID_NAMES,
-            *(pointer.name for pointer in pointers),
-        },
+        graph, padding(graph), safe_exponentials(graph, exported) if part.choices.safe else {}, wide, part.choices, names
     )
-    _write_body(writer, inputs, outputs)
-    for export, pointer in exports:
+    _write_body(writer, part.inputs, part.outputs)
+    for export, pointer in part.exports:
         _store(writer, peak_tile(writer, export), export.omap, pointer)
-    arguments = dict.fromkeys(pointer.name for pointer in (*(inputs[i] for i in used), *outputs, *(p for _, p in exports)))
-    source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(_assemble(writer))]) + "\n"
-    return BlockKernel(name, source, used, frozenset(writer.helpers), bool(writer.head))
+    return writer
 
 
-def _assemble(writer: Writer) -> list[str]:
-    graph = writer.graph
-    offset = ".to(tl.int64)" if writer.wide else ""
-    ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
-    block = [*coordinates(graph.grid, writer.grid_used, writer.wide, writer.choices), *writer.lines[Phase.PROLOGUE]]
+def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
+    first = writers[0]
+    grid, choices, wide = first.graph.grid, first.choices, first.wide
+    block = _body(first)
+    if rest is not None:
+        block += _behind_the_last(first, rest, _body(writers[1]))
+    used = {dim for writer in writers for dim in writer.grid_used}
+    block = [*coordinates(grid, used, wide, choices), *block]
+    if is_persistent(grid, choices):
+        block = [f"for block in range(tl.program_id(0), {prod(grid)}, {choices.programs}):", *_indent(block)]
+    offset = ".to(tl.int64)" if wide else ""
+    extents = sorted({extent for writer in writers for extent in writer.ranges})
+    ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in extents]
+    return [*ranges, *(line for writer in writers for line in writer.head), *block]
+
+
+def _body(writer: Writer) -> list[str]:
+    """What a block does, once it has its coordinates."""
+    lines = list(writer.lines[Phase.PROLOGUE])
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
-        block += [f"for {counter} in range({graph.loop}):", *_indent([*widen, *body])]
-    block += writer.lines[Phase.EPILOGUE]
-    if is_persistent(graph.grid, writer.choices):
-        blocks = f"range(tl.program_id(0), {prod(graph.grid)}, {writer.choices.programs})"
-        block = [f"for block in {blocks}:", *_indent(block)]
-    return [*ranges, *writer.head, *block]
+        lines += [f"for {counter} in range({writer.graph.loop}):", *_indent([*widen, *body])]
+    return lines + writer.lines[Phase.EPILOGUE]
+
+
+def _behind_the_last(first: Writer, rest: Rest, lines: Sequence[str]) -> list[str]:
+    """Stores of all threads come before the count, loads of the last block behind it: an atomic add acquires and releases."""
+    grid, terms, stride = first.graph.grid, [], 1
+    for dim, extent in enumerate(grid):
+        if dim != rest.split and extent > 1:
+            first.grid_used.add(dim)
+            terms.append(times(GRID_NAMES[dim], stride))
+            stride *= extent
+    counter = " + ".join([rest.arrivals.name, *terms])
+    return [
+        "tl.debug_barrier()",
+        f"arrived = tl.atomic_add({counter}, 1.0)",
+        f"if arrived == {grid[rest.split] - 1}:  # the last of its group combines what all have stored",
+        *_indent([*lines, f"tl.store({counter}, 0.0)"]),
+    ]
 
 
 def _indent(lines: Sequence[str]) -> list[str]:

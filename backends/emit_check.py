@@ -43,8 +43,13 @@ def write_reference(program: Graph, inputs: Sequence[str]) -> str:
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
 
 
-def write_main(program: Graph, outputs: Sequence[str]) -> str:
-    """The part that runs when the file is run."""
+_RUN = "    timed = lambda: run(*tensors)"
+_TIMED = """    buffers = allocate(tensors[0].device)
+    timed = lambda: run(*tensors, buffers=buffers)"""
+
+
+def write_main(program: Graph, outputs: Sequence[str], buffers: bool) -> str:
+    """The part that runs when the file is run; with `buffers`, the file has `allocate`."""
     tolerances = tuple(_TOLERANCE[type_.dtype] for type_ in program.output_types)
     scales = input_scales(program)
     return f'''# Normal inputs times these keep the program within the range of its types, also MAGNITUDES times larger.
@@ -69,7 +74,8 @@ def main():
         print(f"{{name}}: largest error {{error:.2e}} of the largest element")
         if not error <= tolerance:
             raise SystemExit(f"{{name}}: the error is above {{tolerance:.0e}}")
-    print(f"{{1000 * do_bench(lambda: run(*tensors), return_mode='median'):.1f}} µs")
+{_TIMED if buffers else _RUN}
+    print(f"{{1000 * do_bench(timed, return_mode='median'):.1f}} µs")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ class Choices:
     `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
     exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
     `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `descriptors`: tiles of
-    the loop are loaded through tensor descriptors (TMA) where they can be.
+    the loop are loaded through tensor descriptors (TMA) where they can be. `joined`: where the next kernel combines what this
+    one's blocks store in parts, the last block to arrive does it.
     """
 
     safe: bool = True
@@ -33,6 +34,7 @@ class Choices:
     last_first: bool = False
     programs: int = 0
     descriptors: bool = False
+    joined: bool = False
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ A block graph is evaluated without a Python loop over blocks or iterations: a ti
 accumulator a reduction over F, a saver the inverse of a loader. What would not fit into memory is evaluated in slices: block
 graphs of the grid, programs of an axis that nothing reduces (`backends.slices`).
 
-    F   extent of the loop        lead   number of leading dims: grid dims and F in a block graph, else 0
+    F       extent of the loop        lead   number of leading dims: grid dims and F in a block graph, behind those of the stack
+    stack   number of leading dims that all values have and no graph knows: draws that are computed together
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +32,16 @@ SLICE_ELEMENTS = 1 << 24
 
 
 def evaluate(
-    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int = SLICE_ELEMENTS, rounded: bool = False
+    graph: Graph,
+    inputs: Sequence[V],
+    algebra: Algebra[V],
+    slice_elements: int = SLICE_ELEMENTS,
+    rounded: bool = False,
+    stack: int = 0,
 ) -> list[V]:
     """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
 
-    `rounded` says that the inputs are already as memory holds them in their types.
+    `rounded` says that the inputs are already as memory holds them in their types, `stack` how many dims stand before theirs.
 
     Raises:
         GraphError: the number or the shapes of the inputs are not those of the graph.
@@ -44,76 +50,79 @@ def evaluate(
     if len(inputs) != len(wanted):
         raise GraphError(f"got {len(inputs)} inputs, wanted {len(wanted)}: {', '.join(graph.input_names)}")
     for name, value, want in zip(graph.input_names, inputs, wanted, strict=True):
-        if algebra.shape(value) != want.shape:
-            raise GraphError(f"got {text(algebra.shape(value))} as input {name}, wanted {text(want.shape)}")
+        if (shape := algebra.shape(value)[stack:]) != want.shape:
+            raise GraphError(f"got {text(shape)} as input {name}, wanted {text(want.shape)}")
     if not rounded:
         inputs = [algebra.cast(value, want.dtype) for value, want in zip(inputs, wanted, strict=True)]
-    return _evaluate(graph, inputs, algebra, slice_elements, 0)
+    return _evaluate(graph, inputs, algebra, slice_elements, stack)
 
 
 def _evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int) -> list[V]:
     match graph.level:
         case Level.KERNEL:
             plan = cut(graph, slice_elements)
-            return _Run(graph, algebra, slice_elements, lead).outputs(inputs) if plan is None else _cut(plan, inputs, algebra)
+            if plan is not None:
+                return _cut(plan, inputs, algebra, lead)
+            return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
         case Level.THREAD:
             return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
         case Level.BLOCK:
-            return _block(graph, inputs, algebra, slice_elements)
+            return _block(graph, inputs, algebra, slice_elements, lead)
         case _:
             assert_never(graph.level)
 
 
-def _cut(plan: Cut, inputs: Sequence[V], algebra: Algebra[V]) -> list[V]:
+def _cut(plan: Cut, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> list[V]:
     """A program piece by piece along one of its axes."""
     results = []
     for piece in plan.pieces:
         windows = [
-            value if index is None else _windowed(algebra, value, index)
+            value if index is None else _windowed(algebra, value, index, stack)
             for value, index in zip(inputs, piece.windows, strict=True)
         ]
-        results.append(_Run(piece.graph, algebra, 0, 0).outputs(windows))
-    return [algebra.join(pieces, dim) for dim, pieces in zip(plan.output_dims, zip(*results, strict=True), strict=True)]
+        results.append(_Run(piece.graph, algebra, 0, stack).outputs(windows))
+    return [algebra.join(pieces, stack + dim) for dim, pieces in zip(plan.output_dims, zip(*results, strict=True), strict=True)]
 
 
-def _windowed(algebra: Algebra[V], x: V, window: DimWindow) -> V:
+def _windowed(algebra: Algebra[V], x: V, window: DimWindow, stack: int) -> V:
     dim, start, stop = window
+    dim += stack
     shape = algebra.shape(x)
     index = (slice(None),) * dim + (slice(start, stop),)
     return algebra.view(x, (*shape[:dim], stop - start, *shape[dim + 1 :]), lambda array: array[index])
 
 
-def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int) -> list[V]:
+def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, stack: int) -> list[V]:
     """Tiles of all blocks, in slices of the grid where needed, then stored."""
     pairs = zip(graph.types, graph.phases, strict=True)
     largest = max(prod(kind.shape) * (graph.loop if phase is Phase.LOOP else 1) for kind, phase in pairs)
     window = tuple((0, extent) for extent in graph.grid)
-    tiles = _tiles(graph, inputs, algebra, slice_elements, window, largest)
+    tiles = _tiles(graph, inputs, algebra, slice_elements, window, largest, stack)
     stored = []
     for item, want, tile in zip(graph.outputs, graph.output_types, tiles, strict=True):
-        stored.append(algebra.cast(_store(algebra, tile, item["omap"], graph.grid, want.shape), want.dtype))
+        stored.append(algebra.cast(_store(algebra, tile, item["omap"], graph.grid, want.shape, stack), want.dtype))
     return stored
 
 
 def _tiles(
-    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, window: Window, largest: int
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, window: Window, largest: int, stack: int
 ) -> list[V]:
     """The stored tiles of the blocks in `window`; `largest` is the number of elements of a block's largest value."""
     extents = [stop - start for start, stop in window]
     axis = extents.index(max(extents))
     parts = min(extents[axis], ceil(prod(extents) * largest / slice_elements))
     if parts <= 1:
-        return _Run(graph, algebra, slice_elements, len(graph.grid) + 1, window).outputs(inputs)
+        return _Run(graph, algebra, slice_elements, stack + len(graph.grid) + 1, window).outputs(inputs)
     start, stop = window[axis]
     bounds = [start + (stop - start) * i // parts for i in range(parts + 1)]
     slices = [
-        _tiles(graph, inputs, algebra, slice_elements, (*window[:axis], (low, high), *window[axis + 1 :]), largest)
+        _tiles(graph, inputs, algebra, slice_elements, (*window[:axis], (low, high), *window[axis + 1 :]), largest, stack)
         for low, high in pairwise(bounds)
     ]
     joined = []
     for item, *pieces in zip(graph.outputs, *slices, strict=True):
         varies = axis in graph.grid_dims[item.operands[0]]
-        joined.append(algebra.join(pieces, axis) if varies else pieces[0])
+        joined.append(algebra.join(pieces, stack + axis) if varies else pieces[0])
     return joined
 
 
@@ -156,7 +165,8 @@ class _Run(Generic[V]):
     def _load(self, item: Node, x: V) -> V:
         if self.graph.level is not Level.BLOCK:
             return x
-        return _load(self.algebra, x, item["imap"], item.get("fmap", REPLICATED), self.graph.grid, self.graph.loop, self.window)
+        graph, stack = self.graph, self.lead - len(self.graph.grid) - 1
+        return _load(self.algebra, x, item["imap"], item.get("fmap", REPLICATED), graph.grid, graph.loop, self.window, stack)
 
     def _node(self, item: Node, operands: list[V], exact: Sequence[bool], place: int) -> list[V]:
         if OPS[item.op].kind is Kind.GRAPH:
@@ -233,13 +243,24 @@ def _reshaped(algebra: Algebra[V], x: V, shape: Shape) -> V:
     return algebra.view(x, shape, lambda array: array.reshape(shape))
 
 
-def _load(algebra: Algebra[V], x: V, imap: Sequence[int], fmap: int, grid: Sequence[int], loop: int, window: Window) -> V:
+def _load(
+    algebra: Algebra[V],
+    x: V,
+    imap: Sequence[int],
+    fmap: int,
+    grid: Sequence[int],
+    loop: int,
+    window: Window,
+    stack: int,
+) -> V:
     """The tiles of x: each dim is split by every grid dim mapped to it (first listed is slowest), then by the loop."""
     splits = [*zip(grid, imap, strict=True), (loop, fmap)]
     factors: list[int] = []
     leading: dict[int, int] = {}  # leading dim -> its place among the factors
     tile: list[int] = []  # dim of the tile -> its place among the factors
-    for dim, extent in enumerate(algebra.shape(x)):
+    whole = algebra.shape(x)
+    head = whole[:stack]
+    for dim, extent in enumerate(whole[stack:]):
         for place, (parts, target) in enumerate(splits):
             if target == dim:
                 leading[place] = len(factors)
@@ -247,23 +268,30 @@ def _load(algebra: Algebra[V], x: V, imap: Sequence[int], fmap: int, grid: Seque
                 extent //= parts
         tile.append(len(factors))
         factors.append(extent)
-    permutation = [leading[place] for place in sorted(leading)] + tile
+    order = [leading[place] for place in sorted(leading)] + tile
+    permutation = (*range(stack), *(stack + place for place in order))
     spread = [factors[leading[place]] if place in leading else 1 for place in range(len(splits))] + [factors[i] for i in tile]
-    index = tuple(slice(*bounds) if place in leading else slice(None) for place, bounds in enumerate(window))
+    index = (
+        *[slice(None)] * stack,
+        *(slice(*bounds) if place in leading else slice(None) for place, bounds in enumerate(window)),
+    )
     shape = tuple(
         window[place][1] - window[place][0] if place < len(grid) and place in leading else extent
         for place, extent in enumerate(spread)
     )
-    return algebra.view(x, shape, lambda array: array.reshape(factors).transpose(permutation).reshape(spread)[index])
+    split, tiles = (*head, *factors), (*head, *spread)
+    return algebra.view(x, (*head, *shape), lambda array: array.reshape(split).transpose(permutation).reshape(tiles)[index])
 
 
-def _store(algebra: Algebra[V], tile: V, omap: Sequence[int], grid: Sequence[int], shape: Shape) -> V:
+def _store(algebra: Algebra[V], tile: V, omap: Sequence[int], grid: Sequence[int], shape: Shape, stack: int) -> V:
     """The whole tensor of `shape` from its tiles: new dims first, then each dim with its grid dims before the tile's."""
     lead = len(grid) + 1
-    extents = algebra.shape(tile)[lead:]
-    full = (*(1 if target == REPLICATED else parts for parts, target in zip(grid, omap, strict=True)), 1, *extents)
+    head, extents = algebra.shape(tile)[:stack], algebra.shape(tile)[stack + lead :]
+    full = (*head, *(1 if target == REPLICATED else parts for parts, target in zip(grid, omap, strict=True)), 1, *extents)
     dropped = [place for place, target in enumerate(omap) if target == REPLICATED] + [len(grid)]
     order = [place for place, target in enumerate(omap) if target == NEW_DIM]
     for dim in range(len(extents)):
         order += [place for place, target in enumerate(omap) if target == dim] + [lead + dim]
-    return algebra.view(tile, shape, lambda array: np.broadcast_to(array, full).transpose(*dropped, *order).reshape(shape))
+    permutation = (*range(stack), *(stack + place for place in (*dropped, *order)))
+    shape = (*head, *shape)
+    return algebra.view(tile, shape, lambda array: np.broadcast_to(array, full).transpose(permutation).reshape(shape))

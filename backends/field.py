@@ -48,14 +48,19 @@ def _new(number: int, elements: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FieldAlgebra:
-    """The field of one draw: same seed, draw and names give the same residues."""
+    """The field of one draw: same seed, draw and names give the same residues. Stacked draws are a first dim of all values."""
 
     draw: Draw
 
     @classmethod
-    def of(cls, seed: int = 0, draw: int = 0, xp: Any = np) -> "FieldAlgebra":
-        """The algebra of a seed and the number of a draw, on arrays of `xp`."""
+    def of(cls, seed: int = 0, draw: int | tuple[int, ...] = 0, xp: Any = np) -> "FieldAlgebra":
+        """The algebra of a seed and the number of a draw, or of draws that are stacked, on arrays of `xp`."""
         return cls(Draw(seed, draw, xp))
+
+    @property
+    def stack(self) -> int:
+        """The number of dims that stand before those of a tensor."""
+        return 0 if isinstance(self.draw.draw, int) else 1
 
     def input(self, place: int, shape: Shape, memory: Memory = _new) -> FieldValue:
         """Independent uniform residues for input `place`, drawn when first read and kept with the value.
@@ -63,6 +68,8 @@ class FieldAlgebra:
         They stand in `memory(number of components drawn before, elements)`.
         """
         kept: dict[int, Array] = {}
+        if self.stack:
+            shape = (len(self.draw.numbers), *shape)
 
         def drawn(k: int) -> Component:
             if k not in kept:
@@ -89,7 +96,9 @@ class FieldAlgebra:
 
     def _uniform(self, place: int, k: int, shape: Shape, numbers: Array) -> Array:
         """Float32: half the memory, exact below 2^24, and made wide by whatever computes with them."""
-        fill(numbers, [self.draw.key("input", place, k)], uniform_residues(PRIMES[k]))
+        keys = self.draw.keys("input", place, k)
+        for key, part in zip(keys, numbers.reshape(len(keys), -1), strict=True):
+            fill(part, [key], uniform_residues(PRIMES[k]))
         return self.draw.xp.asarray(numbers.reshape(shape))
 
     def shape(self, x: FieldValue) -> Shape:
@@ -159,9 +168,9 @@ class FieldAlgebra:
             case "mean":
                 return affine(modulus, Component(modulus.total(x.residues, axes), undefined), Fraction(1, count), Fraction(0))
             case "max":
-                factor, offset = self.draw.order_key(k)
-                ranks = modulus.shuffled(x.residues, factor, offset)
-                return Component(modulus.unshuffled(ranks.max(axis=axes, keepdims=True), factor, offset), undefined)
+                rank = x.residues.ndim
+                ranks = modulus.shuffled(x.residues, *self.draw.order(k, rank)).max(axis=axes, keepdims=True)
+                return Component(modulus.unshuffled(ranks, *self.draw.inverse_order(k, rank)), undefined)
             case _:
                 raise AssertionError(f"no meaning for the reduction {kind}")
 

@@ -1,7 +1,8 @@
 """Emitted programs whose kernels are compiled ahead of their first launch, and launched without the checks of Triton's JIT."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,13 @@ class Launcher:
 
             self._launches[grid] = launch
         return launch
+
+
+def steady(module: ModuleType, arguments: Sequence[Any]) -> Callable[[], Any]:
+    """`run` of an emitted program on these arguments, with its buffers allocated once."""
+    if not hasattr(module, "allocate"):
+        return partial(module.run, *arguments)
+    return partial(module.run, *arguments, buffers=module.allocate(arguments[0].device))
 
 
 @contextmanager

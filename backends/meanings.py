@@ -10,13 +10,13 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.modular import PRIMES, Modulus, modulus
+from mirage_eg.backends.modular import PRIMES, Modulus, Number, modulus
 from mirage_eg.backends.passes import one_pass
 from mirage_eg.ir.ops import Attributes
 
@@ -25,39 +25,88 @@ class Component(NamedTuple):
     """Residues modulo one prime, and where they are undefined (a division by zero lies behind them; None: nowhere)."""
 
     residues: Array
-    undefined: Array | None = None
+    undefined: Array | None = None  # on CuPy None, and not-a-number instead
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One random draw: everything random in the field is a function of it and of a name."""
+    """One random draw, or several that are stacked along a first dim: all that is random is a function of a draw and a name."""
 
     seed: int
-    draw: int
+    draw: int | tuple[int, ...]
     xp: Any = np
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The draws."""
+        return (self.draw,) if isinstance(self.draw, int) else self.draw
 
     def modulus(self, k: int) -> Modulus:
         """Arithmetic of component k."""
         return modulus(PRIMES[k], self.xp)
 
-    def key(self, *name: object) -> int:
-        """64 random bits that belong to a name."""
-        return _key(self.seed, self.draw, name)
+    def keys(self, *name: object) -> list[int]:
+        """64 random bits that belong to a name, for each draw."""
+        return [_key(self.seed, number, name) for number in self.numbers]
 
-    def generator(self, k: int) -> int:
-        """The exponent 1 ≤ t < (prime − 1)/2 that makes ω = g^(2t) of component k."""
-        return 1 + self.key("omega", k) % ((PRIMES[k] - 1) // 2 - 1)
+    def generator(self, k: int, rank: int, inverse: bool = False) -> Number:
+        """The exponent 1 ≤ t < (prime − 1)/2 that makes ω = g^(2t) of component k, or its inverse, for arrays of `rank`."""
+        return _spread(self, _inverse_generator if inverse else _generator, k, rank)
 
-    def order_key(self, k: int) -> tuple[int, int]:
-        """Factor and offset that key the total order of component k."""
-        return 1 + self.key("order factor", k) % (PRIMES[k] - 1), self.key("order offset", k) % PRIMES[k]
+    def order(self, k: int, rank: int) -> tuple[Number, Number]:
+        """Factor and offset that key the total order of component k, for arrays of `rank`."""
+        return _spread(self, _order_factor, k, rank), _spread(self, _order_offset, k, rank)
+
+    def inverse_order(self, k: int, rank: int) -> tuple[Number, Number]:
+        """Factor and offset of the inverse function."""
+        return _spread(self, _inverse_factor, k, rank), _spread(self, _inverse_offset, k, rank)
 
     def keyed(self, x: Array, k: int, *name: object) -> Array:
         """A random function, called `name`, of the residues x to residues of component k."""
-        key = self.key(k, *name)
-        return one_pass(
-            self.xp, "keyed", lambda a: _scramble(a, key, PRIMES[k]), x, constants=(np.uint64(key), float(PRIMES[k]))
-        )
+        key = _spread(self, _Named(name), k, x.ndim)
+        return one_pass(self.xp, "keyed", lambda a, b: _scramble(a, b, PRIMES[k]), x, key, constants=(float(PRIMES[k]),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The key of a keyed function."""
+
+    name: tuple[object, ...]
+
+    def __call__(self, seed: int, number: int, k: int) -> int:
+        return _key(seed, number, (k, *self.name))
+
+
+def _generator(seed: int, number: int, k: int) -> int:
+    return 1 + _key(seed, number, ("omega", k)) % ((PRIMES[k] - 1) // 2 - 1)
+
+
+def _inverse_generator(seed: int, number: int, k: int) -> int:
+    return (PRIMES[k] - 1) // 2 - _generator(seed, number, k)
+
+
+def _order_factor(seed: int, number: int, k: int) -> int:
+    return 1 + _key(seed, number, ("order factor", k)) % (PRIMES[k] - 1)
+
+
+def _order_offset(seed: int, number: int, k: int) -> int:
+    return _key(seed, number, ("order offset", k)) % PRIMES[k]
+
+
+def _inverse_factor(seed: int, number: int, k: int) -> int:
+    return pow(_order_factor(seed, number, k), -1, PRIMES[k])
+
+
+def _inverse_offset(seed: int, number: int, k: int) -> int:
+    return -_order_offset(seed, number, k) * _inverse_factor(seed, number, k) % PRIMES[k]
+
+
+@lru_cache(maxsize=1 << 12)
+def _spread(draw: Draw, function: Callable[[int, int, int], int], k: int, rank: int) -> Number:
+    """The number of a draw; of stacked draws an array of them, along the first of `rank` dims."""
+    dtype = np.uint64 if isinstance(function, _Named) else np.float64
+    numbers = np.array([function(draw.seed, number, k) for number in draw.numbers], dtype)
+    return numbers[0] if isinstance(draw.draw, int) else draw.xp.asarray(numbers.reshape(-1, *[1] * (rank - 1)))
 
 
 @cache
@@ -65,9 +114,9 @@ def _key(seed: int, draw: int, name: tuple[object, ...]) -> int:
     return int.from_bytes(hashlib.blake2b(repr((seed, draw, name)).encode(), digest_size=8).digest(), "little")
 
 
-def _scramble(x: Array, key: int, prime: int) -> Array:
+def _scramble(x: Array, key: Number, prime: int) -> Array:
     """Multiplications and shifts as in splitmix64, then 53 bits scaled to 0 … prime − 1."""
-    bits = x.astype(np.uint64) + np.uint64(key)
+    bits = x.astype(np.uint64) + key
     for multiplier, shift in ((0x9E3779B97F4A7C15, 32), (0xBF58476D1CE4E5B9, 29), (0x94D049BB133111EB, 32)):
         bits = bits * np.uint64(multiplier)
         bits ^= bits >> np.uint64(shift)
@@ -131,14 +180,16 @@ def keyed(name: str) -> Meaning:
     return Meaning(((0, 0),), compute, _always)
 
 
-def _no_inverse(x: Component) -> Array | None:
-    """Where 1/x is undefined."""
+def _no_inverse(modulus: Modulus, x: Component) -> Array | None:
+    """Where 1/x is undefined; on CuPy residues say it themselves, as not-a-number: to look at a mask is to wait for it."""
+    if modulus.xp is not np:
+        return x.undefined
     zero = x.residues == 0
     return either(x.undefined, zero if bool(zero.any()) else None)
 
 
 def _inverse(modulus: Modulus, x: Component) -> Component:
-    return Component(modulus.inverse(x.residues), _no_inverse(x))
+    return Component(modulus.inverse(x.residues), _no_inverse(modulus, x))
 
 
 def _divide(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
@@ -157,14 +208,14 @@ def _rsqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Compon
 
 def _exp(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     exponent = operands[0]
-    return Component(draw.modulus(k).exponential(exponent.residues, draw.generator(k)), exponent.undefined)
+    generator = draw.generator(k, exponent.residues.ndim)
+    return Component(draw.modulus(k).exponential(exponent.residues, generator), exponent.undefined)
 
 
 def _logistic(draw: Draw, k: int, exponent: Component) -> Component:
     """1 / (1 + ω^(−x)); never a division by zero, since −1 is no square and powers of ω are."""
     modulus = draw.modulus(k)
-    order = (modulus.prime - 1) // 2
-    power = modulus.exponential(exponent.residues, order - draw.generator(k))
+    power = modulus.exponential(exponent.residues, draw.generator(k, exponent.residues.ndim, inverse=True))
     return Component(modulus.inverse(modulus.affine(power, 1, 1)), exponent.undefined)
 
 
@@ -188,6 +239,8 @@ def affine(modulus: Modulus, x: Component, factor: Fraction, offset: Fraction) -
     """factor · x + offset for exact constants."""
     a, b = rational(factor, modulus.prime), rational(offset, modulus.prime)
     if a is None or b is None:
+        if modulus.xp is not np:
+            return Component(x.residues * np.nan)
         return Component(x.residues * 0, np.ones_like(x.residues, dtype=bool))
     return Component(modulus.affine(x.residues, a, b), x.undefined)
 

@@ -20,6 +20,7 @@ from mirage_eg.backends.products import product
 
 PRIMES = (1_037_087, 518_543, 259_271)
 _EXACT = 2**53
+Number = Any  # an int, a float of NumPy, or an array that has one for each of several draws
 
 
 def longest_product(prime: int) -> int:
@@ -69,10 +70,9 @@ class Modulus:
         """x − y."""
         return self._one_pass("subtract", lambda a, b: residues(a - b, self.prime), x, y)
 
-    def affine(self, x: Array, factor: int, offset: int) -> Array:
+    def affine(self, x: Array, factor: Number, offset: Number) -> Array:
         """factor · x + offset, both already residues."""
-        a, b = float(factor), float(offset)
-        return self._one_pass("affine", lambda x: residues(x * a + b, self.prime), x, constants=(a, b))
+        return self._one_pass("affine", lambda x, a, b: residues(x * a + b, self.prime), x, _number(factor), _number(offset))
 
     def total(self, x: Array, axes: tuple[int, ...]) -> Array:
         """The sum over `axes`, which stay with extent 1; exact up to 2^33 terms."""
@@ -89,7 +89,7 @@ class Modulus:
         return result
 
     def inverse(self, x: Array) -> Array:
-        """1 / x, and 0 for 0."""
+        """1 / x; for 0 it is 0, on CuPy not-a-number."""
         return self._looked_up(self._inverses, x)
 
     def root(self, x: Array) -> Array:
@@ -99,7 +99,7 @@ class Modulus:
     def power(self, x: Array, exponent: int) -> Array:
         """x^exponent for a whole number; 0 for 0 (and 1 where the exponent is 0)."""
         if exponent == 0:
-            return self.xp.ones_like(x)
+            return self.affine(x, 0, 1)  # undefined where x is
         order = self.prime - 1
         reduced = float(exponent % order)
 
@@ -110,23 +110,22 @@ class Modulus:
         tables = (self._logarithms, self._powers)
         return self._one_pass("power", compute, x, constants=(*tables, reduced), modulus=order)
 
-    def exponential(self, exponents: Array, generator: int) -> Array:
+    def exponential(self, exponents: Array, generator: Number) -> Array:
         """ω^exponents, where ω = g^(2 · generator) has the next prime of the chain, (prime − 1)/2, as its order."""
-        order, factor = (self.prime - 1) // 2, float(generator)
+        order = (self.prime - 1) // 2
 
-        def compute(a: Array) -> Array:
+        def compute(a: Array, factor: Array) -> Array:
             return self._look_up(self._powers, 2 * residues(a * factor, order))
 
-        return self._one_pass("exponential", compute, exponents, constants=(self._powers, factor), modulus=order)
+        return self._one_pass("exponential", compute, exponents, _number(generator), constants=(self._powers,), modulus=order)
 
-    def shuffled(self, x: Array, factor: int, offset: int) -> Array:
+    def shuffled(self, x: Array, factor: Number, offset: Number) -> Array:
         """A keyed permutation of the residues: the discrete logarithm of factor · x + offset (that of 0 is prime − 1)."""
         return self._looked_up(self._logarithms, self.affine(x, factor, offset))
 
-    def unshuffled(self, x: Array, factor: int, offset: int) -> Array:
-        """The inverse of `shuffled`."""
-        inverse = pow(factor, -1, self.prime)
-        return self.affine(self._looked_up(self._powers, x), inverse, -offset * inverse % self.prime)
+    def unshuffled(self, x: Array, factor: Number, offset: Number) -> Array:
+        """The inverse of `shuffled`, for factor and offset of the inverse of its affine function."""
+        return self.affine(self._looked_up(self._powers, x), factor, offset)
 
     def _reduced(self, x: Array) -> Array:
         """x modulo the prime, in place on NumPy; x was just made."""
@@ -174,7 +173,7 @@ class Modulus:
 
     @cached_property
     def _inverses(self) -> Array:
-        table = np.zeros(self.prime)
+        table = np.full(self.prime, 0.0 if self.xp is np else np.nan)
         table[self._exact_powers.astype(np.int64)] = np.roll(self._exact_powers[::-1], 1)
         return self._table(table)
 
@@ -185,6 +184,10 @@ class Modulus:
         quarter = residues(np.arange(order) * float((self.prime + 1) // 4), order)
         table[self._exact_powers.astype(np.int64)] = self._exact_powers[quarter.astype(np.int64)]
         return self._table(table)
+
+
+def _number(value: Number) -> Number:
+    return np.float64(value) if isinstance(value, int) else value
 
 
 @cache

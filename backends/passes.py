@@ -1,7 +1,7 @@
 """Elementwise arithmetic of the field, each function in one pass: in pieces that stay in the cache, or in one kernel on CuPy.
 
 A function has two forms, here for CuPy and where it is called for NumPy; tests hold them equal, on a GPU, and without one where
-there is a C++ compiler. Part of the trusted core.
+there is a C++ compiler. On CuPy not-a-number stands for undefined. Part of the trusted core.
 
     p   a prime or another modulus        r   1 / p, as float64
 """
@@ -46,16 +46,24 @@ KERNELS: Mapping[str, Kernel] = {
     "subtract": Kernel("T x, U y, float64 p, float64 r", "residue((double)x - (double)y, p, r)"),
     "affine": Kernel("T x, float64 factor, float64 offset, float64 p, float64 r", "residue((double)x * factor + offset, p, r)"),
     "sum": Kernel("T x, float64 p, float64 r", "residue_of_sum((double)x, p, r)"),
-    "look_up": Kernel("T x, raw float32 table", "(double)table[(long long)x]"),
+    "look_up": Kernel("T x, raw float32 table", "x == x ? (double)table[(long long)x] : (double)x"),
     "power": Kernel(
         "T x, raw float32 logarithms, raw float32 powers, float64 exponent, float64 p, float64 r",
-        "x == 0 ? 0.0 : (double)powers[(long long)residue((double)logarithms[(long long)x] * exponent, p, r)]",
+        "x == 0 ? 0.0 : x == x ? (double)powers[(long long)residue((double)logarithms[(long long)x] * exponent, p, r)]"
+        " : (double)x",
     ),
     "exponential": Kernel(
-        "T x, raw float32 powers, float64 generator, float64 p, float64 r",
-        "(double)powers[2 * (long long)residue((double)x * generator, p, r)]",
+        "T x, float64 generator, raw float32 powers, float64 p, float64 r",
+        "x == x ? (double)powers[2 * (long long)residue((double)x * generator, p, r)] : (double)x",
     ),
-    "keyed": Kernel("T x, uint64 key, float64 prime", "scramble((unsigned long long)x + key, prime)"),
+    "keyed": Kernel("T x, uint64 key, float64 prime", "x == x ? scramble((unsigned long long)x + key, prime) : (double)x"),
+    # Not-a-number is undefined. 2^31 for each element that differs, 1 for each that is undefined: the sum tells them apart.
+    "mismatch": Kernel("T x, U y", "x != x || y != y ? 1.0 : x != y ? 2147483648.0 : 0.0"),
+    # Not to be compared: -1. An element that is finite in `want` alone: `lost`.
+    "error": Kernel(
+        "T x, U want, float64 size, float64 lost",
+        "!isfinite((double)want) ? -1.0 : isfinite((double)x) ? fabs((double)x - (double)want) / size : lost",
+    ),
 }
 
 

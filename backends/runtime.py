@@ -45,6 +45,9 @@ class _Lane:
             start = library.place(self.arena, "arena").pointer
             for value, offset in plan.arena:
                 self.slots[value] = start + offset
+        self.zeroed = {value: library.zeros(plan.values[value], device) for value in plan.zeroed}
+        for value, array in self.zeroed.items():
+            self.slots[value] = library.address(array)
         written = [value for value in dict.fromkeys(plan.results or ()) if value >= len(plan.inputs)]
         self.makers = [(value, library.maker(plan.values[value], device)) for value in written]
         self.launches: list[LaunchCall] = []
@@ -261,11 +264,12 @@ class Program:
             self.functions(device)
         first = len(arrays)
         inner = dict(self.plan.arena)
-        outer = [first + place for place in range(len(self.plan.buffers)) if first + place not in inner]
+        kept = {*inner, *self.plan.zeroed}
+        outer = [first + place for place in range(len(self.plan.buffers)) if first + place not in kept]
 
         def launch(lane: _Lane) -> tuple[Any, ...]:
             made = {value: library.part(lane.arena, offset, self.plan.values[value]) for value, offset in inner.items()}
-            made |= {value: library.empty(self.plan.values[value], device) for value in outer}
+            made |= {value: library.empty(self.plan.values[value], device) for value in outer} | lane.zeroed
             lent = [library.lend(array) for array in (*arrays, *(made[value] for value in sorted(made)))]
             return tuple(library.take_back(result) for result in _tuple(self._module.launch(*lent, library.functions())))
 

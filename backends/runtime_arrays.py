@@ -77,6 +77,9 @@ class Library(Protocol):
     def empty(self, layout: Layout, device: int) -> Any:
         """A new array."""
 
+    def zeros(self, layout: Layout, device: int) -> Any:
+        """A new array of zeros, on the current stream."""
+
     def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
         """What makes such arrays, as often as it is called."""
 
@@ -165,6 +168,10 @@ class Torch:
     def empty(self, layout: Layout, device: int) -> Any:
         """From torch's caching allocator."""
         return self.maker(layout, device)()
+
+    def zeros(self, layout: Layout, device: int) -> Any:
+        """`zero_` of an empty one."""
+        return self.empty(layout, device).zero_()
 
     def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
         """`empty_strided`."""
@@ -264,6 +271,12 @@ class Cupy:
     def empty(self, layout: Layout, device: int) -> Any:
         """From CuPy's pool."""
         return self.maker(layout, device)()
+
+    def zeros(self, layout: Layout, device: int) -> Any:
+        """An empty one, filled: what is captured meanwhile fills it too."""
+        made = self.empty(layout, device)
+        made.fill(0)
+        return made
 
     def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
         """CuPy's pool is that of the current device, which launching has made the right one but for arrays by themselves."""

@@ -21,7 +21,8 @@ class Launch:
 class Plan:
     """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
 
-    `arena` has the buffers that no caller sees, each with its offset in a memory of `arena_bytes`.
+    `arena` has the buffers that no caller sees, each with its offset in a memory of `arena_bytes`; those of `zeroed` must be
+    zero before a run, and are so behind it.
 
     A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
     """
@@ -32,6 +33,7 @@ class Plan:
     results: tuple[int, ...] | None
     arena: tuple[tuple[int, int], ...] = ()
     arena_bytes: int = 0
+    zeroed: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[Layout, ...]:
@@ -59,9 +61,10 @@ def plan_of(module: ModuleType) -> Plan:
     places = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
     arena = tuple((places[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
     size = getattr(module, "ARENA_BYTES", 0)
+    zeroed = tuple(places[name] for name in getattr(module, "ZEROED", ()))
     launch = getattr(module, "launch", None)
     if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
-        return Plan(inputs, buffers, None, None, arena, size)
+        return Plan(inputs, buffers, None, None, arena, size, zeroed)
     notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
     kernels = {name: getattr(module, name) for name in module.SIGNATURES}
     try:
@@ -72,7 +75,7 @@ def plan_of(module: ModuleType) -> Plan:
         for name, kernel in kernels.items():
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
-    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size)
+    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size, zeroed)
 
 
 __all__ = ["Launch", "Plan", "plan_of"]

@@ -1,7 +1,6 @@
 """Timing emitted programs on the GPU at hand: warm, and with the caches flushed."""
 
 import ctypes
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from mirage_eg.backends.compile import loaded
+from mirage_eg.backends.launch import steady
 from mirage_eg.ir.errors import MirageError
 
 _FLUSHED_BYTES = 256 << 20  # several times any L2 cache
@@ -67,7 +67,7 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timi
         for shape, dtype, strides in module.INPUTS.values():
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
             tensors.append(tensor.copy_(torch.randn(shape, device="cuda", generator=generator)))
-        return time_launches(functools.partial(module.run, *tensors), repeats)
+        return time_launches(steady(module, tensors), repeats)
 
 
 def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from mirage_eg.backends.compile import loaded
-from mirage_eg.backends.launch import ready
+from mirage_eg.backends.launch import ready, steady
 from mirage_eg.backends.timing import Timing, captured, event_us, time_launches
 from mirage_eg.ir.errors import MirageError
 
@@ -95,10 +95,7 @@ class Trials:
                     return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
                 worst = max(worst, error)
             arguments = self._laid_out(module.INPUTS.values(), self._tensors[0])
-
-            def run() -> object:
-                return module.run(*arguments)
-
+            run = steady(module, arguments)
             if full:
                 timing = time_launches(run)
                 return Outcome(timing.warm_us, worst, None), timing

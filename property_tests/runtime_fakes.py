@@ -35,6 +35,7 @@ class FakeLibrary:
     name: str = "fake array"
     keeps_captured: bool = False
     made: list[FakeArray] = field(default_factory=list)
+    zeroed: list[FakeArray] = field(default_factory=list)
     copies: list[tuple[FakeArray, FakeArray]] = field(default_factory=list)
 
     def place(self, array: FakeArray, what: str) -> Place:
@@ -61,6 +62,10 @@ class FakeLibrary:
     def empty(self, layout: Layout, device: int) -> FakeArray:
         self.made.append(FakeArray(layout.shape, layout.dtype, layout.strides, device))
         return self.made[-1]
+
+    def zeros(self, layout: Layout, device: int) -> FakeArray:
+        self.zeroed.append(self.empty(layout, device))
+        return self.zeroed[-1]
 
     def maker(self, layout: Layout, device: int) -> Callable[[], FakeArray]:
         return partial(self.empty, layout, device)

@@ -238,6 +238,8 @@ HAND_WRITTEN = {
     "attention, split": lambda dtype: split_attention(dtype, 2, 32, 16, 64, 16, 4, 1, 8),
     "attention, split and looped": lambda dtype: split_attention(dtype, 2, 32, 16, 128, 16, 2, 4, 1),
     "attention, split, ragged": lambda dtype: split_attention(dtype, 3, 10, 20, 42, 5, 3, 2, 2),
+    "attention, split in groups": lambda dtype: split_attention(dtype, 2, 32, 16, 64, 16, 4, 1, 16),
+    "attention, split in groups, ragged": lambda dtype: split_attention(dtype, 3, 10, 20, 42, 5, 3, 2, 5),
     "attention, split, divided early": lambda dtype: split_attention(dtype, 2, 32, 16, 64, 32, 4, 1, 16, early=True),
     "layer_norm_linear": lambda dtype: layer_norm_linear(dtype, 8, 64, 32, 2, 4),
     "layer_norm_linear, ragged": lambda dtype: layer_norm_linear(dtype, 5, 21, 20, 1, 3),

@@ -32,7 +32,8 @@ CHOICES = {
     "last grid dim first": Schedule(last_first=True),
     "persistent programs": Schedule(programs=3),
     "tensor descriptors": Schedule(descriptors=True),
-    "all of them": Schedule(swapped=True, exp2=True, last_first=True, programs=2, descriptors=True),
+    "joined kernels": Schedule(joined=True),
+    "all of them": Schedule(joined=True, swapped=True, exp2=True, last_first=True, programs=2, descriptors=True),
 }
 
 
@@ -78,6 +79,14 @@ def test_swapped_products_use_the_wide_matrix_instructions(rows: int) -> None:
             [(record, kernel)] = compile_module(module, "sm_90")
         assert record.ok and record.spills == 0, record
         assert "ttng.warp_group_dot " in kernel.asm["ttgir"]
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_kernels_are_joined_where_a_block_reads_what_one_group_stored(name: str) -> None:
+    graph = HAND_WRITTEN[name]("float16").mugraph
+    kernels, joined = (emit(graph, schedule=Schedule(joined=join)).count("@triton.jit\ndef") for join in (False, True))
+    in_groups = "split_product" in name or "in groups" in name
+    assert (kernels, joined) == ((2, 1) if in_groups else (kernels, kernels))
 
 
 def test_each_kernel_has_its_own_choices() -> None:

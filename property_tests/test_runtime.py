@@ -264,6 +264,18 @@ def test_a_kernel_with_tensor_descriptors_gets_scratch_memory_for_each_program()
     assert scratch.shape[0] == 3 * 128 * prod(launched.grid)  # three inputs, 128 bytes each: CUDA's CUtensorMap
 
 
+def test_counters_of_joined_kernels_are_made_zero_once_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "compile_module", uncompiled)
+    driver, library = FakeDriver(), FakeLibrary()
+    graph = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 16).mugraph
+    with running(graph, driver, Schedule(joined=True)) as program:
+        assert [program.plan.values[value].name for value in program.plan.zeroed] == ["arrivals"]
+        for library.current in (7, 7, 8):
+            program(arrays_for(program), library)
+    counters = [launched.arguments[-3] for launched in driver.launched]  # behind it: scratch memory and null
+    assert counters == [library.zeroed[0].pointer] * 2 + [library.zeroed[1].pointer]
+
+
 def test_a_kernel_that_does_not_fit_is_one_error_and_nothing_is_launched() -> None:
     driver, library = FakeDriver(), FakeLibrary()
     graph = gated_mlp("float16", 64, 1024, 256, 1, 8).mugraph

@@ -1,0 +1,58 @@
+"""Two kernels in one: the last block of each group to arrive goes on with what the second kernel would have done.
+
+Where the first kernel splits a reduction over a grid dim, its blocks store partial results; those that differ in that dim alone
+are a group. Each block counts itself in when it has stored. Who finds that all others of its group have been there combines
+them, and sets the count back to zero.
+
+That is right where the second kernel has the grid of the first but for the split dim, and each of its blocks reads from the
+first kernel only what one group stored.
+"""
+
+from collections.abc import Sequence
+from itertools import permutations
+
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node
+from mirage_eg.ir.shapes import Shape
+
+Read = tuple[Shape, Shape]  # how a value was stored (omap) and is loaded (imap)
+
+
+def on_grid_of(first: Graph, last: Graph, reads: Sequence[Read]) -> tuple[Graph, int] | None:
+    """`last` on the grid of `first`, with 1 in the split dim, and that dim; None where a block would read of several groups.
+
+    `reads` are the values that `last` reads from `first`.
+    """
+    splits = {dim for omap, _ in reads for dim, target in enumerate(omap) if target == NEW_DIM and first.grid[dim] > 1}
+    if len(splits) != 1:
+        return None
+    [split] = splits
+    others = [dim for dim, extent in enumerate(first.grid) if extent > 1 and dim != split]
+    own = [dim for dim, extent in enumerate(last.grid) if extent > 1]
+    for order in permutations(own):
+        if [last.grid[dim] for dim in order] == [first.grid[dim] for dim in others] and all(
+            _one_group(omap, imap, split, list(zip(others, order, strict=True))) for omap, imap in reads
+        ):
+            return _regridded(last, first.grid, dict(zip(others, order, strict=True))), split
+    return None
+
+
+def _one_group(omap: Shape, imap: Shape, split: int, pairs: Sequence[tuple[int, int]]) -> bool:
+    """Whether a block loads just what the group of the same coordinates stored."""
+    lead = omap.count(NEW_DIM)
+    return omap[split] == NEW_DIM and all(omap[dim] >= 0 and imap[own] == omap[dim] + lead for dim, own in pairs)
+
+
+def _regridded(graph: Graph, grid: Shape, own: dict[int, int]) -> Graph:
+    nodes = []
+    for item in graph.nodes:
+        attributes = dict(item.attributes)
+        for name in ("imap", "omap"):
+            if name in attributes:
+                given = attributes[name]
+                attributes[name] = tuple(given[own[dim]] if dim in own else REPLICATED for dim in range(len(grid)))
+        nodes.append(Node(item.op, item.operands, tuple(attributes.items())))
+    extents = tuple(extent if dim in own else 1 for dim, extent in enumerate(grid))
+    return Graph(tuple(nodes), graph.level, extents, graph.loop, graph.threads)
+
+
+__all__ = ["Read", "on_grid_of"]
