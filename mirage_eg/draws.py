@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.meanings import Component
 from mirage_eg.backends.randoms import fill
 from mirage_eg.backends.scales import input_scales
-from mirage_eg.compare import count_defined
+from mirage_eg.compare import compare_residues, sizes_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -26,6 +26,9 @@ from mirage_eg.ir.graph import Graph, TensorType
 
 KEPT_ELEMENTS = 1 << 26  # inputs of a program up to this many elements are kept for all draws, larger ones for one at a time
 KEPT_ON_GPU = 1 << 29  # the same in a GPU's memory
+TOGETHER_ELEMENTS = 1 << 16  # inputs and outputs of so many elements are drawn and computed together
+TOGETHER_ON_GPU = 1 << 27  # where what a computation costs is to launch it
+SLICE_ON_GPU = 1 << 27  # values of so many elements are computed whole
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
 MAGNITUDES = (64.0, 8.0, 2.0, 1.0)  # of large inputs, tried in this order
 
@@ -46,6 +49,7 @@ class FloatDraw:
 
     inputs: list[Array]
     outputs: list[Array]
+    sizes: list[Array]  # of the outputs: what errors are relative to
     magnitude: float = 1.0
 
 
@@ -57,34 +61,45 @@ class Draws:
         self._primitive = expand(program)
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
         self._memory: dict[tuple[int, int], Array] = {}
-        self._fields: dict[int, FieldDraw] = {}
+        self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
+        self._fields: dict[tuple[int, ...], FieldDraw] = {}
         self._floats: dict[str, FloatDraw] = {}
         self._scales: Sequence[float] | None = None
 
-    def field(self, number: int) -> FieldDraw:
-        """Draw `number` in the field.
+    def together(self, draws: int) -> int:
+        """How many of so many draws are to be computed together."""
+        if not self._keep:
+            return 1
+        types = (*self._program.input_types, *self._program.output_types)
+        most = TOGETHER_ELEMENTS if self._xp is np else TOGETHER_ON_GPU
+        return max(1, min(draws, most // sum(prod(kind.shape) for kind in types)))
+
+    def field(self, first: int, count: int = 1) -> FieldDraw:
+        """Draw `first` in the field, and those behind it if several are to be computed together.
 
         Raises:
             UnsupportedError: the program divides by zero almost everywhere.
         """
-        if number not in self._fields:
+        numbers = tuple(range(first, first + count))
+        if numbers not in self._fields:
             self._make_room()
-            algebra = FieldAlgebra.of(self._seed, number, self._xp)
+            algebra = FieldAlgebra.of(self._seed, first if count == 1 else numbers, self._xp)
             inputs = [
                 algebra.input(place, kind.shape, lambda k, count, place=place: self._array(place, k, count))  # type: ignore[misc]
                 for place, kind in enumerate(self._program.input_types)
             ]
-            values = evaluate(self._primitive, inputs, algebra)
+            values = evaluate(self._primitive, inputs, algebra, self.slice_elements, stack=algebra.stack)
             outputs = algebra.read(values)
             for name, output in zip(self._program.output_names, outputs, strict=True):
-                if count_defined(output, output) < LEAST_COVERAGE * output.residues.size:
+                defined, _ = compare_residues(self._xp, name, output, output, algebra.stack)()
+                if defined < LEAST_COVERAGE * output.residues.size:
                     raise UnsupportedError(
                         f"got a program whose output {name} divides by zero at most of its elements in the field; "
                         "wanted one that can be tested (is something divided by the difference of equal values?)"
                     )
             unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
-            self._fields[number] = FieldDraw(algebra, inputs, outputs, unfaithful)
-        return self._fields[number]
+            self._fields[numbers] = FieldDraw(algebra, inputs, outputs, unfaithful)
+        return self._fields[numbers]
 
     def numbers(self, name: str) -> FloatDraw:
         """`zero-mean` or `positive` inputs of usual size (`backends.scales`)."""
@@ -94,7 +109,8 @@ class Draws:
                 self._scales = input_scales(self._program)
             places = enumerate(zip(self._program.input_types, self._scales, strict=True))
             inputs = [self._numbers(name, place, kind, scale) for place, (kind, scale) in places]
-            self._floats[name] = FloatDraw(inputs, evaluate(self._primitive, inputs, FloatAlgebra(self._xp)))
+            outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp), self.slice_elements)
+            self._floats[name] = FloatDraw(inputs, outputs, sizes_of(self._xp, outputs))
         return self._floats[name]
 
     def large(self) -> FloatDraw:
@@ -113,10 +129,10 @@ class Draws:
                 for x in inputs:
                     x *= np.float32(magnitude / current)
                 current = magnitude
-                outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp))
+                outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp), self.slice_elements)
                 if all(map(_fits, outputs, self._program.output_types)):
                     break
-            self._floats["large"] = FloatDraw(inputs, outputs, current)
+            self._floats["large"] = FloatDraw(inputs, outputs, [], current)
         return self._floats["large"]
 
     def _make_room(self) -> None:

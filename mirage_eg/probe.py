@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.field import FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.compare import sizes_of
 from mirage_eg.draws import FieldDraw, FloatDraw
 from mirage_eg.ir.graph import Graph, node
 
@@ -43,7 +44,9 @@ class Probe:
 
     def field(self, draw: FieldDraw) -> list[FieldDraw]:
         """For each part its inputs and what it is to make of them."""
-        made = [draw.algebra.kept(value) for value in evaluate(self._program, draw.inputs, draw.algebra)]
+        made = [
+            draw.algebra.kept(value) for value in evaluate(self._program, draw.inputs, draw.algebra, stack=draw.algebra.stack)
+        ]
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [self._field(part, draw, at) for part in self.parts]
 
@@ -57,8 +60,9 @@ class Probe:
         made = evaluate(self._program, draw.inputs, algebra)
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [
-            replace(draw, inputs=[at[value] for value in part.reads], outputs=[at[value] for value in part.makes])
+            FloatDraw([at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs))
             for part in self.parts
+            for outputs in [[at[value] for value in part.makes]]
         ]
 
 

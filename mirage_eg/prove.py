@@ -8,11 +8,13 @@ Trusted for the word `proved`, together with axis inference, the rules and egglo
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from weakref import finalize
 
 from mirage_eg.expression import Expression, Split, Term, express
-from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import RuleError, UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import Limits, Oracle, saturate, undeclared
@@ -137,12 +139,33 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
     count = len(flat.nodes)
     for wanted, got in zip(*outputs, strict=True):  # aligned: an index of one output is that index of the other
         flat.apply("add", wanted, got)
-    aligned = Graph(tuple(flat.nodes))
-    axes = infer_axes(aligned)
+    axes = _joint_axes(program, Graph(tuple(flat.nodes)))
     for wanted, got in zip(*outputs, strict=True):
         if axes.dims[wanted] != axes.dims[got]:
             raise UnsupportedError(f"the outputs have the axes {axes.show(wanted)} and {axes.show(got)}")
     return _reachable(express(Graph(tuple(flat.nodes[:count])), axes, Split(), "indexed"))
+
+
+def _joint_axes(program: Graph, both: Graph) -> Axes:
+    """The axes of both graphs together; where they have none, the message says which of the two, or what they disagree on."""
+    try:
+        return infer_axes(both)
+    except UnsupportedError:
+        try:
+            infer_axes(expand(program))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"the program: {error}") from None
+    try:
+        axes = infer_axes(both, repeats=True)
+    except UnsupportedError:
+        raise UnsupportedError("program and µGraph split an axis in ways that have no common parts") from None
+    for value, name in enumerate(program.input_names):
+        for (one, dim), (two, other) in combinations(enumerate(axes.dims[value]), 2):
+            if set(dim) & set(other):
+                raise UnsupportedError(
+                    f"the µGraph walks dims {one} and {two} of {name} by one index, which are two axes in the program"
+                )
+    raise UnsupportedError("the µGraph walks two axes of the program by one index")
 
 
 def _reachable(expression: Expression) -> Expression:

@@ -19,7 +19,7 @@ from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.modular import PRIMES
 from mirage_eg.backends.threads import with_own_threads
 from mirage_eg.bound import Bound, longest_reduction
-from mirage_eg.compare import compare_numbers, compare_residues, count_defined
+from mirage_eg.compare import Found, compare_numbers, compare_residues
 from mirage_eg.draws import LEAST_COVERAGE, Draws, FieldDraw
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
@@ -62,12 +62,13 @@ class Reference:
         self.program, self.seed, self.xp, self.draws = program, seed, xp, draws
         self._bound = Bound(program)
         self._drawn = Draws(program, seed, xp)
+        self._together = self._drawn.together(draws)
 
     @with_own_threads
     def draw_all(self) -> None:
         """Make what is made once for all candidates: inputs and program of every draw."""
-        for number in range(self.draws):
-            self._drawn.field(number)
+        for first in range(0, self.draws, self._together):
+            self._drawn.field(first, min(self._together, self.draws - first))
 
     def check(self, candidate: Graph) -> Verdict:
         """Equal if the field finds no difference, and float64 none where the field obeys other laws than numbers do."""
@@ -88,38 +89,57 @@ class Reference:
         parts = [_Trial(part.graph, part.names, self.draws, part) for part in (probe.parts if probe else ())]
         trials = [*wholes, *parts]
         runs, ahead = 0, len(trials) * self.draws
-        for number in count():
+        for number in count(0, self._together):
             running = [trial for trial in trials if trial.runs(number)]
             if not running:
                 break
-            draw = self._drawn.field(number)
+            together = min(self._together, max(trial.draws for trial in running) - number)
+            draw = self._drawn.field(number, together)
             inside = probe.field(draw) if probe and any(trial.part for trial in running) else []
             draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
+            waiting: list[Callable[[], None]] = []  # on a GPU, which has the next trial to compute meanwhile
             for trial in running:
                 with trial:
-                    self._run(trial, draws.get(id(trial), draw))
-                runs += 1
+                    waiting.append(self._run(trial, draws.get(id(trial), draw)))
+                if len(waiting) > 1:
+                    waiting.pop(0)()
+                runs += together
                 if on_progress:
                     on_progress(min(runs, ahead), ahead)
+            for wait in waiting:
+                wait()
         unsure = [trial for trial in trials if trial.suspected or trial.unfaithful]
         self._compare_in_float64([*unsure], "zero-mean", parts, probe)
         later = [trial for trial in unsure if trial.suspected or trial.error is None]
         self._compare_in_float64(later, "positive", parts, probe)
         return [(self._verdict(trial), trial.seconds) for trial in trials]
 
-    def _run(self, trial: "_Trial", draw: FieldDraw) -> None:
-        """One draw of one candidate."""
-        values = evaluate(trial.candidate, draw.inputs, draw.algebra)
+    def _run(self, trial: "_Trial", draw: FieldDraw) -> Callable[[], None]:
+        """One candidate on one draw, or on several together; the function given back notes the result."""
+        values = evaluate(trial.candidate, draw.inputs, draw.algebra, self._drawn.slice_elements, stack=draw.algebra.stack)
         trial.unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
-        for name, got, want in zip(trial.names, draw.algebra.read(values), draw.outputs, strict=True):
-            compared = count_defined(got, want)
-            trial.compared, trial.total = trial.compared + compared, trial.total + got.residues.size
-            trial.undefined |= compared < LEAST_COVERAGE * got.residues.size
-            trial.difference = trial.difference or compare_residues(name, got, want)
-        trial.done += 1
-        if trial.unfaithful & COARSE:
-            smallest = min(output.residues.size for output in draw.outputs)
-            trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
+        compared = [
+            (got.residues.size, compare_residues(self.xp, name, got, want, draw.algebra.stack))
+            for name, got, want in zip(trial.names, draw.algebra.read(values), draw.outputs, strict=True)
+        ]
+        draws = len(draw.algebra.draw.numbers)
+        smallest = min(output.residues.size for output in draw.outputs) // draws
+
+        def note() -> None:
+            first: Found | None = None
+            with trial:
+                for size, wait in compared:
+                    defined, found = wait()
+                    trial.compared, trial.total = trial.compared + defined, trial.total + size
+                    trial.undefined |= defined < LEAST_COVERAGE * size
+                    if found and (first is None or found[0] < first[0]):
+                        first = found
+            trial.difference = first[1] if first else None
+            trial.done += first[0] + 1 if first else draws
+            if trial.unfaithful & COARSE:
+                trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
+
+        return note
 
     def _compare_in_float64(
         self, trials: Sequence["_Trial"], name: str, parts: Sequence["_Trial"], probe: Probe | None
@@ -140,9 +160,9 @@ class Reference:
             draw = draws.get(id(trial), whole)
             with trial:
                 tolerance = 2.0**-43 * max(64, longest_reduction(trial.candidate), longest_reduction(self.program))
-                got = evaluate(trial.candidate, draw.inputs, algebra)
+                got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements)
                 error, trial.shown, compared = compare_numbers(
-                    self.xp, trial.names, got, draw.outputs, tolerance, name == "positive"
+                    self.xp, trial.names, got, draw.outputs, draw.sizes, tolerance, name == "positive"
                 )
                 if compared or trial.shown is not None:
                     trial.error = max(trial.error or 0.0, error)
@@ -193,15 +213,16 @@ class Reference:
         for done, candidate in enumerate(candidates, 1):
             tolerance = self._tolerance(candidate)
             draw = self._drawn.numbers("zero-mean")
-            got = evaluate(candidate, draw.inputs, self._rounding(candidate), rounded=True)
-            error, difference, finite = compare_numbers(self.xp, self.program.output_names, got, draw.outputs, tolerance, True)
+            got = evaluate(candidate, draw.inputs, self._rounding(candidate), self._drawn.slice_elements, rounded=True)
+            names = self.program.output_names
+            error, difference, finite = compare_numbers(self.xp, names, got, draw.outputs, draw.sizes, tolerance, True)
             checks.append((difference is None and finite, error, tolerance, difference))
             if on_progress:
                 on_progress(done, 2 * len(candidates))
         results = []
         for done, (candidate, check) in enumerate(zip(candidates, checks, strict=True), len(candidates) + 1):
             large = self._drawn.large()
-            got = evaluate(candidate, large.inputs, self._rounding(candidate), rounded=True)
+            got = evaluate(candidate, large.inputs, self._rounding(candidate), self._drawn.slice_elements, rounded=True)
             lost = [self.xp.isfinite(want) & ~self.xp.isfinite(x) for x, want in zip(got, large.outputs, strict=True)]
             results.append(FloatCheck(*check, any(bool(x.any()) for x in lost), large.magnitude))
             if on_progress:

@@ -33,18 +33,20 @@ class _Kernel:
 
     def __call__(self, *arguments: Any) -> np.ndarray:
         self.module.launches[self.name] += 1
-        arrays = [x for x, words in zip(arguments, self.parameters, strict=True) if len(words) == 2 and words[0] in "TU"]
+        pairs = list(zip(arguments, self.parameters, strict=True))
+        arrays = [x for x, words in pairs if len(words) == 2 and isinstance(x, np.ndarray)]
         shape = np.broadcast_shapes(*(x.shape for x in arrays))
         result = np.empty(shape)
         heads, locals_, given = [], [], []
         keep = []
-        for value, words in zip(arguments, self.parameters, strict=True):
+        for value, words in pairs:
             kind, name = words[-2], words[-1]
             if words[0] == "raw":
                 assert str(value.dtype) == kind
                 heads.append(f"const {_C[kind]}* {name}")
                 given.append(ctypes.c_void_p(value.ctypes.data))
-            elif kind in "TU":
+            elif isinstance(value, np.ndarray):  # one that CuPy would convert is refused by it: types are as declared
+                assert kind in ("T", "U", str(value.dtype))
                 dense = np.ascontiguousarray(np.broadcast_to(value, shape))
                 keep.append(dense)
                 heads.append(f"const {_C[str(dense.dtype)]}* all_{name}")
@@ -56,7 +58,7 @@ class _Kernel:
         heads += ["double* results", "long n"]
         body = f"double result; {' '.join(locals_)} {self.operation}; results[i] = result;"
         source = (
-            f"#include <cmath>\nusing std::floor;\n#define __device__ static\n{self.preamble}\n"
+            f"#include <cmath>\nusing std::floor, std::fabs, std::isfinite;\n#define __device__ static\n{self.preamble}\n"
             f'extern "C" void run({", ".join(heads)}) {{ for (long i = 0; i < n; i++) {{ {body} }} }}\n'
         )
         _built(self.module.folder, self.name, source).run(

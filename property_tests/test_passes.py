@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_eg.backends.meanings import Draw
+from mirage_eg.backends.meanings import Component, Draw
 from mirage_eg.backends.modular import PRIMES, Modulus
 from mirage_eg.backends.passes import KERNELS
+from mirage_eg.compare import compare_numbers, compare_residues, sizes_of
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.graph import Graph
 from mirage_eg.verdict import Equality
 from mirage_eg.verify import Reference
 from property_tests.fake_cupy import FakeCupy
@@ -34,7 +37,7 @@ CALLS: dict[str, Callable[[Modulus, Any, Any], Any]] = {
     "subtract": Modulus.subtract,
     "affine": lambda modulus, x, y: modulus.affine(x, 12345, 678),
     "sum": lambda modulus, x, y: modulus.total(x.repeat(50, axis=0), (0,)),
-    "look_up": lambda modulus, x, y: modulus.inverse(x),
+    "look_up": lambda modulus, x, y: modulus.root(x),
     "power": lambda modulus, x, y: modulus.power(x, 3),
     "exponential": lambda modulus, x, y: modulus.exponential(x % 1000, 77),
 }
@@ -53,7 +56,35 @@ def test_every_kernel_is_equal_to_its_numpy_form(cupy: FakeCupy, prime: int, see
 
 
 def test_the_kernels_compared_are_all_that_there_are() -> None:
-    assert CALLS.keys() | {"keyed"} == KERNELS.keys()
+    assert CALLS.keys() | {"keyed", "mismatch", "error"} == KERNELS.keys()
+
+
+@given(SEEDS)
+def test_comparisons_by_kernels_are_those_of_numpy(cupy: FakeCupy, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    x, y = generator.choice([0.0, 1.0, 2.0], (2, 3, 4))
+    undefined = generator.random((2, 3, 4)) < 0.2
+    on_numpy = compare_residues(np, "x", *map(Component, (x, y), undefined), 1)()
+    on_gpu = compare_residues(cupy, "x", *map(Component, np.where(undefined, np.nan, (x, y))), 1)()
+    assert on_gpu == on_numpy
+    x, y = (np.where(generator.random((3, 4)) < 0.2, generator.choice([np.inf, -np.inf, np.nan]), side) for side in (x, y))
+    for strict in (True, False):
+        results = [compare_numbers(xp, ["x"], [x], [y], sizes_of(xp, [y]), 1e-3, strict) for xp in (np, cupy)]
+        assert str(results[0]) == str(results[1])
+
+
+@given(st.sampled_from(PRIMES), SEEDS)
+def test_what_is_undefined_stays_so_through_every_kernel(cupy: FakeCupy, prime: int, seed: int) -> None:
+    x, y = np.random.default_rng(seed).integers(1, prime, (2, 3, 5)).astype(np.float64)
+    x[1, 2] = np.nan
+    modulus = Modulus(prime, cupy)
+    assert np.isnan(modulus.inverse(np.array([0.0, 1.0]))).tolist() == [True, False]
+    for call in CALLS.values():
+        result = call(modulus, x, y)
+        wanted = np.isnan(x) if result.shape == x.shape else np.isnan(x).any(axis=0, keepdims=True)
+        np.testing.assert_array_equal(np.isnan(result), wanted)
+    np.testing.assert_array_equal(np.isnan(Draw(seed, 0, cupy).keyed(x, 0, "tanh")), np.isnan(x))
+    np.testing.assert_array_equal(np.isnan(modulus.matmul(x, y.T)), np.isnan(x).any(axis=1, keepdims=True).repeat(3, axis=1))
 
 
 def test_operands_that_stand_in_float32_need_no_copy(cupy: FakeCupy) -> None:
@@ -68,6 +99,24 @@ def test_an_op_is_one_launch(cupy: FakeCupy) -> None:
         cupy.launches.clear()
         call(Modulus(PRIMES[0], cupy), np.ones((4, 4)), np.ones((4, 4)))
         assert cupy.launches == {f"mirage_{name}": 1}
+
+
+def partly_undefined(right: bool) -> Graph:
+    """x / y, and x / 0 in two rows more."""
+    program = KernelGraph()
+    x, y = program.new_input((6, 4)), program.new_input((4, 4))
+    nothing = program.split(program.sub(y, y), 2, 0)[0]
+    divisor = program.concat([y, nothing], 0)
+    quotient = program.div(x, divisor)
+    program.mark_output(program.exp(quotient if right else program.add(quotient, quotient)))
+    return program.graph()
+
+
+def test_what_is_undefined_counts_on_the_gpu_as_on_the_cpu(cupy: FakeCupy) -> None:
+    for right, verdict in ((True, Equality.EQUAL), (False, Equality.NOT_EQUAL)):
+        results = [Reference(partly_undefined(True), xp=xp).check(partly_undefined(right)) for xp in (np, cupy)]
+        assert results[0] == results[1] and results[0].verdict is verdict
+        assert results[0].coverage == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("right", [True, False])

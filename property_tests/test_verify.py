@@ -401,3 +401,21 @@ def test_the_tolerance_grows_with_the_types_roundoff_and_with_k(dtype: str, k: i
 def test_a_program_too_large_for_memory_is_refused_before_anything_is_drawn() -> None:
     with pytest.raises(UnsupportedError, match="wanted at most 1,073,741,824"):
         Reference(identity((1 << 20, 1 << 20)))
+
+
+@pytest.mark.parametrize("last", ["exp", "relu", "silu", "sqrt", "gelu"])
+@pytest.mark.parametrize("right", [True, False])
+@given(seed=SEEDS)
+def test_draws_computed_together_give_the_verdict_of_draws_one_by_one(last: str, right: bool, seed: int) -> None:
+    def program(add: bool) -> Graph:
+        graph = KernelGraph()
+        x, y = graph.new_input((4, 4)), graph.new_input((4, 4))
+        total = graph.div(graph.sum(graph.op(last, graph.add(x, y) if add else x), 1), graph.max(y, 1))
+        graph.mark_output(total)
+        return graph.graph()
+
+    with pytest.MonkeyPatch.context() as patch:
+        together = Reference(program(True), 3, seed).check(program(right))
+        patch.setattr("mirage_eg.draws.TOGETHER_ELEMENTS", 0)
+        assert Reference(program(True), 3, seed).check(program(right)) == together
+    assert together.equal == right

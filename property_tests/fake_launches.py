@@ -1,0 +1,79 @@
+"""Counts what a GPU would be asked to do: arrays that note each computation (a launch) and each look at a number (a wait)."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from property_tests.fake_cupy import FakeCupy
+
+LAUNCHES: Counter[str] = Counter()
+"""Kernels that CuPy would launch, by name, and `wait` for each time that Python waits for one."""
+
+
+class Counted(np.ndarray[Any, Any]):
+    """An array that is counted by: views are free, computations and copies are launches, conversions to Python wait."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        LAUNCHES[
+            "matmul" if ufunc is np.matmul else f"{ufunc.__name__}.{method}" if method != "__call__" else ufunc.__name__
+        ] += 1
+        plain = [np.asarray(x) if isinstance(x, Counted) else x for x in inputs]
+        if out is not None:
+            kwargs["out"] = tuple(np.asarray(x) for x in out)
+        result = getattr(ufunc, method)(*plain, **kwargs)
+        return out[0] if out is not None else counted(result)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(function, types, arguments, kwargs)
+        return counted(result) if isinstance(result, np.ndarray | np.generic) else result
+
+    def _copied(self, result: Any, what: str) -> Any:
+        if not np.shares_memory(result, self):
+            LAUNCHES[what] += 1
+        return counted(result)
+
+    def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+        return self._copied(np.asarray(self).reshape(*shape, **kwargs), "copy")
+
+    def astype(self, dtype: Any, **kwargs: Any) -> Any:
+        return self._copied(np.asarray(self).astype(dtype, **kwargs), "astype")
+
+    def copy(self, order: Any = "C") -> Any:
+        return self._copied(np.asarray(self).copy(order), "copy")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._copied(np.asarray(self)[index], "index")
+
+    def __bool__(self) -> bool:
+        LAUNCHES["wait"] += 1
+        return bool(np.asarray(self))
+
+    def __float__(self) -> float:
+        LAUNCHES["wait"] += 1
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        LAUNCHES["wait"] += 1
+        return int(np.asarray(self))
+
+
+def counted(x: Any) -> Any:
+    """x as an array that is counted; numbers become arrays without dims, as CuPy has them."""
+    return np.asarray(x).view(Counted)
+
+
+class CountingCupy(FakeCupy):
+    """A `FakeCupy` whose arrays count too; `launches` is LAUNCHES."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.launches = LAUNCHES
+
+    def asarray(self, x: Any) -> Any:
+        return counted(x)
+
+    def ElementwiseKernel(self, parameters: str, result: str, operation: str, name: str, preamble: str) -> Any:
+        kernel = super().ElementwiseKernel(parameters, result, operation, name, preamble)
+        return lambda *given: counted(kernel(*map(np.asarray, given)))
