@@ -29,7 +29,7 @@ def peers(workload: str) -> list[Peer]:
         Peer("torch.compile", lambda tensors: _compiled(eager, tensors, "default")),
         Peer("torch.compile max-autotune", lambda tensors: _compiled(eager, tensors, "max-autotune-no-cudagraphs"), slow=True),
     ]
-    return found + [Peer(name, make) for name, make in _LIBRARY[workload].items()]
+    return found + [Peer(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
 
 
 def _compiled(function: Callable[..., Any], tensors: Sequence[Any], mode: str) -> Run:

@@ -12,12 +12,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from mirage_eg import devices, pipeline
+from mirage_eg import devices, pipeline, workloads
 from mirage_eg.backends import compile as compiling
+from mirage_eg.backends import peers
 from mirage_eg.backends.compile import Target
+from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.cli import app
 from mirage_eg.devices import DEVICES, Device
 from mirage_eg.options import Options
@@ -116,6 +121,106 @@ def _rule_files(text: str) -> list[tuple[str, str]]:
         source for language, source in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL) if language in ("egg", "python")
     ]
     return list(zip(("my_axioms.egg", "softplus.py", "softplus.egg"), sources, strict=True))
+
+
+def blocks(name: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: the language and the text."""
+    lines, found = read(name).splitlines(), list[tuple[str, str]]()
+    inside: list[str] | None = None
+    for line in lines:
+        if not line.startswith("```"):
+            if inside is not None:
+                inside.append(line)
+        elif inside is None:
+            inside, language = [], line[3:]
+        else:
+            found.append((language, "\n".join(inside)))
+            inside = None
+    assert inside is None, f"{name}: a block has no end"
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: str) -> None:
+    for language, text in blocks(name):
+        assert language in ("sh", "python", "egg", "text"), f"{name}: a block of {language!r}"
+        commands_in_it = re.findall(r"(?m)^(?:\$ ?)?(?:mirage-eg|pip|python3?|bash|\.venv/bin) .*", text)
+        assert language == "sh" or not commands_in_it, f"{name}: {commands_in_it}"
+
+
+SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
+    ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
+    (
+        "docs/adding_a_workload.md",
+        "biased_gelu(",
+    ): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
+    ("docs/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
+    ("docs/rules.md", "from mirage_eg.explain import explain"): "property_tests/test_rules_docs.py",
+    ("docs/rules.md", "mi.register_op("): "property_tests/test_rules_docs.py",
+    ("docs/runtime.md", "# needs a GPU"): GPU,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_python_block_of_a_page_is_run_or_marked_as_needing_a_gpu(name: str) -> None:
+    for language, text in blocks(name):
+        if language == "python" and not (name in HERE and "def program(" in text):
+            assert any(name == page and part in text for page, part in SNIPPETS), f"{name}: nothing runs\n{text}"
+
+
+def test_the_example_of_the_readme_writes_what_it_says(tmp_path: Path) -> None:
+    [snippet] = [text for language, text in blocks("README.md") if language == "python"]
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    written = sorted(path.name for path in tmp_path.glob("generated_program_*.py"))
+    assert written and written == sorted(f"generated_program_{i}.py" for i in range(len(written)))
+    assert all("@triton.jit" in (tmp_path / name).read_text(encoding="utf-8") for name in written[:1])
+
+
+SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where they are run, or what is run of them here
+    "mirage-eg optimize rmsnorm": ".ci/run",
+    "mkdocs build": "property_tests/test_docs.py",
+    "mirage-eg optimize biased_gelu": "property_tests/test_docs.py",
+    "mirage-eg bench search": "property_tests/test_bench_search.py",
+    "mirage-eg bench verify": "property_tests/test_bench_verify.py",
+    "mirage-eg bench verify --gpu": GPU,
+    "mirage-eg bench gpu": GPU,
+    "mirage-eg bench gpu --report": "property_tests/test_bench_gpu.py",
+    "mirage-eg verify": "property_tests/test_published.py",
+    "mirage-eg optimize --help": ["-m", "mirage_eg", "optimize", "--help"],
+    "mirage-eg rules list --laws": ["-m", "mirage_eg", "rules", "list", "--laws"],
+    "python benchmarks/choices.py gqa --out DIR": GPU,
+    "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
+    "python benchmarks/search.py docs/measurements": ["benchmarks/search.py", "OUT", "--picture"],
+    "python benchmarks/shared_memory.py": ["benchmarks/shared_memory.py", "lora", "--each", "1", "--out", "OUT"],
+}
+
+
+def spoken(name: str) -> list[str]:
+    """Commands within the sentences of a page, without those with a place for something: GRAPH.json, my.egg."""
+    text = re.sub(r"(?s)```.*?```", "", read(name))
+    found = [" ".join(words.split()) for words in re.findall(r"`((?:mirage-eg|python|mkdocs) [^`]+)`", text)]
+    return [words for words in found if words in SPOKEN or not re.search(r"[A-Z]{4}|…|my\.egg", words)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/command_line.md"])
+def test_every_whole_command_within_a_sentence_is_run_too_or_needs_a_gpu(name: str) -> None:
+    for words in spoken(name):
+        place = SPOKEN.get(words)
+        assert place is not None, f"{name}: nothing runs {words!r}"
+        assert place == GPU or isinstance(place, list) or (ROOT / place).exists()
+
+
+@pytest.mark.parametrize("words", [words for words, place in SPOKEN.items() if isinstance(place, list)])
+def test_what_is_said_to_run_runs(words: str, tmp_path: Path) -> None:
+    arguments = SPOKEN[words]
+    assert isinstance(arguments, list)
+    if "--picture" in arguments:
+        pytest.importorskip("matplotlib", reason="matplotlib is not installed (group bench)")
+        (tmp_path / "search.jsonl").write_text(read("docs/measurements/search.jsonl"), encoding="utf-8")
+    call = [sys.executable, *(str(tmp_path) if it == "OUT" else it for it in arguments)]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @cache
@@ -220,6 +325,26 @@ def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch:
         monkeypatch.setitem(compiling.TARGETS, target, value)
     result = pipeline.optimize("p", rms_linear(), Options(target=device.target, device="cpu", jobs=1, top=1, cache=False))
     assert result.report["target"] == "sm_89" and result.candidates[0].compile.ok
+
+
+def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
+    _, workload, peer = [text for language, text in blocks("docs/adding_a_workload.md") if language == "python"]
+    for code, module in ((workload, workloads), (peer, peers)):
+        exec(code, vars(module))
+    made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (peers, "_biased_gelu")))
+    monkeypatch.setitem(workloads.WORKLOADS, made.__name__, made)
+    monkeypatch.setitem(peers._EAGER, made.__name__, eager)
+    assert {"eager", "torch.compile"} <= {peer.name for peer in peers.peers("biased_gelu")}
+    arrays = [np.random.default_rng(i).standard_normal(kind.shape) for i, kind in enumerate(made(2).input_types)]
+    [want] = evaluate(made(2), arrays, FloatAlgebra())
+    assert np.allclose(eager(*map(torch.tensor, arrays)).numpy(), want)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["optimize", "biased_gelu", "--top", "1", "--jobs", "1", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "mirage_out" / "biased_gelu" / "best.py").exists()
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,12 @@ def test_every_command_of_the_page_ends_well_and_both_files_are_sound(outputs: d
     assert all(text.endswith("sound\n") for command, text in outputs.items() if " check " in command)
 
 
-def test_the_axiom_makes_a_structure_findable_and_its_file_is_in_the_report(outputs: dict[str, str], folder: Path) -> None:
+def test_the_axiom_makes_a_structure_findable_and_the_best_mugraph_uses_it(outputs: dict[str, str], folder: Path) -> None:
     assert "rmsnorm: newly found" in outputs["mirage-eg rules impact inverse.egg rmsnorm --max-block-ops 7"]
     report = json.loads((folder / "mirage_out/rmsnorm/report.json").read_text())
     assert "inverse.egg" in report["theories"]
+    best = (folder / "mirage_out/rmsnorm/best.json").read_text()
+    assert '"rsqrt"' in best and report["mugraphs"][0]["proved"]
 
 
 @pytest.mark.usefixtures("outputs")
