@@ -34,7 +34,7 @@ def _kernel_graph(graph: Graph, older: bool) -> list[Any]:
     operators = []
     for item, values in graph.numbered():
         record: dict[str, Any] = {
-            "op_type": f"kn_{'customized' if item.op == 'block' else item.op}_op",
+            "op_type": f"kn_{'customized' if item.op == 'block' else _name(item)}_op",
             "input_tensors": [_tensor(graph.types[i], 1000 + i) for i in item.operands],
             "output_tensors": [_tensor(graph.types[i], 1000 + i) for i in values],
         }
@@ -80,4 +80,8 @@ def _block_name(item: Node, graph: Graph, older: bool) -> str:
         dim = item.get("dim")
         assert dim in (None, len(graph.types[item.operands[0]].shape) - 1)
         return forloop + _ACCUMULATORS[item.op, dim is not None]
-    return item.op
+    return _name(item)
+
+
+def _name(item: Node) -> str:
+    return f"reduction_{item['dim']}" if item.op == "sum" else item.op
