@@ -85,7 +85,7 @@ def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
     pointers = [pointer for one in parts for pointer in one.pointers]
     wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in pointers)
     names = {pointer.name for pointer in pointers}
-    writers = [_written(one, names, wide) for one in parts]
+    writers = [_written(one, names, wide, alone=number == len(parts) - 1) for number, one in enumerate(parts)]
     lines, arguments = _assemble(writers, rest), [argument for one in parts for argument in _arguments(one)]
     if rest is not None:
         arguments.append(rest.arrivals.name)
@@ -104,17 +104,17 @@ def _arguments(part: Part) -> list[str]:
     return [pointer.name for pointer in (*used, *part.outputs, *(pointer for _, pointer in part.exports))]
 
 
-def _written(part: Part, names: set[str], wide: bool) -> Writer:
-    """The body of a part; `names` are taken, and grow."""
+def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
+    """The body of a part; `names` are taken, and grow. If `alone`, one of the blocks that have the same value stores it."""
     graph = flatten(expand(part.graph))
     exported = frozenset(position for export, _ in part.exports for position in export.degrees)
     names |= _RESERVED
     writer = Writer(
         graph, padding(graph), safe_exponentials(graph, exported) if part.choices.safe else {}, wide, part.choices, names
     )
-    _write_body(writer, part.inputs, part.outputs)
+    _write_body(writer, part.inputs, part.outputs, alone)
     for export, pointer in part.exports:
-        _store(writer, peak_tile(writer, export), export.omap, pointer)
+        _store(writer, peak_tile(writer, export), export.omap, pointer, alone)
     return writer
 
 
@@ -165,7 +165,7 @@ def _indent(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Pointer]) -> None:
+def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Pointer], alone: bool) -> None:
     graph = writer.graph
     consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
     for item in graph.nodes:
@@ -175,7 +175,7 @@ def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Poi
     fused: dict[int, DotPlan] = {}
     for item, values in graph.numbered():
         if item.op == "output":
-            _store(writer, writer.tiles[item.operands[0]], item["omap"], next(stores))
+            _store(writer, writer.tiles[item.operands[0]], item["omap"], next(stores), alone)
             continue
         [value] = values
         match OPS[item.op].kind:
@@ -247,7 +247,7 @@ def _reads_stored(graph: Graph, consumer: Node) -> bool:
             return False
 
 
-def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) -> None:
+def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, alone: bool) -> None:
     graph = writer.graph
     new = [grid_dim for grid_dim, target in enumerate(omap) if target == NEW_DIM]
     splits = [parts([(grid_dim, graph.grid[grid_dim])], 1) for grid_dim in new]
@@ -258,7 +258,7 @@ def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) ->
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}" if tile.ragged else ""
     store = f"tl.store({where}, {cast(tile.name, tile.dtype, pointer.dtype)}{mask})"
     alike = [dim for dim, target in enumerate(omap) if target == REPLICATED and graph.grid[dim] > 1]
-    if alike:  # every block along these dims has the same value; the first one stores it
+    if alike and alone:  # every block along these dims has the same value; the first one stores it
         writer.grid_used.update(alike)
         first = " and ".join(f"{GRID_NAMES[dim]} == 0" for dim in alike)
         writer.say(Phase.EPILOGUE, f"if {first}:")

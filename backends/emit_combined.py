@@ -36,10 +36,27 @@ def on_grid_of(first: Graph, last: Graph, reads: Sequence[Read]) -> tuple[Graph,
     return None
 
 
+def can_join(graph: Graph, number: int) -> bool:
+    """Whether the block graph at the next node could be done by the last blocks of the one at this node."""
+    items = list(graph.numbered())
+    if number + 1 >= len(items) or items[number + 1][0].op != "block":
+        return False
+    (first, values), (last, _) = items[number], items[number + 1]
+    stored = {value: item["omap"] for value, item in zip(values, first["graph"].outputs, strict=True)}
+    loads = zip(last.operands, last["graph"].inputs, strict=True)
+    reads = [(stored[value], item["imap"]) for value, item in loads if value in stored]
+    return on_grid_of(first["graph"], last["graph"], reads) is not None
+
+
 def _one_group(omap: Shape, imap: Shape, split: int, pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether a block loads just what the group of the same coordinates stored."""
+    """Whether a block loads just what the group of the same coordinates stored.
+
+    What is the same along a dim is stored by every block there, so that each group has it.
+    """
     lead = omap.count(NEW_DIM)
-    return omap[split] == NEW_DIM and all(omap[dim] >= 0 and imap[own] == omap[dim] + lead for dim, own in pairs)
+    return omap[split] == NEW_DIM and all(
+        imap[own] == (omap[dim] + lead if omap[dim] >= 0 else REPLICATED) for dim, own in pairs
+    )
 
 
 def _regridded(graph: Graph, grid: Shape, own: dict[int, int]) -> Graph:
@@ -55,4 +72,4 @@ def _regridded(graph: Graph, grid: Shape, own: dict[int, int]) -> Graph:
     return Graph(tuple(nodes), graph.level, extents, graph.loop, graph.threads)
 
 
-__all__ = ["Read", "on_grid_of"]
+__all__ = ["Read", "can_join", "on_grid_of"]

@@ -69,6 +69,7 @@ CHOICES = (
     Choice("program order", "first grid dim first", adapt=lambda graph, schedule: replace(schedule, last_first=False)),
     Choice("tensor descriptors", "pointers", adapt=lambda graph, schedule: replace(schedule, descriptors=False)),
     Choice("persistent programs", "one program a block", adapt=lambda graph, schedule: replace(schedule, programs=0)),
+    Choice("joined kernels", "a combining kernel", adapt=lambda graph, schedule: replace(schedule, joined=False)),
     Choice("exp2", "exp", adapt=lambda graph, schedule: replace(schedule, exp2=False)),
     Choice("safe exponentials", "unsafe", adapt=lambda graph, schedule: replace(schedule, safe=False)),
 )

@@ -85,6 +85,7 @@ class TileLimits:
     max_tile: int = 256  # of a parallel axis
     stages: int = 2
     multiprocessors: int = 132
+    target: str = "sm_90"
 
 
 def instances(
@@ -185,9 +186,17 @@ def _choices(
             few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
             options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
             options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
+            alike = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
             del options[1][_COMBINING_OPTIONS:]
+            choices += [together for together in alike if together[1] not in options[1]]
         choices += product(*options)
     return choices
+
+
+def _in_groups(first: Extents, kernel: "_Kernel", options: Sequence[Extents]) -> Extents | None:
+    """The extents of a combining kernel whose blocks each read what one group of blocks stored: both can be one kernel."""
+    grid = tuple((group, count) for group, count in first.grid if group != (kernel.spread,))
+    return next((extents for extents in options if extents.grid == grid), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,12 +356,16 @@ def _padded(extent: int, least: int = 1) -> int:
 
 def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: what is live at once in registers, staged matmul operands in shared memory."""
-    return _live_bytes(block) <= limits.registers and shared_memory(block, limits.stages) <= limits.shared_memory
+    return _live_bytes(block) <= limits.registers and _shared_bytes(block, limits) <= limits.shared_memory
 
 
-def footprint(block: Graph, stages: int) -> tuple[int, int]:
+def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
     """Bytes of shared memory and of registers that a block needs."""
-    return shared_memory(block, stages), _live_bytes(block)
+    return _shared_bytes(block, limits), _live_bytes(block)
+
+
+def _shared_bytes(block: Graph, limits: TileLimits) -> int:
+    return shared_memory(block, limits.stages, target=limits.target)
 
 
 def _live_bytes(block: Graph) -> int:

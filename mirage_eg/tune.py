@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.backends.emit_combined import can_join
 from mirage_eg.backends.emit_descriptors import HAS_TMA
 from mirage_eg.backends.emit_tiles import flatten, is_skinny
 from mirage_eg.backends.timing import Timing
@@ -26,7 +27,7 @@ from mirage_eg.backends.warps import written_warps
 from mirage_eg.devices import device_for
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.polish import polish
 from mirage_eg.spread import SpreadTimer
@@ -139,6 +140,11 @@ def tune(
     _try(run, "extents", more)
     _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant, warps)])
     _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant, target)])
+    _try(
+        run,
+        "joined",
+        [job for tuned in _best_graphs(run, 4) for job in _joined(tuned.variant, ranked[tuned.variant.structure], warps)],
+    )
     chosen = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
 
@@ -241,6 +247,23 @@ def _details(variant: Variant, target: str) -> Iterator[_Job]:
                 given = variant.schedule.programs or (0,) * len(inner)
                 schedule = replace(variant.schedule, programs=_with(given, number, programs))
                 yield _Job(variant.graph, variant.structure, schedule)
+
+
+def _joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | None) -> Iterator[_Job]:
+    """A kernel that splits a reduction joined with the next one, whose extents may have to be other ones for that."""
+    nodes = [number for number, item in enumerate(variant.graph.nodes) if item.op == "block"]
+    for place, number in enumerate(nodes[:-1]):
+        block = variant.graph.nodes[number]["graph"]
+        if not any(NEW_DIM in item["omap"] for item in block.outputs):
+            continue
+        alike = [graph for graph in graphs if len(graph.nodes) > number and graph.nodes[number] == variant.graph.nodes[number]]
+        fitting = next((graph for graph in [variant.graph, *alike] if can_join(graph, number)), None)
+        if fitting is not None:
+            flags = variant.schedule.joined or (False,) * len(nodes)
+            for warps in allowed or (2, 4, 8):
+                few_or_many = _with(variant.schedule.num_warps, place, warps)
+                schedule = replace(variant.schedule, joined=_with(flags, place, True), num_warps=few_or_many)
+                yield _Job(fitting, variant.structure, schedule)
 
 
 def _with(values: Any, number: int, value: int) -> tuple[Any, ...]:
