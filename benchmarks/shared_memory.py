@@ -2,7 +2,8 @@
 
     python benchmarks/shared_memory.py [WORKLOAD…] [--batch N] [--each N] [--target sm_90] [--out DIR] [--json]
 
-For each workload N candidates drawn from all of its µGraphs, each with drawn warps and stages, are compiled (no GPU is needed).
+For each workload N candidates drawn from its µGraphs, each with drawn warps, stages and order of operands, are compiled; no GPU
+is needed.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from mirage_eg.terminal import console, progress
 from mirage_eg.work import Work
 
 STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
+PLANS = 20  # of each kind, of which candidates are drawn
 SMALL = 16 * 1024  # bytes below which nothing is decided
 
 
@@ -80,7 +82,8 @@ def _measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with Workers(None, 1) as workers:
         work = Work(workers, None)
         axes, found = search_structures(primitive, load_rules(), options, watch, work, [])
-        plans = [*found.structures[:12], *found.chains[:12]]
+        structures = draw.sample(found.structures, min(PLANS, len(found.structures)))
+        plans = [*structures, *draw.sample(found.chains, min(PLANS, len(found.chains)))]
         made = instantiate(plans, primitive, axes, device_for(given.target), options, watch, work, 200)
     graphs = [entry.graph for instances in made for entry in instances.ranked]
     for graph in draw.sample(graphs, min(given.each, len(graphs))):
@@ -88,10 +91,12 @@ def _measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         blocks = blocks_of(polished)
         warps = tuple(draw.choice((2, 4, 8)) for _ in blocks)
         stages = tuple(draw.choice((2, 3, 4, 5)) for _ in blocks)
-        source = emit(polished, program=program, schedule=Schedule(num_warps=warps, num_stages=stages))
+        swapped = tuple(draw.choice((False, False, True)) for _ in blocks)
+        schedule = Schedule(num_warps=warps, num_stages=stages, swapped=swapped)
+        source = emit(polished, program=program, schedule=schedule)
         with loaded(source) as module:
             records = [record for record, _ in compile_module(module, given.target, resources=False)]
-        for block, record, count, depth in zip(blocks, records, warps, stages, strict=True):
+        for block, record, count, depth, turned in zip(blocks, records, warps, stages, swapped, strict=True):
             if record.shared_memory is not None:
                 yield {
                     "kind": "shared_memory",
@@ -102,8 +107,9 @@ def _measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     "loop": block.loop,
                     "warps": count,
                     "stages": depth,
+                    "swapped": turned,
                     "compiled": record.shared_memory,
-                    "modelled": shared_memory(block, depth, count),
+                    "modelled": shared_memory(block, depth, count, turned, given.target),
                 }
 
 

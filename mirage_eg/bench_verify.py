@@ -102,7 +102,7 @@ def _candidates(program: Graph) -> tuple[list[tuple[Graph, Graph]], list[Graph]]
     axes = infer_axes(primitive)
     structures = search(primitive, axes, load_rules("indexed")).structures
     device = device_for("sm_90")
-    limits = TileLimits(shared_memory=device.shared_memory)
+    limits = TileLimits(shared_memory=device.shared_memory, target=device.target)
     found = [graph for structure in structures for graph in instances(structure, primitive, axes, limits)]
     best = sorted(found, key=lambda graph: predict_us(graph, device))[:TOGETHER]
     return [small_instance(structure, primitive, axes) for structure in structures], best or [primitive]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form
+from mirage_eg.block_code import lowered
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.shared_memory import lowered
 
 FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
 

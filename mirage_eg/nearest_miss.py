@@ -121,7 +121,7 @@ def _nearest_of_check(found: Found, axes: Axes, options: Options) -> tuple[str, 
 
 
 def _nearest_of_limits(found: Found, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
-    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
+    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     if filters != Filters():
         for name in ("griddims", "imaps", "omaps", "fmaps", "franges"):
@@ -135,7 +135,7 @@ def _nearest_of_limits(found: Found, axes: Axes, options: Options, device: Devic
         overflows = [
             (max(shared / limits.shared_memory, registers / limits.registers), shared, registers, number, graph)
             for number, graph in enumerate(_graphs(found, axes, wider, filters))
-            for shared, registers in [_largest_footprint(graph, limits.stages)]
+            for shared, registers in [_largest_footprint(graph, limits)]
         ]
         if overflows:
             ratio, shared, registers, _, graph = min(overflows, key=lambda entry: (entry[0], entry[3]))
@@ -161,8 +161,8 @@ def _graphs(found: Found, axes: Axes, limits: TileLimits, filters: Filters) -> I
         yield from islice(instances(plan, found.primitive, axes, limits, filters), most)
 
 
-def _largest_footprint(graph: Graph, stages: int) -> tuple[int, int]:
-    needs = [footprint(block, stages) for block in blocks_of(graph)]
+def _largest_footprint(graph: Graph, limits: TileLimits) -> tuple[int, int]:
+    needs = [footprint(block, limits) for block in blocks_of(graph)]
     return max(shared for shared, _ in needs), max(registers for _, registers in needs)
 
 

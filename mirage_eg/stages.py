@@ -178,7 +178,7 @@ def _instantiate(
     common: tuple[Graph, Axes, Device, Filters, int | None, int | None], structures: Sequence[Plan]
 ) -> Iterator[Instances]:
     primitive, axes, device, filters, warps, most = common
-    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
+    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
     for structure in structures:
         graphs: Iterable[Graph] = instances(structure, primitive, axes, limits, filters)
         if warps is not None:

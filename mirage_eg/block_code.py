@@ -1,0 +1,164 @@
+"""A block graph as it is emitted and compiled: the order of its work, and how its products are computed.
+
+The nodes stand phase by phase; a product that is only added to something is computed there. A tl.dot becomes wgmma on sm_90
+(float16, no batch, 64 rows or more, whole warp groups), else mma. Nothing here is trusted: what is made of it is a guess at
+what a kernel takes (`mirage_eg.shared_memory`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from mirage_eg.backends.emit_tiles import MatmulForm, flatten, is_skinny, matmul_form, padding
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.register_layouts import mma_warps, wgmma_warps
+
+WGMMA_TARGETS = ("sm_90", "sm_100")
+_WGMMA_ROWS, _WARP_GROUP = 64, 4
+
+
+def lowered(block: Graph) -> Graph:
+    """The block graph as it is lowered: without derived ops and thread graphs."""
+    plain = all(OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" for item in block.nodes)
+    return block if plain else flatten(expand(block))
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A tl.dot: where it is computed, and its operands, rows and columns after swapping. `half`: not in float32 or float64."""
+
+    value: int
+    at: int
+    phase: Phase
+    operands: tuple[int, int]
+    shape: Shape  # rows and columns
+    batch: int
+    turned: bool
+    half: bool
+    wgmma: bool
+    warps: Shape = (1, 1)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A block graph as it is emitted: each node has a place, phase by phase."""
+
+    graph: Graph
+    stages: int
+    warps: int
+    swapped: bool
+    wgmma: bool
+
+    @cached_property
+    def padded(self) -> list[Shape]:
+        return padding(self.graph)
+
+    @cached_property
+    def makers(self) -> Mapping[int, Node]:
+        return {value: item for item, values in self.graph.numbered() for value in values}
+
+    @cached_property
+    def readers(self) -> Mapping[int, list[tuple[Node, int]]]:
+        """Of each value the nodes that read it, with their places."""
+        found: dict[int, list[tuple[Node, int]]] = {value: [] for value in self.makers}
+        for at, (item, _) in enumerate(self.order):
+            for operand in set(item.operands):
+                found[operand].append((item, at))
+        return found
+
+    @cached_property
+    def order(self) -> list[tuple[Node, range]]:
+        """The nodes as they are emitted."""
+        return sorted(self.graph.numbered(), key=lambda made: self.phase(*made))
+
+    def phase(self, item: Node, values: range) -> Phase:
+        """Where a node's work stands: that of an accumulator is in the loop."""
+        if item.op == "output":
+            return Phase.EPILOGUE
+        return self.graph.phases[item.operands[0] if OPS[item.op].kind is Kind.ACCUMULATOR else values[0]]
+
+    @cached_property
+    def place(self) -> Mapping[int, int]:
+        return {value: at for at, (_, values) in enumerate(self.order) for value in values}
+
+    @cached_property
+    def loop(self) -> tuple[int, int]:
+        """The first and the last place of the loop."""
+        inside = [at for at, made in enumerate(self.order) if self.phase(*made) is Phase.LOOP]
+        return (inside[0], inside[-1]) if inside else (len(self.order), len(self.order))
+
+    @cached_property
+    def dots(self) -> Mapping[int, Dot]:
+        alone = {value: dot for value in self.place if (dot := self._dot_of(value)) is not None}
+        return {value: replace(dot, warps=self._warps(dot, alone)) for value, dot in alone.items()}
+
+    def _dot_of(self, value: int) -> Dot | None:
+        item, graph = self.makers[value], self.graph
+        if item.op != "matmul":
+            return None
+        shapes = [graph.types[i].shape for i in item.operands]
+        if matmul_form(*shapes) is not MatmulForm.DOT:
+            return None
+        turned = self.swapped and is_skinny(*shapes)
+        first, second = reversed(item.operands) if turned else item.operands
+        *batch, rows, columns = self.padded[value]
+        if prod(shapes[1][:-2]) == 1:  # leading dims of the left operand alone count as rows
+            rows, batch = prod(batch) * rows, []
+        shape = (columns, rows) if turned else (rows, columns)
+        half = graph.types[value].dtype.itemsize == 2
+        wgmma = self.wgmma and half and prod(batch) == 1 and shape[0] >= _WGMMA_ROWS and self.warps % _WARP_GROUP == 0
+        at, phase = self._stand(value, turned)
+        return Dot(value, at, phase, (first, second), shape, prod(batch), turned, half, wgmma)
+
+    def _stand(self, value: int, turned: bool) -> tuple[int, Phase]:
+        """Where a product is computed: with the accumulator or the sum that alone reads it."""
+        own = self.place[value], self.graph.phases[value]
+        if len(self.readers[value]) != 1:
+            return own
+        [(reader, at)] = self.readers[value]
+        if OPS[reader.op].kind is Kind.ACCUMULATOR and own[1] is Phase.LOOP:
+            return at, own[1]
+        if reader.op != "add" or turned:
+            return own
+        others = [i for i in reader.operands if i != value]
+        later = [i for i in others if self.makers[i].op == "matmul" and self.place[i] > own[0]]
+        return own if later or not others else (at, self.graph.phases[self.order[at][1][0]])
+
+    def _warps(self, dot: Dot, dots: Mapping[int, Dot]) -> Shape:
+        """How the warps share its result; products that meet in one phase do alike under mma, as the last of them wants it."""
+        met = [] if dot.turned else [other for other in dots.values() if other is not dot and self._meet(dot, other)]
+        if dot.wgmma:
+            return wgmma_warps(dot.shape, self.warps, any(dot.value in self.behind(other.value) for other in met))
+        if dot.batch > 1:
+            return mma_warps(dot.shape, max(1, self.warps // dot.batch), chained=False)
+        last = max([dot, *(other for other in met if not other.wgmma)], key=lambda other: other.at)
+        return mma_warps(last.shape, self.warps, bool(met))
+
+    def _meet(self, one: Dot, other: Dot) -> bool:
+        if one.phase is not other.phase or other.turned or (one.batch > 1) != (other.batch > 1):
+            return False
+        behind = [{i for i in self.behind(dot.value) if self.graph.phases[i] is dot.phase} for dot in (one, other)]
+        return not behind[0].isdisjoint(behind[1])
+
+    def nbytes(self, value: int, itemsize: int | None = None) -> int:
+        return prod(self.padded[value]) * (itemsize or self.graph.types[value].dtype.itemsize)
+
+    def behind(self, *values: int, until: Iterable[int] = ()) -> set[int]:
+        """The values from which these are computed, themselves among them; not looking behind those of `until`."""
+        seen, frontier, end = set[int](), list(values), set(until)
+        while frontier:
+            at = frontier.pop()
+            if at not in seen:
+                seen.add(at)
+                frontier += [] if at in end else self.makers[at].operands
+        return seen
+
+    def is_load(self, value: int) -> bool:
+        return self.makers[value].op == "input"
+
+
+__all__ = ["WGMMA_TARGETS", "Code", "Dot", "lowered"]
