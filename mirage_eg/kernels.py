@@ -126,7 +126,7 @@ def _instances(plans: Sequence[Structure | Chain], program: Graph, axes: Axes, t
 
     What promises most is built first. When nothing left promises as much as what is there, the rest need not be built.
     """
-    tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors)
+    tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
     tried: Counter[Split] = Counter()
     open_: list[tuple[Choice, int, Instantiation]] = []
     for place, plan in enumerate(plans):
