@@ -12,7 +12,7 @@ from mirage_eg.instantiate import Filters
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import Found, KernelFinder, Task, compose, find_kernels
 from mirage_eg.options import Options
-from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, partition
+from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, few_kernels, partition
 from mirage_eg.probe import Part
 from mirage_eg.results import Ranked, Watch
 from mirage_eg.rulebook import Rulebook
@@ -91,18 +91,12 @@ def _ranked(primitive: Graph, way: Way) -> Ranked:
 
 
 Checks = Mapping[Piece, Verdict]
-FEW = 3  # kernels that are always few
-
-
-def few_kernels(fewest: int, options: Options) -> int:
-    """How many kernels are few: as many as asked for, or one more than the fewest, or three."""
-    return options.max_kernels or max(FEW, 1 + fewest)
 
 
 def telling(ways: Sequence[Way], options: Options) -> list[Way]:
     """Of ways that nothing will time, those that are worth verifying: the cheapest, that of few kernels, that of the fewest."""
     fewest = min((way.kernels for way in ways), default=0)
-    few = [way for way in ways if way.kernels <= few_kernels(fewest, options)]
+    few = [way for way in ways if way.kernels <= few_kernels(fewest, options.max_kernels)]
     chosen = [min(some, key=lambda way: way.us) for some in (ways, few, [way for way in ways if way.kernels == fewest]) if some]
     return [way for way in ways if way in chosen]
 

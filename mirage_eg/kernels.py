@@ -21,7 +21,7 @@ from mirage_eg.partition import Piece
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search, split_choices
 from mirage_eg.segments import Segment, segment_program, uses_apart
-from mirage_eg.space import Chain, Structure
+from mirage_eg.space import Chain, Load, Structure
 from mirage_eg.verify import Reference
 
 
@@ -55,7 +55,7 @@ class Task:
     limits: SearchLimits
     filters: Filters
     seed: int
-    plans: int = 6  # structures of each split that get extents, smallest first
+    plans: int = 4  # structures that get extents, smallest first, of those that split alike and load alike
     each: int = 1  # µGraphs of each structure
     keep: int = 1  # µGraphs of one kernel, and of two
 
@@ -122,16 +122,17 @@ def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels
 
 
 def _instances(plans: Sequence[Structure | Chain], program: Graph, axes: Axes, task: Task, device: Device) -> list[Kernels]:
-    """The best µGraphs of the first plans of each split, the cheapest first.
+    """The best µGraphs of the first plans of each split and way to load, the cheapest first.
 
     What promises most is built first. When nothing left promises as much as what is there, the rest need not be built.
     """
     tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
-    tried: Counter[Split] = Counter()
+    tried: Counter[tuple[Split, frozenset[Load]]] = Counter()
     open_: list[tuple[Choice, int, Instantiation]] = []
     for place, plan in enumerate(plans):
-        tried[plan.split] += 1
-        if tried[plan.split] <= task.plans:
+        kind = plan.split, frozenset((plan if isinstance(plan, Structure) else plan.first).loads)
+        tried[kind] += 1
+        if tried[kind] <= task.plans:
             instantiation = Instantiation(plan, program, axes, tiles, task.filters)
             open_ += ((choice, place, instantiation) for choice in instantiation.choices(device))
     open_.sort(key=lambda entry: (entry[0].us, entry[1]))

@@ -54,7 +54,7 @@ class PartitionLimits:
     segments: SegmentLimits = field(default_factory=SegmentLimits)
     max_kernels: int | None = None  # of a way
     max_states: int = 20_000  # behind that many, ops are kernels of their own
-    patience: int = 8  # ways tried in a row that are not cheaper than the best
+    patience: int = 5  # ways tried in a row that are not cheaper than the best
     close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
     max_ways: int = 8
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
@@ -86,6 +86,8 @@ def partition(
     limits = limits or PartitionLimits()
     ways = _Ways(program, floor, limits)
     _search(ways, find, limits, on_progress, _FEW_US)
+    few = few_kernels(min((way.kernels for way in ways.front(None)), default=0), limits.max_kernels)
+    _search(ways, find, limits, on_progress, _TIE_US, few)
     bound, complete = _search(ways, find, limits, on_progress, _TIE_US)
     if len(ways.segments) <= limits.explore:
         ways.settle([number for number in range(len(ways.segments)) if number not in ways.pieces], find)
@@ -104,24 +106,41 @@ def partition(
     )
 
 
+FEW = 3  # kernels that are always few
+
+
+def few_kernels(fewest: int, max_kernels: int | None = None) -> int:
+    """How many kernels are few: as many as asked for, or one more than the fewest, or three."""
+    return max_kernels or max(FEW, 1 + fewest)
+
+
 def _search(
-    ways: "_Ways", find: Find, limits: PartitionLimits, on_progress: Progress | None, per_kernel: float
+    ways: "_Ways",
+    find: Find,
+    limits: PartitionLimits,
+    on_progress: Progress | None,
+    per_kernel: float,
+    most: int | None = None,
 ) -> tuple[float, bool]:
-    """Search segments until the cheapest way is known if a kernel more costs `per_kernel`; a lower bound, and whether it is."""
-    best, bound, waited = inf, 0.0, 0
+    """Search segments until the cheapest way of at most so many kernels is known, if a kernel more costs `per_kernel`.
+
+    Gives a lower bound, and whether no such way is cheaper than the best.
+    """
+    best, us, bound, waited = inf, inf, 0.0, 0
     while waited < limits.patience:
-        path = ways.cheapest(per_kernel)
-        bound = max(bound, ways.cost_of(path, per_kernel))
+        path, least = ways.cheapest(per_kernel, most)
+        bound = max(bound, least)
         waiting = [number for number in path if number not in ways.pieces]
         if not waiting:
             return bound, True
         ways.settle(waiting, find)
         waited += best < inf
-        if (cost := ways.cost_of(path, per_kernel)) < best:
-            best, waited = cost, 0
+        cost, kernels = ways.cost_of(path, per_kernel, most)
+        if cost < best:
+            best, us, waited = cost, cost - per_kernel * kernels, 0
         if on_progress is not None and not on_progress(len(ways.pieces), ways.best_us()):
             break
-        if best <= limits.close * bound:
+        if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
     return bound, False
 
@@ -185,33 +204,55 @@ class _Ways:
                 stack.pop()
         return order
 
-    def cost(self, number: int, per_kernel: float) -> float:
-        """What a segment costs, or the least that it can until it has been searched."""
+    def options(self, number: int) -> list[tuple[int, float]]:
+        """The kernels and microseconds of each µGraph of a segment, or the least that it can take until it was searched."""
         if number in self.pieces:
-            return min((piece.us + per_kernel * piece.kernels for piece in self.pieces[number]), default=inf)
-        return inf if number in self.barren else self.floors[number] + per_kernel * (self.floors[number] > 0)
+            return [(piece.kernels, piece.us) for piece in self.pieces[number]]
+        return [] if number in self.barren else [(int(self.floors[number] > 0), self.floors[number])]
 
-    def cheapest(self, per_kernel: float) -> tuple[int, ...]:
-        """The segments of the cheapest way, from the program's outputs backwards."""
-        costs = [self.cost(number, per_kernel) for number in range(len(self.segments))]
-        cost = [inf] * len(self.states)
-        step: list[Edge | None] = [None] * len(self.states)
+    def cheapest(self, per_kernel: float, most: int | None) -> tuple[tuple[int, ...], float]:
+        """The segments of the cheapest way of at most so many kernels, from the outputs backwards, and its cost."""
+        options = [self.options(number) for number in range(len(self.segments))]
+        if most is None:  # then the numbers of kernels need not be told apart
+            costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
+            options = [[(0, cost)] if cost < inf else [] for cost in costs]
+            per_kernel = 0.0
+        found: list[dict[int, tuple[float, int, int, int]]] = [{} for _ in self.states]  # cost, segment, next place, kernels
         for place in self.order:
+            here = found[place]
             if not self.states[place]:
-                cost[place] = 0.0
+                here[0] = 0.0, -1, -1, 0
             for number, target in self.states[place]:
-                if (total := costs[number] + cost[target]) < cost[place]:
-                    cost[place], step[place] = total, (number, target)
-        path = []
-        place = 0
-        while (taken := step[place]) is not None:
-            path.append(taken[0])
-            place = taken[1]
-        return tuple(path)
+                for kernels, us in options[number]:
+                    added = us + per_kernel * kernels
+                    for later, (cost, *_) in found[target].items():
+                        total = later + kernels
+                        if (most is None or total <= most) and (total not in here or cost + added < here[total][0]):
+                            here[total] = cost + added, number, target, later
+        if not found[0]:
+            return (), inf
+        kernels = min(found[0], key=lambda count: found[0][count][0])
+        path, place, least = [], 0, found[0][kernels][0]
+        while self.states[place]:
+            _, number, place, kernels = found[place][kernels]
+            path.append(number)
+        return tuple(path), least
 
-    def cost_of(self, path: tuple[int, ...], per_kernel: float) -> float:
-        """The cost of a way, infinite where there is none."""
-        return sum(self.cost(number, per_kernel) for number in path) if path else inf
+    def cost_of(self, path: tuple[int, ...], per_kernel: float, most: int | None) -> tuple[float, int]:
+        """What the cheapest way along these segments costs, infinite where there is none, and its number of kernels."""
+        costs = {0: 0.0}
+        for number in path:
+            further: dict[int, float] = {}
+            for kernels, us in self.options(number):
+                for before, cost in costs.items():
+                    total = before + kernels
+                    if most is None or total <= most:
+                        further[total] = min(further.get(total, inf), cost + us + per_kernel * kernels)
+            costs = further
+        if not path or not costs:
+            return inf, 0
+        kernels = min(costs, key=costs.__getitem__)
+        return costs[kernels], kernels
 
     def settle(self, numbers: Sequence[int], find: Find) -> None:
         """Search segments."""

@@ -10,7 +10,7 @@ from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cleanup import clean_up, cleanup_record
 from mirage_eg.cost import predict, predict_us
-from mirage_eg.cuts import cut_program, cuts_report, few_kernels, parts_of_ways
+from mirage_eg.cuts import cut_program, cuts_report, parts_of_ways
 from mirage_eg.devices import Device, device_for
 from mirage_eg.executors import Workers
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
@@ -21,6 +21,7 @@ from mirage_eg.memory import memory_record
 from mirage_eg.nearest_miss import Found, explain
 from mirage_eg.new_op import registered
 from mirage_eg.options import Options
+from mirage_eg.partition import few_kernels
 from mirage_eg.polish import polish, polish_record
 from mirage_eg.report import identity, make_report, why_nothing
 from mirage_eg.results import Candidate, CompileRecord, Observer, Plan, Ranked, Result, Watch
@@ -193,7 +194,7 @@ def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, 
     if ordered[0].measured_us is not None:
         return ordered
     kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in ordered if candidate.compile.ok}
-    few = few_kernels(min(kernels.values(), default=0), options)
+    few = few_kernels(min(kernels.values(), default=0), options.max_kernels)
     simple = [candidate for candidate in ordered if kernels.get(id(candidate), few + 1) <= few]
     if simple:
         close = [candidate for candidate in simple if candidate.predicted_us <= CLOSE * simple[0].predicted_us]
