@@ -216,6 +216,9 @@ def verify(
     draws: DrawsOption = 2,
     seed: SeedOption = 0,
     rules: Annotated[list[str] | None, typer.Option(metavar="PATH", help="More laws to prove by: a file or folder.")] = None,
+    floats: Annotated[
+        bool, typer.Option("--floats", help="Also compute as kernels do, rounding; mark what overflows.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> Job:
     """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input.
@@ -228,7 +231,7 @@ def verify(
         _, reference = _load(program, batch)
         from mirage_eg.cli_verify import run_verify
 
-        return run_verify(reference, graph, draws, seed, as_json, rules or ())
+        return run_verify(reference, graph, draws, seed, as_json, rules or (), floats)
 
     return job
 

@@ -7,23 +7,30 @@ from typing import Any
 
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
-from mirage_eg.judge import judge
+from mirage_eg.judge import check_floats, judge
 from mirage_eg.published import Unsupported, read_published
 from mirage_eg.rulebook import load_rules
 from mirage_eg.terminal import json_line, progress, record
-from mirage_eg.verdict import Verdict
+from mirage_eg.verdict import FloatCheck, Verdict
 
 UNSUPPORTED = "unsupported"
 
 
-def run_verify(program: Graph, path: Path, draws: int, seed: int, as_json: bool, rules: Sequence[str] = ()) -> int:
-    """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported."""
+def run_verify(
+    program: Graph, path: Path, draws: int, seed: int, as_json: bool, rules: Sequence[str] = (), floats: bool = False
+) -> int:
+    """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported.
+
+    With `floats` each is also computed as kernels do; one beyond its tolerance counts as not equal in the exit code.
+    """
     rulebook = load_rules("indexed", rules)
     entries, is_list = serialize.read(path, _understand)
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
         judged = iter(judge(program, graphs, draws=draws, seed=seed, rulebook=rulebook, observe=observe))
+        checks = iter(check_floats(program, graphs, seed=seed, observe=observe) if floats else ())
+    imprecise = False
     counts: Counter[str] = Counter()
     for index, (label, entry) in enumerate(zip(labels, entries, strict=True)):
         if isinstance(entry, Unsupported):
@@ -32,11 +39,13 @@ def run_verify(program: Graph, path: Path, draws: int, seed: int, as_json: bool,
         else:
             verdict, seconds = next(judged)
             counts[str(verdict.verdict)] += 1
-            _print_verdict(index, label, verdict, seconds, as_json)
+            check = next(checks) if floats else None
+            imprecise |= check is not None and not check.ok
+            _print_verdict(index, label, verdict, seconds, check, as_json)
     if is_list and not as_json:
         kinds = ("equal", "not equal", "undecided", UNSUPPORTED)
         print(f"{path}: {len(entries)} µGraphs: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
-    return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries))
+    return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries) or imprecise)
 
 
 def _understand(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
@@ -53,9 +62,9 @@ def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool
         print(f"{label}: {UNSUPPORTED}: {entry.op}")
 
 
-def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, as_json: bool) -> None:
+def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, check: FloatCheck | None, as_json: bool) -> None:
     if as_json:
-        fields = record(verdict)
+        fields = record(verdict) | ({} if check is None else {"float_check": record(check)})
         first = {"index": index, "verdict": fields.pop("verdict"), "known_by": fields.pop("known_by")}
         print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds} | fields))
         return
@@ -71,3 +80,9 @@ def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, as_
         print(f"  proved with the laws {', '.join(verdict.laws)}")
     if verdict.difference is not None:
         print(f"  first difference at {verdict.difference}")
+    if verdict.not_proved is not None:
+        print(f"  not proved: {verdict.not_proved}")
+    if check is not None:
+        outcome = "right" if check.ok else f"wrong at {check.difference or 'every element: none is finite'}"
+        large = f"{'OVERFLOWS' if check.overflows else 'no overflow'} on inputs {check.magnitude:g} times as large"
+        print(f"  as kernels compute: {outcome} (error {check.error:.2g}, tolerance {check.tolerance:.2g}); {large}")

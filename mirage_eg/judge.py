@@ -11,7 +11,7 @@ from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.prove import Prover
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.verdict import Equality, Verdict
+from mirage_eg.verdict import Equality, FloatCheck, Verdict
 from mirage_eg.verify import Reference
 
 Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
@@ -52,6 +52,15 @@ def judge(
         results.append((with_proof(verdict, name, candidate, prover), seconds + perf_counter() - start))
         watch("prove", len(results), len(candidates), "")
     return results
+
+
+def check_floats(
+    program: Graph, candidates: Mapping[str, Graph], *, seed: int = 0, observe: Observer | None = None
+) -> list[FloatCheck]:
+    """Each named candidate computed as kernels do, rounding, against the program in float64."""
+    watch = observe or (lambda stage, done, total, note: None)
+    reference = Reference(program, 1, seed)
+    return reference.float_check_all(list(candidates.values()), lambda done, total: watch("floats", done, total, ""))
 
 
 def with_proof(verdict: Verdict, name: str, candidate: Graph, prover: Prover, searched: bool = False) -> Verdict:

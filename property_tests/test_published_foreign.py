@@ -280,3 +280,20 @@ def test_a_fault_in_the_middle_of_a_good_file_is_one_line_that_names_the_graph(
     assert (code, lines) == (2, [])
     assert err.count("\n") == 1 and FAULTS[how] in err and "graphs.json" in err
     assert how == "cut in the middle" or "µGraph 1" in err
+
+
+def test_an_attention_whose_exponentials_overflow_is_marked_though_it_is_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = (8, 16, 64, 64)
+    program = attention(shape, "program")
+    code, lines, err = run(tmp_path, program, write(attention(shape, "three kernels")), capsys, "--floats", "--json")
+    [verdict] = map(json.loads, lines)
+    assert (code, err, verdict["verdict"]) == (0, "", "equal")
+    assert verdict["float_check"]["ok"] and verdict["float_check"]["overflows"]
+    safe = KernelGraph()
+    q, k, v = (safe.new_input(kind.shape) for kind in program.input_types)
+    scores = safe.matmul(q, k)
+    weights = safe.softmax(safe.sub(scores, safe.max(scores, 2)), 2)
+    code, lines, err = run(tmp_path, program, serialize.to_json(finish(safe, safe.matmul(weights, v))), capsys, "--floats")
+    assert (code, err) == (0, "") and "no overflow" in lines[-1]
