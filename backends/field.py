@@ -95,11 +95,12 @@ class FieldAlgebra:
         return FieldValue(x.shape, x.levels, x.unfaithful, lambda k: ((), lambda: once(k)))
 
     def _uniform(self, place: int, k: int, shape: Shape, numbers: Array) -> Array:
-        """Float32: half the memory, exact below 2^24, and made wide by whatever computes with them."""
+        """Float32: half the memory, exact below 2^24, made wide by whatever computes with them; if stacked on a GPU, here."""
         keys = self.draw.keys("input", place, k)
         for key, part in zip(keys, numbers.reshape(len(keys), -1), strict=True):
             fill(part, [key], uniform_residues(PRIMES[k]))
-        return self.draw.xp.asarray(numbers.reshape(shape))
+        residues = self.draw.xp.asarray(numbers.reshape(shape))
+        return residues.astype(np.float64) if self.stack and self.draw.xp is not np else residues
 
     def shape(self, x: FieldValue) -> Shape:
         """Extents of x."""

@@ -19,6 +19,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verdict import Equality
 from mirage_eg.verify import Reference
 from property_tests.fake_cupy import FakeCupy
+from property_tests.fake_launches import LAUNCHES, CountingCupy
 from property_tests.graphs import as_program
 from property_tests.test_verify import attention, fused_norm_block, normed_linear, split_attention
 
@@ -92,6 +93,20 @@ def test_operands_that_stand_in_float32_need_no_copy(cupy: FakeCupy) -> None:
     product = Modulus(PRIMES[0], cupy).multiply(x.astype(np.float32), x)
     assert product.dtype == np.float64
     np.testing.assert_array_equal(product, Modulus(PRIMES[0]).multiply(x, x))
+
+
+def test_a_check_launches_no_more_for_more_draws_and_waits_once(tmp_path: Path) -> None:
+    counting = CountingCupy(tmp_path)
+    counts = []
+    for draws in (1, 2, 8):
+        reference = Reference(attention(), draws, xp=counting)
+        reference.check(split_attention(True))
+        LAUNCHES.clear()
+        assert reference.check(split_attention(True)) == Reference(attention(), draws).check(split_attention(True))
+        counts.append((LAUNCHES.total(), LAUNCHES["wait"]))
+    assert counts[1] == counts[2]
+    # A single draw stands in float32 and is widened where it is read; each output is waited for once.
+    assert counts[0][0] >= counts[1][0] > 10 and {waits for _, waits in counts} == {1}
 
 
 def test_an_op_is_one_launch(cupy: FakeCupy) -> None:

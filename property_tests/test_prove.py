@@ -198,3 +198,18 @@ def test_verify_proves_by_laws_of_the_users_own(tmp_path: Path, capsys: pytest.C
     rules.write_text("; domain: indexed\n(rewrite (Div x (Sqrt y)) (Mul x))\n")
     with pytest.raises(RuleError, match=r"my\.egg:2: Arity mismatch"):
         run_verify(over_root(False), graph, 2, 0, False, [str(rules)])
+
+
+def test_a_graph_that_confuses_two_axes_is_told_so_and_a_program_that_does_is_told_apart() -> None:
+    def product(confused: bool, gram: bool = False) -> Graph:
+        program = KernelGraph()
+        x, w = program.new_input((8, 8), name="X"), program.new_input((8, 8))
+        left = program.transpose(x, (1, 0)) if confused or gram else x
+        program.mark_output(program.matmul(x if gram else left, left if gram else w))
+        return program.graph()
+
+    assert Prover(product(False)).prove(product(False)).proved
+    proof = Prover(product(False)).prove(product(True))
+    assert not proof.proved and "walks dims 0 and 1 of X by one index" in str(proof.reason)
+    proof = Prover(product(False, gram=True)).prove(product(False, gram=True))
+    assert not proof.proved and "the program: value %" in str(proof.reason)
