@@ -2,8 +2,8 @@
 
     python benchmarks/choices.py [WORKLOAD…] [--batch N] [--seconds S] [--out DIR] [--json]
 
-For each workload the best with everything against the best without the choice (mirage_eg/bench_choices.py). About S seconds for
-each choice at most, and less as little is new.
+For each workload the best with everything against the best without the choice (mirage_eg/bench_choices.py): S seconds of tuning
+with everything, a sixth of that for each choice, and less as little is new.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: all of {', '.join(WORKLOADS)}")
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of tuning with everything, and without each choice")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of tuning with everything")
     parser.add_argument("--structures", type=int, default=32)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--out", type=Path, default=Path("mirage_bench"))

@@ -1,11 +1,13 @@
 """What each choice of the tuning space is worth: the best with everything against the best without the choice.
 
-A program is searched once and tuned once with everything and once without each choice; a source that was timed is not timed
-again, so that equal kernels have equal times and only what the choice changes differs.
+A program is searched once and tuned once with everything and once without each choice. What any of these runs found counts
+for all: the best without a choice is the best of all variants that do not make it, so that no run's luck or lack of time stands
+for a choice. A source that was timed is not timed again: equal kernels have equal times.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from heapq import nsmallest
 from typing import Any
 
 from mirage_eg.backends.emit import Schedule
@@ -19,6 +21,8 @@ from mirage_eg.tune import Adapt, Effort, Record, Timer, Tuned, Tuning, blocks, 
 
 Ranked = Sequence[Sequence[Graph]]
 WARPS, STAGES = 4, 3  # what stands for a choice that is not made
+SHARE = 6  # of the seconds for everything, each run without a choice gets one part of so many
+FINALISTS = 4  # of each choice, timed with care
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +126,20 @@ def measure_choices(
     right is left without it.
     """
     found: list[tuple[Choice | None, Tuned | None]] = []
+    without = replace(effort, seconds=effort.seconds / SHARE)
 
     def tuner(program: Graph, ranked: Ranked, target: str, timer: Timer, **rest: Any) -> list[Tuned]:
         memo = MemoTimer(timer)
         everything = tune(program, ranked, target, memo, **rest)
-        found.append((None, _best(everything)))
+        known = {tuned.variant.source: tuned for tuned in everything}
         for choice in choices:
-            left = tune(program, choice.graphs(ranked), target, memo, **rest, adapt=choice.adapt)
-            found.append((choice, _best(left)))
+            left = tune(program, choice.graphs(ranked), target, memo, **rest | {"effort": without}, adapt=choice.adapt)
+            known |= {tuned.variant.source: tuned for tuned in left}
+        with rest["gpu"]():
+            found.append((None, _best(known.values(), memo)))
+            for choice in choices:
+                kept = {graph for graphs in choice.graphs(ranked) for graph in graphs}
+                found.append((choice, _best([tuned for tuned in known.values() if _lacks(choice, tuned, kept)], memo)))
         return everything
 
     optimize(name, program, options, observer, Tuning(effort=effort, tuner=tuner))
@@ -146,14 +156,33 @@ def measure_choices(
             "timing": None if timing is None else asdict(timing),
             "ratio": timing.warm_us / base.warm_us if both and timing and base else None,
             "cold_ratio": timing.cold_us / base.cold_us if both and timing and base else None,
-            "schedule": None if tuned is None else schedule_record(tuned.variant.schedule),
+            "schedule": None if tuned is None else schedule_record(_plain(tuned.variant.schedule)),
             "grid": None if tuned is None else [list(block.grid) for block in blocks(tuned.variant.graph)],
             "loop": None if tuned is None else [block.loop for block in blocks(tuned.variant.graph)],
         }
 
 
-def _best(tuned: Sequence[Tuned]) -> Tuned | None:
-    return next((entry for entry in tuned if entry.timing is not None), None)
+def _lacks(choice: Choice, tuned: Tuned, kept: Collection[Graph]) -> bool:
+    """Whether a variant does not make the choice."""
+    graph, schedule = tuned.variant.graph, _plain(tuned.variant.schedule)
+    return graph in kept and _plain(choice.adapt(graph, schedule)) == schedule
+
+
+def _plain(schedule: Schedule) -> Schedule:
+    """With one value where no kernel makes a choice."""
+    values = {entry.name: getattr(schedule, entry.name) for entry in fields(schedule)}
+    off = {name: type(value[0])(0) for name, value in values.items() if isinstance(value, tuple) and value and not any(value)}
+    return replace(schedule, **off)
+
+
+def _best(found: Iterable[Tuned], timer: Timer) -> Tuned | None:
+    """The fastest by careful timing of those that are fastest by a quick one."""
+    timed = []
+    for tuned in nsmallest(FINALISTS, found, key=lambda tuned: tuned.us):
+        outcome, timing = timer.full(tuned.variant.source)
+        if timing is not None and outcome.error is not None:
+            timed.append(replace(tuned, us=timing.warm_us, timing=timing))
+    return min(timed, key=lambda tuned: tuned.us, default=None)
 
 
 __all__ = ["CHOICES", "Choice", "MemoTimer", "measure_choices"]
