@@ -256,7 +256,8 @@ def _verify_at_full_size(
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         watch.observer("verify", done * len(finalists) // total, 2 * len(finalists), "fields")
 
-    tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress, Probe(*inside))]
+    probe = Probe(*inside) if inside[1] else None
+    tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress, probe)]
     verdicts = [
         with_proof(verdict, f"candidate {place}", entry.graph, prover, entry.proved)
         for place, (entry, verdict) in enumerate(zip(finalists, tested, strict=False))
