@@ -32,10 +32,14 @@ _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow":
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """The program before and after; how often each law matched, and the limit that stopped saturation, if one did."""
+    """The program before and after; how often each law matched, and the limit that stopped saturation, if one did.
+
+    `passes` has the program behind each pass, in order.
+    """
 
     before: Graph
     after: Graph
+    passes: tuple[tuple[str, Graph], ...]
     laws: tuple[tuple[str, int], ...]
     stopped: str | None
     seconds: float
@@ -48,8 +52,9 @@ def clean_up(program: Graph) -> CleanUp:
     """
     begin = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
-        return CleanUp(program, program, (), None, 0.0)
-    plain = without_repeats(program)
+        return CleanUp(program, program, (), (), None, 0.0)
+    alive = without_dead_code(program)
+    plain = without_repeats(alive)
     terms = _Terms(plain)
     egraph = bindings.EGraph()
     egraph.run_program(*egraph.parse_program(_laws(), "rules/cleanup/00_cleanup.egg"))
@@ -58,8 +63,9 @@ def clean_up(program: Graph) -> CleanUp:
     found = _Reader(egraph, terms).program(plain)
     after = min((plain, found), key=weight)
     if weight(after) >= weight(program):
-        after = program
-    return CleanUp(program, after, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
+        alive = plain = after = program
+    passes = ("dead code", alive), ("common subexpressions", plain), ("laws", after)
+    return CleanUp(program, after, passes, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
 
 
 @cache
@@ -72,8 +78,8 @@ def weight(graph: Graph) -> int:
     return sum(_WEIGHTS.get(item.op.capitalize(), _WEIGHT) for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
 
 
-def without_repeats(program: Graph) -> Graph:
-    """The program without common subexpressions and dead code; all inputs stay."""
+def without_dead_code(program: Graph) -> Graph:
+    """The program without what no output reaches; all inputs stay."""
     numbered = list(program.numbered())
     makers = [position for position, (_, values) in enumerate(numbered) for _ in values]
     needed: set[int] = set()
@@ -84,12 +90,22 @@ def without_repeats(program: Graph) -> Graph:
             needed.add(position)
             frontier += [makers[i] for i in numbered[position][0].operands]
     place: dict[int, int] = {}
+    for position, (_, values) in enumerate(numbered):
+        if position in needed:
+            place.update(zip(values, range(len(place), len(place) + len(values)), strict=True))
+    if len(needed) == len(numbered):
+        return program
+    kept = (item for position, (item, _) in enumerate(numbered) if position in needed)
+    return Graph(tuple(Node(item.op, tuple(place[i] for i in item.operands), item.attributes) for item in kept))
+
+
+def without_repeats(program: Graph) -> Graph:
+    """The program without common subexpressions."""
+    place: dict[int, int] = {}
     known: dict[Node, int] = {}
     nodes: list[Node] = []
     count = 0
-    for position, (item, values) in enumerate(numbered):
-        if position not in needed:
-            continue
+    for item, values in program.numbered():
         moved = Node(item.op, tuple(place[i] for i in item.operands), item.attributes)
         if moved in known and OPS[item.op].kind is not Kind.BOUNDARY:
             place[values[0]] = known[moved]
@@ -329,6 +345,7 @@ def cleanup_record(cleaned: CleanUp) -> dict[str, Any]:
         for graph in (cleaned.before, cleaned.after)
     )
     changed = cleaned.after != cleaned.before
+    programs = (cleaned.before, *(graph for _, graph in cleaned.passes))
     return {
         "changed": changed,
         "ops": {
@@ -337,12 +354,21 @@ def cleanup_record(cleaned: CleanUp) -> dict[str, Any]:
             if counts[0].get(op, 0) != counts[1].get(op, 0)
         },
         "count": {"before": sum(counts[0].values()), "after": sum(counts[1].values())},
+        "passes": [
+            {"pass": name, "before": _listed(before), "after": _listed(after)}
+            for (name, after), before in zip(cleaned.passes, programs, strict=False)
+            if after != before
+        ],
         "laws": dict(cleaned.laws) if changed else {},
-        "before": str(cleaned.before).splitlines() if changed else None,
-        "after": str(cleaned.after).splitlines() if changed else None,
+        "before": _listed(cleaned.before) if changed else None,
+        "after": _listed(cleaned.after) if changed else None,
         "stopped": cleaned.stopped,
         "seconds": cleaned.seconds,
     }
 
 
-__all__ = ["CleanUp", "clean_up", "cleanup_record", "weight", "without_repeats"]
+def _listed(program: Graph) -> list[str]:
+    return str(program).splitlines()
+
+
+__all__ = ["CleanUp", "clean_up", "cleanup_record", "weight", "without_dead_code", "without_repeats"]

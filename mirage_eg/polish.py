@@ -11,9 +11,10 @@ from typing import Any
 
 from mirage_eg.devices import device_for
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.layouts import Layouts, choose_layouts, layouts_record
 from mirage_eg.order import BlockOrder, Order, kernels_problem, order_blocks, order_kernels, peak_of
-from mirage_eg.threads import form_threads, thread_graphs
+from mirage_eg.threads import form_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,24 @@ def polish_record(polished: Polished) -> dict[str, Any]:
             "blocks": [{"before": one.before, "live_bytes": one.peak, "bound": one.bound} for one in polished.blocks],
             "optimal": polished.kernels.optimal and all(one.peak == one.bound for one in polished.blocks),
         },
-        "thread_graphs": [
-            [item.op for item in thread.nodes if item.op not in ("input", "output")] for thread in thread_graphs(polished.graph)
-        ],
+        "thread_graphs": [_threads_record(item["graph"]) for item in polished.graph.nodes if item.op == "block"],
         "seconds": polished.seconds,
+    }
+
+
+def _threads_record(block: Graph) -> dict[str, Any]:
+    """The ops of a block graph before and after chains of elementwise ops became thread graphs, and those chains."""
+    ops = [item for item in block.nodes if OPS[item.op].kind is not Kind.BOUNDARY]
+    inside = [
+        [step.op for step in item["graph"].nodes if OPS[step.op].kind is not Kind.BOUNDARY]
+        for item in ops
+        if item.op == "thread"
+    ]
+    chains = iter(inside)
+    return {
+        "before": [name for item in ops for name in (next(chains) if item.op == "thread" else [item.op])],
+        "after": [item.op for item in ops],
+        "chains": inside,
     }
 
 

@@ -11,6 +11,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from mirage_eg.cleanup_view import cleanup_html, threads_html
 from mirage_eg.cost import predict
 from mirage_eg.devices import device_for
 from mirage_eg.draw import kernel_numbers, to_svg
@@ -46,6 +47,7 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
     sections = (
         _summary(report, best),
         _section("Program", _program(program)),
+        _section("Clean-up", cleanup_html(report["cleanup"])),
         _section("Search", _search(report)),
         _section("Cuts into kernels", _cuts(report)),
         _section("The best µGraph", _best(report, program, best)),
@@ -185,8 +187,9 @@ def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
         whole_program = whole(program, "whole program", _us(report["mugraphs"][0]))
         roof = _paragraph("Under the roof stand the program and those kernels that use matrix units.")
         roof += roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
+    chains = threads_html(report["optimizer"]["thread_graphs"])
     listing = _more("listing", f"<pre>{escape(str(best))}</pre>\n")
-    return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}"
+    return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{chains}"
 
 
 def _memory(report: Mapping[str, Any], best: Graph) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from html import escape
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.cleanup import clean_up, cleanup_record, weight, without_repeats
+from mirage_eg.cleanup_view import cleanup_html
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import verify
@@ -122,4 +124,29 @@ def test_the_report_shows_before_and_after() -> None:
     assert sum("transpose" in line for line in record["before"]) == 2
     assert not any("transpose" in line for line in record["after"])
     assert record["laws"]["transposes compose"] >= 1
+    assert [step["pass"] for step in record["passes"]] == ["laws"]
+    assert record["passes"][-1]["after"] == record["after"]
     assert not cleanup_record(clean_up(PROGRAMS["product"]()))["changed"]
+
+
+def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
+    program = new_kernel_graph()
+    x, y = program.new_input((2, 3), name="X"), program.new_input((2, 3), name="Y")
+    program.exp(y)
+    twice = program.add(program.silu(x), program.silu(x))
+    program.mark_output(program.scale(program.scale(twice, 2), 3))
+    record = cleanup_record(clean_up(program.graph()))
+    dead, repeats, laws = record["passes"]
+    assert [step["pass"] for step in record["passes"]] == ["dead code", "common subexpressions", "laws"]
+    assert [step["before"] for step in (dead, repeats, laws)] == [record["before"], dead["after"], repeats["after"]]
+    assert laws["after"] == record["after"]
+
+    def count(listing: list[str], op: str) -> int:
+        return sum(f"= {op} " in line for line in listing)
+
+    assert (count(dead["before"], "exp"), count(dead["after"], "exp")) == (1, 0)
+    assert (count(repeats["before"], "silu"), count(repeats["after"], "silu")) == (2, 1)
+    assert (count(laws["before"], "scale"), count(laws["after"], "scale")) == (2, 1)
+    page = cleanup_html(record)
+    assert all(f"<summary>{step['pass']}</summary>" in page and escape(step["before"][-2]) in page for step in record["passes"])
+    assert "<summary>" not in cleanup_html(cleanup_record(clean_up(PROGRAMS["product"]())))

@@ -1,5 +1,6 @@
 """Thread graphs: formed where intermediates have one reader, and nothing else changes."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,9 +12,11 @@ from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.interpret import RunProgram, interpreter
+from mirage_eg.cleanup_view import threads_html
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.polish import polish, polish_record
 from mirage_eg.threads import form_threads, thread_graphs, thread_groups
 from mirage_eg.verify import verify
 from property_tests.graphs import EVERY, as_program, block_graphs
@@ -93,6 +96,20 @@ def test_graphs_with_threads_pass_the_field_check_and_lower_alike(name: str) -> 
 def test_some_hand_written_graph_has_a_thread_graph() -> None:
     formed = form_threads(HAND_WRITTEN["n_transformer"]("float16").mugraph)
     assert [len(graph.nodes) > 3 for graph in thread_graphs(formed)] == [True]
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_the_report_shows_the_ops_of_each_block_before_and_after(name: str) -> None:
+    graph = HAND_WRITTEN[name]("float16").mugraph
+    records = polish_record(polish(graph, "sm_90"))["thread_graphs"]
+    blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
+    for block, record in zip(blocks, records, strict=True):
+        written = [item.op for item in block.nodes if OPS[item.op].kind is not Kind.BOUNDARY and item.op != "thread"]
+        assert Counter(record["before"]) == Counter(written)
+        taken_in = sum(len(chain) - 1 for chain in record["chains"])
+        assert len(record["before"]) - len(record["after"]) == taken_in
+        assert record["after"].count("thread") == len(record["chains"])
+    assert bool(threads_html(records)) == any(record["chains"] for record in records)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
