@@ -84,14 +84,21 @@ def _rings(code: Code) -> dict[int, int]:
                 continue  # what joins a product is fetched into registers
             direct = code.is_load(operand)
             for load in filter(code.is_load, behind):
-                small = code.nbytes(load) < _ASYNC_BYTES * WARP * code.warps
-                away = dot.turned and side == 0 and not (direct and dot.wgmma)
+                small = code.nbytes(load) < _ASYNC_BYTES * WARP * code.warps or _run_bytes(code, load) < _ASYNC_BYTES
+                away = dot.turned and side == 0 and not (direct and dot.wgmma) and len(code.readers[load]) == 1
                 if code.graph.phases[load] is not Phase.LOOP or small or away:
                     continue
                 only = all(reader.op == "matmul" for reader, _ in code.readers[load])
                 count = code.stages if direct and dot.wgmma and only else code.stages - 1
                 rings[load] = max(rings.get(load, 0), count)
     return {load: count for load, count in rings.items() if count}
+
+
+def _run_bytes(code: Code, load: int) -> int:
+    """Bytes of a row-major tensor that a load finds side by side, as far as the last dim says."""
+    long = [dim for dim, extent in enumerate(code.makers[load]["shape"]) if extent > 1]
+    kind = code.graph.types[load]
+    return (kind.shape[long[-1]] if long else 1) * kind.dtype.itemsize
 
 
 def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterator[_Buffer]:
@@ -139,7 +146,7 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
         yield _Buffer(nbytes, made, max(made, read))
     elif dot.turned and side == 1 and late:
         yield _Buffer(nbytes, read - 1, read - 1)
-    elif late or _stays(code, dot, side, behind):
+    elif late or _stays(code, dot, side, behind - rings.keys()):
         if not any(_lies_right(dot, side, product) for product in late):
             yield _Buffer(nbytes, made, max(made, read if side else read - 1))
     else:  # elementwise ops of loads, which are brought where mma wants them beforehand
