@@ -4,7 +4,7 @@ A law claims that its unions are equal values, that `(set (axes e) A)` names at 
 what it calls `below` is part of something equal to what is. Whatever else a law may do has no meaning in the models.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -65,7 +65,7 @@ def plan_law(law: Law, signatures: Mapping[str, Signature]) -> Plan:
             used.add(ready[0])
             known.add(definitions[ready[0]][0])
         else:  # each waits for another: draw one, and its definition becomes a condition
-            known.add(min(name for name in free - known if sorts.get(name) in DRAWN))
+            known.add(_drawn_first(law, free - known, definitions, sorts))
     names = {name for name, _ in named}
     drawn = {}
     for name in sorted(free - names):
@@ -78,6 +78,15 @@ def plan_law(law: Law, signatures: Mapping[str, Signature]) -> Plan:
         if not (isinstance(condition, Equal) and any(pair in named for pair in _definitions(condition)))
     )
     return Plan(law, drawn, tuple(named), conditions)
+
+
+def _drawn_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str, Pattern]], sorts: Mapping[str, str]) -> str:
+    """Of names that wait for each other the one to draw: rather one that is called equal to another than an application."""
+    applied = {name for name, pattern in definitions if isinstance(pattern, Apply)}
+    able = sorted((name for name in names if sorts.get(name) in DRAWN), key=lambda name: (name in applied, name))
+    if not able:
+        raise RuleError(f"{law.place}: no values can be drawn for {', '.join(sorted(names))}; each is defined by another")
+    return able[0]
 
 
 def spelled_out(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
@@ -104,8 +113,10 @@ def _calls(pattern: Pattern, name: str) -> bool:
 def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> None:
     signature = signatures.get(name)
     kind = "primitive" if signature is None else signature.kind
-    if kind == "constructor" and (op_of(name) is not None or name == "Var"):
+    if kind == "constructor" and op_of(name) is not None:
         return
+    if name == "Var":
+        raise RuleError(f"{law.place}: law {law.name!r} is about named inputs (Var …), which have no value in the models")
     if name in PRIMITIVES if kind == "primitive" else name in ("axes", "below", "part"):
         return
     raise RuleError(
@@ -188,6 +199,8 @@ def _holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
         return bool(left == right)
     if condition.name in ("below", "part"):
         return True
+    if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), Meaning):
+        return True  # two classes that are not yet known to be one: the law must hold though they are
     return bool(evaluate(condition, model, values))
 
 
@@ -206,8 +219,6 @@ def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
             operands = [evaluate(argument, model, values) for argument in arguments]
             if name in PRIMITIVES:
                 return _primitive(name, operands)
-            if name == "Var":
-                raise UndefinedError("a named variable")
             meanings = [operand for operand in operands if isinstance(operand, Meaning)]
             return model.apply(name, operands[: len(operands) - len(meanings)], meanings)
 

@@ -44,6 +44,8 @@ def _directions(plan: Plan) -> Iterator[tuple[Pattern, Pattern]]:
     """What is matched and what is made equal to it; a rule's union is such a pair, with its names written out."""
     names = dict(plan.named)
     for action in plan.law.actions:
+        if action.kind == "let":
+            names[str(action.arguments[0])] = action.arguments[1]
         if action.kind == "union":
             left, right = (spelled_out(argument, names) for argument in action.arguments)
             yield left, right

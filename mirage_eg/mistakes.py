@@ -12,17 +12,18 @@ from mirage_eg.laws import Signature
 OWN_RULESET = "equivalence"  # what a law without :ruleset joins
 RULESETS = (OWN_RULESET, "subexpression")  # those that are run
 
-_ERROR = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of [^:]*: (?P<rest>.*)$", re.DOTALL)
+_PLACE = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of (?P<path>[^:\n]*): ", re.MULTILINE)
 
 
 def located(error: bindings.EggSmolError, path: str) -> str:
     """egglog says `In 3:10-14 of FILE: SOURCE` and then the mistake; we say `FILE:3: mistake: SOURCE`."""
-    match = _ERROR.match(str(error))
-    if match is None:
+    places = list(_PLACE.finditer(str(error)))
+    if not places:
         return f"{path}:1: {' '.join(str(error).split())}"
-    source, _, mistake = match["rest"].partition("\n")
+    place = next((it for it in reversed(places) if it["path"] == path), places[-1])  # a clash is told with both places
+    source, _, mistake = str(error)[place.end() :].partition("\n")
     shown = f": {source.strip()}" if source.strip() and source.strip() not in mistake else ""
-    return f"{path}:{match['line']}: {_OWN_NAME.sub('the left side', ' '.join(mistake.split()))}{shown}"
+    return f"{path}:{place['line']}: {_OWN_NAME.sub('the left side', ' '.join(mistake.split()))}{shown}"
 
 
 _OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own for what a rewrite matches
@@ -67,6 +68,7 @@ _ADVICE = (
     ("ungrounded", "a left side must apply a constructor, so that there is something to match"),
     ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
     ("already bound", "the name is taken; choose another"),
+    ("Shadowing", "that is a constructor; choose another name for the variable, or apply it"),
     ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
 )
 

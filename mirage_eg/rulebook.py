@@ -44,7 +44,7 @@ _ALLOWED = (
 _LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleCommand)
 
 
-_HEADER = re.compile(r"^;\s*(?P<key>domain|default):\s*(?P<value>\w+)\s*$")
+_HEADER = re.compile(r"^;+\s*(?P<key>domain|default)\s*:\s*(?P<value>\w+)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ def header(text: str, key: str) -> str | None:
     for line in text.splitlines():
         if line.strip() and not line.startswith(";"):
             return None
-        if (match := _HEADER.match(line)) and match["key"] == key:
-            return match["value"]
+        if (match := _HEADER.match(line)) and match["key"].lower() == key:
+            return match["value"].lower()
     return None
 
 

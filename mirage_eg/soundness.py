@@ -6,24 +6,21 @@ Refuted means: both sides are defined, the side conditions hold, float64 calls t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from fractions import Fraction
 from random import Random
 from typing import Any
 
 import mpmath
 import numpy as np
 from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
+from mirage_eg.assignments import Tensor, assignments, smallest
 from mirage_eg.claims import Difference, Plan, difference, plan_law, spelled_out
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.laws import Law, Signature, variables
 from mirage_eg.models import FLOAT64, MANY_DIGITS, Arithmetic, Meaning, Model, UndefinedError
 from mirage_eg.tables import record
 
-PARTS = ("i", "j", "k")
-MAX_SIZE = 3  # of a part
 LEAST_SHARE = 10  # assignments for one form of a law
 LEAST_TRIALS = 5  # with the side conditions true and both sides defined; below that nothing was tested
 
@@ -65,48 +62,6 @@ class Finding:
     _repr_html_ = record
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """A variable's value: exact rationals, flat, over those parts that the flags say; `declared` is what axes says of it."""
-
-    varies: tuple[bool, ...]
-    declared: tuple[bool, ...]
-    entries: tuple[Fraction, ...]
-
-
-_RATIONALS = st.one_of(
-    st.integers(1, 6).map(Fraction),
-    st.integers(-6, 6).map(Fraction),
-    st.integers(-9, 9).map(lambda n: Fraction(n, 4)),
-)
-_CONSTANTS = st.one_of(st.integers(1, 4).map(Fraction), st.builds(Fraction, st.integers(-4, 4), st.integers(1, 3)))
-
-
-@st.composite
-def _assignments(draw: st.DrawFn, plan: Plan, domain: str) -> tuple[dict[str, int], dict[str, Any]]:
-    parts = PARTS if domain == "indexed" else ()
-    sizes = {part: draw(st.integers(1, MAX_SIZE)) for part in parts}
-    values: dict[str, Any] = {}
-    names = 0
-    for name, sort in plan.drawn.items():
-        match sort:
-            case "String":
-                values[name] = parts[(names + draw(st.integers(0, 2))) % 3] if parts else "x"
-                names += 1
-            case "i64":
-                values[name] = draw(st.integers(1, 12))
-            case "BigRat":
-                values[name] = draw(_CONSTANTS)
-            case _:
-                varies = tuple(draw(st.booleans()) for _ in parts)
-                declared = tuple(flag or draw(st.integers(0, 3)) == 3 for flag in varies)
-                count = 1
-                for part, flag in zip(parts, varies, strict=True):
-                    count *= sizes[part] if flag else 1
-                values[name] = _Tensor(varies, declared, tuple(draw(_RATIONALS) for _ in range(count)))
-    return sizes, values
-
-
 def _evaluate(
     plan: Plan, domain: str, arithmetic: Arithmetic, sizes: Mapping[str, int], values: Mapping[str, Any]
 ) -> Difference | None:
@@ -115,7 +70,7 @@ def _evaluate(
 
 
 def _meaning(model: Model, value: Any) -> Any:
-    if not isinstance(value, _Tensor):
+    if not isinstance(value, Tensor):
         return value
     shape = [size if flag else 1 for size, flag in zip(model.sizes.values(), value.varies, strict=True)]
     declared = frozenset(part for part, flag in zip(model.sizes, value.declared, strict=True) if flag)
@@ -147,7 +102,7 @@ def test_law(
     if trials < LEAST_TRIALS:
         raise RuleError(
             f"{law.place}: law {law.name!r} could be tested on only {trials} of {share * len(forms)} random assignments; its "
-            "conditions are too narrow to be met by chance, so it is not known to be sound"
+            "conditions are too narrow to be met by chance, or a side is never defined, so it is not known to be sound"
         )
     return Finding(law, Truth.HELD, trials)
 
@@ -176,9 +131,10 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
         suppress_health_check=list(HealthCheck),
     )
     try:
-        sizes, values = find(_assignments(plan, domain), refutes, settings=chosen, random=Random(seed))
+        found = find(assignments(plan, domain), refutes, settings=chosen, random=Random(seed))
     except NoSuchExample:
         return Finding(law, Truth.HELD, trials)
+    sizes, values = smallest(*found, lambda *assignment: refutes(assignment))
     wrong = _evaluate(plan, domain, FLOAT64, sizes, values)
     assert wrong is not None
     return Finding(law, Truth.REFUTED, trials, _counterexample(wrong, plan, sizes, values))
@@ -188,7 +144,7 @@ def _counterexample(wrong: Difference, plan: Plan, sizes: Mapping[str, int], val
     shown = []
     for name, value in values.items():
         match value:
-            case _Tensor():
+            case Tensor():
                 varies = {part for part, flag in zip(sizes, value.varies, strict=True) if flag}
                 parts = [part for part in sizes if part in varies and sizes[part] > 1]
                 array = np.array(value.entries, dtype=object).reshape([sizes[part] for part in parts])

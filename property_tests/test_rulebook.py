@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.rulebook import DOMAINS, load_rules
+from mirage_eg.rulebook import DOMAINS, header, load_rules
 
 BROKEN = {
     "unbalanced parenthesis": ("(rewrite (Exp x) x", 1, "parse error"),
@@ -18,6 +18,7 @@ BROKEN = {
     "unknown ruleset": ("(rewrite (Exp x) (Exp x) :ruleset nowhere)", 1, "No such ruleset: nowhere"),
     "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 1, "stands already at rules/"),
     "the same law twice": ("(rewrite (Exp x) (Exp x))\n(rewrite (Exp y) (Exp y))", 2, "the same law stands already at"),
+    "a constructor as a variable": ("\n\n(rewrite (Sub Exp y) (Sub y Exp))", 3, "choose another name for the variable"),
     "second declaration": ("(constructor Exp (E) E)", 1, "already bound"),
     "include": ('(include "nowhere.egg")', 1, "include"),
     "running": ("(run 1)", 1, "got the command run;"),
@@ -65,3 +66,9 @@ def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
         load_rules("indexed", [tmp_path])
     with pytest.raises(RuleError, match="got domain 'concrete'"):
         load_rules("concrete")
+
+
+@pytest.mark.parametrize("line", ["; domain: abstract", ";; Domain: Abstract", ";domain : abstract"])
+def test_a_header_names_the_domain_however_it_is_written(line: str) -> None:
+    assert header(f"; laws of mine\n\n{line}\n(rewrite (Exp x) (Exp x))", "domain") == "abstract"
+    assert header(f"(rewrite (Exp x) (Exp x))\n{line}", "domain") is None

@@ -55,12 +55,40 @@ def test_the_counterexample_to_an_additive_root_is_as_small_as_can_be(tmp_path: 
     assert shown.splitlines()[1:] == ["x = 1", "y = 1", "left:  1.414213562", "right: 2"]
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (WRONG["an unguarded factor leaves a sum"][1], ["x = 1", "y[k] = [1, 2]", "left:  3", "right: [2, 4] over [k]"]),
+        ("(rewrite (Max i (Add x y)) (Add (Max i x) (Max i y)))", ["left:  3", "right: 4"]),
+        ("(rewrite (Sum i (Sum j x)) (Sum i x))", ["x = 1", "left:  2", "right: 1"]),
+    ],
+)
+def test_a_counterexample_with_tensors_is_small(text: str, lines: list[str], tmp_path: Path) -> None:
+    rulebook, law = loaded(tmp_path, text)
+    shown = str(test_law(law, "indexed", rulebook.signatures).counterexample)
+    assert shown.splitlines()[-len(lines) :] == lines
+
+
 @pytest.mark.parametrize("claim", TRUE_BUT_NOT_IN_THE_FIELD)
 def test_a_true_law_that_the_field_does_not_know_is_not_refuted(claim: str, tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD[claim])
     finding = test_law(law, "indexed", rulebook.signatures)
     assert finding.truth is Truth.HELD
     assert finding.trials > 50
+
+
+def test_a_law_on_classes_that_are_not_yet_one_must_hold_where_they_are(tmp_path: Path) -> None:
+    rulebook, true = loaded(tmp_path, "(rewrite (Mul x y) (Mul y x) :when ((!= x y)))")
+    assert test_law(true, "indexed", rulebook.signatures).truth is Truth.HELD
+    rulebook, wrong = loaded(tmp_path, "(rewrite (Div (Sub x y) (Sub x y)) (Exp (Exp x)) :when ((!= x y)))")
+    assert test_law(wrong, "indexed", rulebook.signatures).truth is Truth.REFUTED
+
+
+def test_variables_that_a_condition_calls_equal_are_drawn_equal(tmp_path: Path) -> None:
+    rulebook, law = loaded(tmp_path, "(rule ((= e (Exp x)) (= f (Exp y)) (= x y)) ((union e f)))")
+    finding = test_law(law, "indexed", rulebook.signatures)
+    assert finding.truth is Truth.HELD
+    assert finding.trials > 100
 
 
 @pytest.mark.parametrize("claim", CANCELLATION)
@@ -84,6 +112,7 @@ def test_no_packaged_law_has_a_lint_that_is_an_error(domain: str) -> None:
     [
         ("(relation positive (E))\n(rewrite (Sqrt (Square x)) x :when ((positive x)))", "the relation positive has no meaning"),
         ("(constructor Foo (E) E)\n(rewrite (Foo x) x)", "the constructor Foo has no meaning"),
+        ('(rewrite (Var "x") (Var "y"))', "about named inputs"),
         ("(rule ((= e (Exp x))) ((delete (Exp x))))", "delete, subsume and panic have no meaning"),
         ("(rewrite (Scale c x) (Exp x) :when ((> c (bigrat (bigint 355) (bigint 1)))))", "too narrow"),
     ],

@@ -1,5 +1,6 @@
 """Laws on a user's own constructors and relations are tested as what they mean: by definitions, by what asserts a relation."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def verdict(rulebook: Rulebook, law: Law) -> Finding:
     for form in forms:
         names = {part.name for pattern in patterns(form) for part in applications(pattern)}
         assert not [name for name in names if is_foreign(name, rulebook.signatures) or name == "positive"]
-    return test_law(law, "indexed", rulebook.signatures, 100, forms=forms)
+    return test_law(law, "indexed", rulebook.signatures, 200, forms=forms)
 
 
 @pytest.mark.parametrize("claim", HOLD)
@@ -103,6 +104,12 @@ def test_a_file_with_both_is_checked_to_its_end(tmp_path: Path) -> None:
     assert report.sound
     assert len(report.findings) == 5
     assert {old.workload for old, _ in report.growth} >= {"rmsnorm", "qknorm"}
+
+
+def test_the_laws_of_the_page_hold(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "rules.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```egg\n(\(constructor Norm .*?)```", page, re.DOTALL)
+    assert {finding.truth for finding in findings(tmp_path, text)} == {Truth.HELD}
 
 
 def test_a_law_on_ops_is_its_own_form() -> None:
