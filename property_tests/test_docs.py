@@ -300,6 +300,10 @@ def test_the_pages_build_with_warnings_as_errors_and_load_nothing_from_elsewhere
     links = r"<link[^>]*rel=\"?(stylesheet|preconnect|preload)\"?[^>]*href=\"?(https?:|//)"
     for page in built:
         assert not re.search(f"{loads}|{links}", page.read_text(encoding="utf-8")), page
+        assert 'class="mermaid"' not in page.read_text(encoding="utf-8"), f"{page}: the theme loads mermaid from elsewhere"
+    styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
+    assert styles and not any(re.search(r"url\([\"']?(https?:)?//|@import", style) for style in styles)
+    assert '<ol start="3">' in (site / "rules.html").read_text(encoding="utf-8")  # steps go on after a block of code
     assert "superoptimize" in (site / "reference.html").read_text(encoding="utf-8")
 
 
