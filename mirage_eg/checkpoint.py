@@ -40,15 +40,14 @@ class Checkpoint:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
             self._lock()
             kept = self._read(header) if resume else 0
             os.ftruncate(self._handle, kept)
             if not kept:
                 self._append({"format": FORMAT, "version": VERSION} | dict(header))
-        except BaseException:
-            self.close()
-            raise
+            stack.pop_all()  # all went well: it stays open
 
     def __len__(self) -> int:
         return len(self._known)

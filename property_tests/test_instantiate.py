@@ -9,7 +9,7 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.cost import predict, predict_us
 from mirage_eg.devices import DEVICES, device_for
-from mirage_eg.instantiate import Filters, TileLimits, blocks_of, fits, instances, small_instance
+from mirage_eg.instantiate import Filters, Instantiation, TileLimits, blocks_of, fits, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
@@ -119,3 +119,30 @@ def test_every_target_has_a_device_and_an_unknown_one_is_refused() -> None:
     assert {device_for(device.target).target for device in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
     with pytest.raises(OptionError, match="got target 'sm_70'"):
         device_for("sm_70")
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "lora", "gqa", "ntrans"])
+def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str) -> None:
+    program, axes, result = found(name)
+    ratios = []
+    for plan in [*result.structures[::5], *result.chains[::9]][:30]:
+        instantiation = Instantiation(plan, program, axes)
+        for choice in instantiation.choices(H100)[::7][:8]:
+            if (graph := instantiation.take(choice)) is not None:
+                ratios.append(choice.us / predict_us(graph, H100))
+    assert ratios
+    assert max(ratios) <= 1 + 1e-9
+    assert sum(ratio > 0.8 for ratio in ratios) >= len(ratios) / 2  # and it says something
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "lora"])
+def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> None:
+    program, axes, result = found(name)
+    tight = TileLimits(registers=24 * 1024, shared_memory=48 * 1024)
+    for plan in [*result.structures[:4], *result.chains[:2]]:
+        instantiation = Instantiation(plan, program, axes, tight)
+        taken = [choice for choice in instantiation.choices(H100)[:40] if instantiation.take(choice) is not None]
+        fitting = [
+            choice for choice in instantiation.choices(H100)[:40] if instantiation.fits(instantiation.build(choice.extents))
+        ]
+        assert taken == fitting

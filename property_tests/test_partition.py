@@ -218,10 +218,10 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
 @pytest.mark.parametrize("batch", [1, 8, 16])
 def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: int) -> None:
     hand = six_kernels(batch)
-    primitive, found, _ = cut(WORKLOADS["decoder_layer"](batch), patience=4)
-    assert min(way.kernels for way in found.ways) <= 6
+    primitive, found, _ = cut(WORKLOADS["decoder_layer"](batch))
+    few = [way for way in found.ways if way.kernels <= 6]
     assert len(blocks_of(hand)) == 6
-    assert found.ways[0].us <= predict_us(hand, H100)
+    assert min(way.us for way in few) <= predict_us(hand, H100)
     assert found.ways[0].us < predict_us(primitive, H100)  # one kernel per op
 
 
