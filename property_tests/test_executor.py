@@ -19,6 +19,7 @@ from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.options import Options
 from mirage_eg.pipeline import Observer, Result, optimize
 from property_tests.programs import attention
+from property_tests.timeless import timeless
 from property_tests.workers import pid, squares, squares_or_death
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -117,17 +118,6 @@ def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch: pytest.Monkey
     monkeypatch.setattr(executors, "CONNECT_SECONDS", 1)
     with pytest.raises(OptionError, match=r"executor: no Dask scheduler answers at 127.0.0.1:1"), Workers("dask://127.0.0.1:1"):
         pass
-
-
-def timeless(value: Any) -> Any:
-    """Without what says how long something took."""
-    match value:
-        case dict():
-            return {key: timeless(entry) for key, entry in value.items() if key != "seconds"}
-        case list() | tuple():
-            return [timeless(entry) for entry in value]
-        case _:
-            return value
 
 
 def run(observer: Observer | None = None, **options: Any) -> Result:

@@ -1,8 +1,10 @@
 """Cutting programs into kernels: ways compute the program, the cheapest is the cheapest, and some cuts are not offered."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -178,14 +180,14 @@ def chains(draw: st.DrawFn) -> Graph:
 
 
 @given(chains(), st.randoms(use_true_random=False))
-def test_the_cheapest_way_is_found_without_searching_every_segment(program: Graph, random) -> None:  # type: ignore[no-untyped-def]
+def test_the_cheapest_way_is_found_without_searching_every_segment(program: Graph, random: Random) -> None:
     floors: dict[Segment, float] = {}
     costs: dict[Segment, float] = {}
 
     def floor(segment: Segment) -> float:
         return floors.setdefault(segment, random.choice([0.0, 1.0, 2.0, 3.0]))
 
-    def find(segments):  # type: ignore[no-untyped-def]
+    def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         for segment in segments:
             costs.setdefault(segment, floor(segment) + random.choice([0.0, 0.5, 2.0]))
         return [(Piece(s, s.inputs, program, costs[s], 1, True, True),) for s in segments]

@@ -13,8 +13,9 @@ from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.pipeline import Result, optimize
-from mirage_eg.verify import Equality
+from mirage_eg.verdict import Equality
 from property_tests.programs import PROGRAMS, attention, rms_linear
+from property_tests.timeless import timeless
 
 
 def run(program: Graph, **options: Any) -> Result:
@@ -70,16 +71,6 @@ def test_a_search_that_finds_nothing_says_why() -> None:
 def test_the_same_seed_gives_the_same_result_to_the_byte() -> None:
     first, second = (run(attention()) for _ in range(2))
     assert [candidate.source for candidate in first.candidates] == [candidate.source for candidate in second.candidates]
-
-    def timeless(value: Any) -> Any:
-        match value:
-            case dict():
-                return {key: timeless(entry) for key, entry in value.items() if key != "seconds"}
-            case list() | tuple():
-                return [timeless(entry) for entry in value]
-            case _:
-                return value
-
     assert timeless(first.report) == timeless(second.report)
 
 
