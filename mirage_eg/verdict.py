@@ -50,6 +50,10 @@ class Verdict:
         """Whether the verdict is `equal`."""
         return self.verdict is Equality.EQUAL
 
+    def goes_on(self, proved: bool) -> bool:
+        """Whether a structure is worth its full size: equal, or left open by the field where the laws prove it."""
+        return self.equal or (proved and self.verdict is Equality.UNDECIDED)
+
 
 @dataclass(frozen=True, slots=True)
 class FloatCheck:

@@ -12,6 +12,7 @@ import pytest
 
 from mirage_eg.expression import express, splits
 from mirage_eg.growth import STANDARD, oracles, targets
+from mirage_eg.instantiate import small_instance
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import RuleError
@@ -23,6 +24,9 @@ from mirage_eg.proof import equal_by_laws
 from mirage_eg.prove import Prover
 from mirage_eg.rulebook import load_rules
 from mirage_eg.rules_check import CHECK_LIMITS, check_file
+from mirage_eg.search import SearchLimits, search
+from mirage_eg.verdict import Equality
+from mirage_eg.verify import Reference
 from mirage_eg.worker import Worker
 from mirage_eg.workloads import WORKLOADS
 from property_tests.laws import CANCELLATION, GROWS_FOREVER, TRUE_BUT_NOT_IN_THE_FIELD, WRONG
@@ -257,3 +261,22 @@ def test_a_proof_by_laws_that_grow_forever_ends_within_its_limit(tmp_path: Path)
     assert not proof.proved
     assert "stopped" in str(proof.reason)
     assert time.monotonic() - start < 10
+
+
+def test_a_structure_that_rests_on_a_true_law_which_the_field_does_not_know_goes_on_because_it_is_proved(
+    tmp_path: Path,
+) -> None:
+    kept = "(relation positive (E))\n(rule ((= e (Exp x))) ((positive e)))\n(rewrite (Relu x) x :when ((positive x)))"
+    graph = KernelGraph()
+    x, w = graph.new_input((16, 64)), graph.new_input((64, 32))
+    graph.mark_output(graph.relu(graph.exp(graph.matmul(x, w))))
+    program = expand(graph.graph())
+    axes = infer_axes(program)
+    structures = search(program, axes, load_rules("indexed", [written(tmp_path, kept)]), SearchLimits(4)).structures
+    assert structures
+    for structure in structures:
+        small, candidate = small_instance(structure, program, axes)
+        verdict = Reference(small).check(candidate)
+        assert verdict.verdict is Equality.UNDECIDED
+        assert verdict.goes_on(structure.proved)
+        assert not verdict.goes_on(False)
