@@ -21,7 +21,7 @@ from mirage_eg.tune import Adapt, Effort, Record, Timer, Tuned, Tuning, blocks, 
 
 Ranked = Sequence[Sequence[Graph]]
 WARPS, STAGES = 4, 3  # what stands for a choice that is not made
-SHARE = 6  # of the seconds for everything, each run without a choice gets one part of so many
+SHARE = 3  # of the seconds for everything, each run without a choice gets one part of so many
 FINALISTS = 4  # of each choice, timed with care
 
 
@@ -131,15 +131,18 @@ def measure_choices(
     def tuner(program: Graph, ranked: Ranked, target: str, timer: Timer, **rest: Any) -> list[Tuned]:
         memo = MemoTimer(timer)
         everything = tune(program, ranked, target, memo, **rest)
-        known = {tuned.variant.source: tuned for tuned in everything}
+        known, own = list(everything), dict[str, list[Tuned]]()
         for choice in choices:
-            left = tune(program, choice.graphs(ranked), target, memo, **rest | {"effort": without}, adapt=choice.adapt)
-            known |= {tuned.variant.source: tuned for tuned in left}
+            own[choice.name] = tune(
+                program, choice.graphs(ranked), target, memo, **rest | {"effort": without}, adapt=choice.adapt
+            )
+            known += own[choice.name]
         with rest["gpu"]():
-            found.append((None, _best(known.values(), memo)))
+            found.append((None, _best(known, memo)))
             for choice in choices:
                 kept = {graph for graphs in choice.graphs(ranked) for graph in graphs}
-                found.append((choice, _best([tuned for tuned in known.values() if _lacks(choice, tuned, kept)], memo)))
+                lacking = [tuned for tuned in known if _lacks(choice, tuned, kept)]
+                found.append((choice, _best([*lacking, *own[choice.name]], memo)))
         return everything
 
     optimize(name, program, options, observer, Tuning(effort=effort, tuner=tuner))
@@ -178,7 +181,8 @@ def _plain(schedule: Schedule) -> Schedule:
 def _best(found: Iterable[Tuned], timer: Timer) -> Tuned | None:
     """The fastest by careful timing of those that are fastest by a quick one."""
     timed = []
-    for tuned in nsmallest(FINALISTS, found, key=lambda tuned: tuned.us):
+    each = {tuned.variant.source: tuned for tuned in found}.values()
+    for tuned in nsmallest(FINALISTS, each, key=lambda tuned: tuned.us):
         outcome, timing = timer.full(tuned.variant.source)
         if timing is not None and outcome.error is not None:
             timed.append(replace(tuned, us=timing.warm_us, timing=timing))

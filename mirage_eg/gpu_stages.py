@@ -66,15 +66,10 @@ def tune_ranked(
 
 
 def _timer(program: Graph, options: Options, stack: ExitStack) -> Timer:
-    """A timer on the GPU at hand, or on all of its kind that are visible."""
-    from mirage_eg.backends.trial import Trials
+    """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
     from mirage_eg.spread import like_gpus, spread_trials
 
-    source = emit(program, program=program)
-    gpus = like_gpus()
-    if len(gpus) <= 1:
-        return Trials(source, options.target, options.seed)
-    return stack.enter_context(spread_trials(gpus, source, options.target, options.seed))
+    return stack.enter_context(spread_trials(like_gpus(), emit(program, program=program), options.target, options.seed))
 
 
 def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> tuple[list[Candidate], str]:

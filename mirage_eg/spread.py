@@ -1,4 +1,4 @@
-"""Tuning on several GPUs: one process a GPU, each an executor with one worker.
+"""Tuning on one GPU or several: one process a GPU, each an executor with one worker.
 
 Candidate i of a round is timed on GPU i modulo their number, so that what is measured where does not depend on how fast it
 goes; the last, careful round is on one GPU, since its times are compared with each other. A process whose GPU context is lost,

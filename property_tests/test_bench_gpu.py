@@ -1,6 +1,7 @@
 """The GPU benchmark without a GPU: rows, lines, table and picture, with a timer that makes up its times."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that seems to have a GPU; its times are made up, and nothing is compiled."""
     monkeypatch.setattr(timing, "gpu_available", lambda: True)
     monkeypatch.setattr(timing, "gpu_name", lambda: "none")
-    monkeypatch.setattr("mirage_eg.backends.trial.Trials", lambda source, target, seed=0: Clock())
+    monkeypatch.setattr("mirage_eg.spread.spread_trials", lambda gpus, source, target, seed: nullcontext(Clock()))
     monkeypatch.setattr(timing, "time_source", lambda source: timing.Timing(99.0, 0.0, 99.0, 0.0, "events", "none"))
     monkeypatch.setattr(bench_row, "machine", lambda: MACHINE)
     monkeypatch.setattr(bench_row, "_target", lambda: "sm_90")

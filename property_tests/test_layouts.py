@@ -17,7 +17,7 @@ from mirage_eg.devices import DEVICES
 from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.layouts import Problem, intermediates, _offered, _solve, choose_layouts, run_length, solve, with_strides
+from mirage_eg.layouts import Problem, _offered, _solve, choose_layouts, intermediates, run_length, solve, with_strides
 from mirage_eg.polish import polish
 from mirage_eg.verify import verify
 from property_tests.test_emit import HAND_WRITTEN, inputs_of, worst

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def measured() -> dict[str | None, dict[str, Any]]:
         patch.setattr(timing, "gpu_available", lambda: True)
         patch.setattr(timing, "gpu_name", lambda: "none")
         patch.setattr(timing, "time_source", lambda source: timing.Timing(99.0, 0.0, 99.0, 0.0, "events", "none"))
-        patch.setattr("mirage_eg.backends.trial.Trials", lambda source, target, seed=0: Clock())
+        patch.setattr("mirage_eg.spread.spread_trials", lambda gpus, source, target, seed: nullcontext(Clock()))
         options = Options(device="cuda", jobs=1, top=2)
         return {line["choice"]: line for line in measure_choices("attention", attention(keys=256), options, EFFORT)}
 
