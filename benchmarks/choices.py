@@ -3,7 +3,7 @@
     python benchmarks/choices.py [WORKLOAD…] [--batch N] [--seconds S] [--out DIR] [--json]
 
 For each workload the best with everything against the best without the choice (mirage_eg/bench_choices.py): S seconds of tuning
-with everything, a third of that for each choice, and less as little is new.
+with everything, half of that for each choice, and less as little is new.
 """
 
 import argparse
