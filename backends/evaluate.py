@@ -10,6 +10,7 @@ graphs of the grid, programs of an axis that nothing reduces (`backends.slices`)
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import ceil, prod
 from typing import Any, Generic, TypeVar, assert_never
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar, assert_never
 import numpy as np
 
 from mirage_eg.backends.algebra import Algebra
+from mirage_eg.backends.known import Known
 from mirage_eg.backends.slices import Cut, DimWindow, cut
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
@@ -38,10 +40,12 @@ def evaluate(
     slice_elements: int = SLICE_ELEMENTS,
     rounded: bool = False,
     stack: int = 0,
+    known: Known[V] | None = None,
 ) -> list[V]:
     """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
 
-    `rounded` says that the inputs are already as memory holds them in their types, `stack` how many dims stand before theirs.
+    `rounded` says that the inputs are already as memory holds them in their types, `stack` how many dims stand before theirs;
+    what the nodes of a kernel graph make is asked of `known`, if there is any.
 
     Raises:
         GraphError: the number or the shapes of the inputs are not those of the graph.
@@ -54,16 +58,18 @@ def evaluate(
             raise GraphError(f"got {text(shape)} as input {name}, wanted {text(want.shape)}")
     if not rounded:
         inputs = [algebra.cast(value, want.dtype) for value, want in zip(inputs, wanted, strict=True)]
-    return _evaluate(graph, inputs, algebra, slice_elements, stack)
+    return _evaluate(graph, inputs, algebra, slice_elements, stack, known)
 
 
-def _evaluate(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int) -> list[V]:
+def _evaluate(
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int, known: Known[V] | None = None
+) -> list[V]:
     match graph.level:
         case Level.KERNEL:
             plan = cut(graph, slice_elements)
             if plan is not None:
                 return _cut(plan, inputs, algebra, lead)
-            return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
+            return _Run(graph, algebra, slice_elements, lead, known=known).outputs(inputs)
         case Level.THREAD:
             return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
         case Level.BLOCK:
@@ -129,8 +135,17 @@ def _tiles(
 class _Run(Generic[V]):
     """One pass over the nodes of one graph; values are dropped behind their last use."""
 
-    def __init__(self, graph: Graph, algebra: Algebra[V], slice_elements: int, lead: int, window: Window = ()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        algebra: Algebra[V],
+        slice_elements: int,
+        lead: int,
+        window: Window = (),
+        known: Known[V] | None = None,
+    ) -> None:
         self.graph, self.algebra, self.slice_elements, self.lead, self.window = graph, algebra, slice_elements, lead, window
+        self.known = known
 
     def outputs(self, inputs: Sequence[V]) -> list[V]:
         graph = self.graph
@@ -153,7 +168,12 @@ class _Run(Generic[V]):
                 exact.append(graph.level is not Level.THREAD)
             else:
                 moved = OPS[item.op].kind is Kind.REARRANGEMENT and all(exact[i] for i in item.operands)
-                made = self._node(item, operands, [exact[i] for i in item.operands], len(values))
+                stored, place = [exact[i] for i in item.operands], len(values)
+                made = (
+                    self._node(item, operands, stored, place)
+                    if self.known is None
+                    else self.known.made(item, operands, partial(self._node, item, exact=stored, place=place))
+                )
                 exact += [moved or graph.level is Level.KERNEL] * len(made)
                 values += made
             for operand in item.operands:
@@ -168,7 +188,7 @@ class _Run(Generic[V]):
         graph, stack = self.graph, self.lead - len(self.graph.grid) - 1
         return _load(self.algebra, x, item["imap"], item.get("fmap", REPLICATED), graph.grid, graph.loop, self.window, stack)
 
-    def _node(self, item: Node, operands: list[V], exact: Sequence[bool], place: int) -> list[V]:
+    def _node(self, item: Node, operands: Sequence[V], exact: Sequence[bool], place: int) -> list[V]:
         if OPS[item.op].kind is Kind.GRAPH:
             return _evaluate(item["graph"], operands, self.algebra, self.slice_elements, self.lead)
         if item.op == "matmul":  # a matrix unit takes its operands in their own type

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.meanings import ELEMENTWISE, Component, Draw, affine, either
+from mirage_eg.backends.meanings import ELEMENTWISE, Component, Draw, affine, either, exists, rational, scaled_exp
 from mirage_eg.backends.modular import PRIMES
 from mirage_eg.backends.randoms import fill, uniform_residues
 from mirage_eg.ir.dtypes import DType
@@ -35,6 +35,8 @@ class FieldValue:
     unfaithful: frozenset[str]  # ops behind this value that obey other laws here than for numbers
     plan: "Callable[[int], Plan]"
     factors: "tuple[FieldValue, FieldValue] | None" = None  # of a matrix product
+    squared: "FieldValue | None" = None  # what this is the square of
+    scaled: "tuple[FieldValue, Fraction] | None" = None  # what this is so many times
 
 
 Wanted = tuple[FieldValue, int]
@@ -108,6 +110,7 @@ class FieldAlgebra:
 
     def elementwise(self, op: str, operands: Sequence[FieldValue], attributes: Attributes) -> FieldValue:
         """By the table of `backends.meanings`."""
+        scaled = operands[0].scaled if op == "exp" else None
         meaning, draw = ELEMENTWISE[op], self.draw
         # A result has the components for which everything that it reads exists.
         levels = min(operands[i].levels - below for i, below in meaning.reads)
@@ -118,12 +121,22 @@ class FieldAlgebra:
             unfaithful |= {f"{op} beyond the prime chain"}
 
         def plan(k: int) -> Plan:
+            if scaled and k + 1 < scaled[0].levels:  # exp(c · x) in one pass
+                inner, factor = scaled
+                return [(inner, k + 1)], lambda exponent: scaled_exp(draw, k, factor, exponent)
             reads = [(operands[i], k + below) for i, below in meaning.reads]
             if draw.xp is not np:  # a kernel of `passes` widens as it reads
                 return reads, lambda *components: meaning.compute(draw, k, attributes, components)
             return reads, lambda *components: meaning.compute(draw, k, attributes, [_wide(x) for x in components])
 
-        return FieldValue(_broadcast(operands), max(1, levels), unfaithful, plan)
+        return FieldValue(
+            _broadcast(operands),
+            max(1, levels),
+            unfaithful,
+            plan,
+            squared=operands[0] if op == "square" else None,
+            scaled=(operands[0], attributes["factor"]) if op == "scale" and exists(attributes["factor"]) else None,
+        )
 
     def reduce(self, kind: str, x: FieldValue, axes: tuple[int, ...]) -> FieldValue:
         """Sums and means are exact; the maximum is the largest under a keyed random total order of each component."""
@@ -135,8 +148,12 @@ class FieldAlgebra:
             total = self._contracted(x.factors, axes[0], kept)
             return total if kind == "sum" else self.elementwise("scale", [total], {"factor": Fraction(1, count)})
 
+        source = x.squared if x.squared and kind != "max" else None
+
         def plan(k: int) -> Plan:
-            return [(x, k)], lambda component: self._reduced(kind, _wide(component), axes, count, k)
+            if source:  # Σ x² in one pass
+                return [(source, k)], lambda component: self._reduced(kind, component, axes, count, k, squares=True)
+            return [(x, k)], lambda component: self._reduced(kind, component, axes, count, k)
 
         return FieldValue(kept, x.levels, x.unfaithful | {kind} if kind == "max" else x.unfaithful, plan)
 
@@ -160,15 +177,22 @@ class FieldAlgebra:
         product = self.matmul(self.view(x, shape(x, -1), rows), self.view(y, shape(y, -2), columns))
         return self.view(product, kept, lambda array: array.reshape(kept))
 
-    def _reduced(self, kind: str, x: Component, axes: tuple[int, ...], count: int, k: int) -> Component:
+    def _reduced(self, kind: str, x: Component, axes: tuple[int, ...], count: int, k: int, squares: bool = False) -> Component:
         modulus = self.draw.modulus(k)
         undefined = None if x.undefined is None else x.undefined.any(axis=axes, keepdims=True)
+        if self.draw.xp is np:  # a kernel of `passes` widens as it reads
+            x = _wide(x)
+        total = modulus.total_of_squares if squares else modulus.total
         match kind:
             case "sum":
-                return Component(modulus.total(x.residues, axes), undefined)
+                return Component(total(x.residues, axes), undefined)
             case "mean":
-                return affine(modulus, Component(modulus.total(x.residues, axes), undefined), Fraction(1, count), Fraction(0))
+                factor = rational(Fraction(1, count), modulus.prime)
+                if factor is None:  # undefined
+                    return affine(modulus, Component(total(x.residues, axes), undefined), Fraction(1, count), Fraction(0))
+                return Component(total(x.residues, axes, factor), undefined)
             case "max":
+                x = _wide(x)
                 rank = x.residues.ndim
                 ranks = modulus.shuffled(x.residues, *self.draw.order(k, rank)).max(axis=axes, keepdims=True)
                 return Component(modulus.unshuffled(ranks, *self.draw.inverse_order(k, rank)), undefined)
@@ -243,6 +267,10 @@ class FieldAlgebra:
                 if not readers[read]:
                     del results[read]
         return [_wide(results[value, k]) for value in values]
+
+    def needs(self, values: Sequence[FieldValue], k: int) -> list[Wanted]:
+        """All that is read to compute component k of each value."""
+        return _demand(self._plan, [(value, k) for value in values])[0]
 
     def _plan(self, wanted: Wanted) -> Plan:
         value, k = wanted

@@ -5,7 +5,7 @@ one may no longer use the one before.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Any
 
@@ -15,6 +15,7 @@ from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
+from mirage_eg.backends.known import KnownNumbers, KnownResidues
 from mirage_eg.backends.meanings import Component
 from mirage_eg.backends.randoms import fill
 from mirage_eg.backends.scales import input_scales
@@ -41,16 +42,18 @@ class FieldDraw:
     inputs: list[FieldValue]
     outputs: list[Component]
     unfaithful: frozenset[str]
+    known: KnownResidues | None = None  # what was made of the inputs, for all graphs that make it again
 
 
 @dataclass(frozen=True, slots=True)
 class FloatDraw:
-    """Inputs, in float32 and as their types hold them, and outputs in float64."""
+    """Inputs as their types hold them, in float32 (on a GPU also in float64, for small programs), and outputs in float64."""
 
     inputs: list[Array]
     outputs: list[Array]
     sizes: list[Array]  # of the outputs: what errors are relative to
     magnitude: float = 1.0
+    known: KnownNumbers | None = None  # of what is made in float64
 
 
 class Draws:
@@ -64,6 +67,7 @@ class Draws:
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
         self._fields: dict[tuple[int, ...], FieldDraw] = {}
         self._floats: dict[str, FloatDraw] = {}
+        self._wide: dict[str, FloatDraw] = {}
         self._scales: Sequence[float] | None = None
 
     def together(self, draws: int) -> int:
@@ -74,8 +78,10 @@ class Draws:
         most = TOGETHER_ELEMENTS if self._xp is np else TOGETHER_ON_GPU
         return max(1, min(draws, most // sum(prod(kind.shape) for kind in types)))
 
-    def field(self, first: int, count: int = 1) -> FieldDraw:
+    def field(self, first: int, count: int = 1, share: bool = False) -> FieldDraw:
         """Draw `first` in the field, and those behind it if several are to be computed together.
+
+        With `share`, what the program makes inside is kept for the graphs that make it too.
 
         Raises:
             UnsupportedError: the program divides by zero almost everywhere.
@@ -88,7 +94,8 @@ class Draws:
                 algebra.input(place, kind.shape, lambda k, count, place=place: self._array(place, k, count))  # type: ignore[misc]
                 for place, kind in enumerate(self._program.input_types)
             ]
-            values = evaluate(self._primitive, inputs, algebra, self.slice_elements, stack=algebra.stack)
+            known = KnownResidues(algebra) if share and self._xp is np else None
+            values = evaluate(self._primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, known=known)
             outputs = algebra.read(values)
             for name, output in zip(self._program.output_names, outputs, strict=True):
                 defined, _ = compare_residues(self._xp, name, output, output, algebra.stack)()
@@ -98,20 +105,30 @@ class Draws:
                         "wanted one that can be tested (is something divided by the difference of equal values?)"
                     )
             unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
-            self._fields[numbers] = FieldDraw(algebra, inputs, outputs, unfaithful)
+            self._fields[numbers] = FieldDraw(algebra, inputs, outputs, unfaithful, known)
         return self._fields[numbers]
 
-    def numbers(self, name: str) -> FloatDraw:
-        """`zero-mean` or `positive` inputs of usual size (`backends.scales`)."""
+    def numbers(self, name: str, share: bool = False) -> FloatDraw:
+        """`zero-mean` or `positive` inputs of usual size (`backends.scales`); `share` as for `field`."""
         if name not in self._floats:
             self._make_room()
             if self._scales is None:
                 self._scales = input_scales(self._program)
             places = enumerate(zip(self._program.input_types, self._scales, strict=True))
             inputs = [self._numbers(name, place, kind, scale) for place, (kind, scale) in places]
-            outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp), self.slice_elements)
-            self._floats[name] = FloatDraw(inputs, outputs, sizes_of(self._xp, outputs))
+            known = KnownNumbers() if share and self._xp is np else None
+            outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, known=known)
+            self._floats[name] = FloatDraw(inputs, outputs, sizes_of(self._xp, outputs), known=known)
         return self._floats[name]
+
+    def wide_numbers(self, name: str) -> FloatDraw:
+        """`numbers`, for computing in float64: on a GPU the inputs of small programs stand in it, so that no µGraph widens them."""
+        draw = self.numbers(name)
+        if self._xp is np or sum(x.size for x in draw.inputs) > TOGETHER_ON_GPU:
+            return draw
+        if name not in self._wide:
+            self._wide[name] = replace(draw, inputs=[x.astype(np.float64) for x in draw.inputs])
+        return self._wide[name]
 
     def large(self) -> FloatDraw:
         """The zero-mean inputs times the largest magnitude tried at which the program's outputs fit their types.

@@ -13,7 +13,7 @@ from mirage_eg.backends.field import FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.compare import sizes_of
 from mirage_eg.draws import FieldDraw, FloatDraw
-from mirage_eg.ir.graph import Graph, node
+from mirage_eg.ir.graph import Graph, Node, node
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,10 @@ class Probe:
 
     def field(self, draw: FieldDraw) -> list[FieldDraw]:
         """For each part its inputs and what it is to make of them."""
+        algebra, known = draw.algebra, draw.known
         made = [
-            draw.algebra.kept(value) for value in evaluate(self._program, draw.inputs, draw.algebra, stack=draw.algebra.stack)
+            value if known and value in known else algebra.kept(value)
+            for value in evaluate(self._program, draw.inputs, algebra, stack=algebra.stack, known=known)
         ]
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [self._field(part, draw, at) for part in self.parts]
@@ -55,12 +57,34 @@ class Probe:
         unfaithful = frozenset[str]().union(*(value.unfaithful for value in made))
         return replace(draw, inputs=[at[value] for value in part.reads], outputs=draw.algebra.read(made), unfaithful=unfaithful)
 
+    def alone(self, part: Part) -> Graph:
+        """What a part is to compute, as a program of its own whose inputs are those of the part."""
+        nodes = [item for item in part.graph.nodes if item.op == "input"]
+        place = {value: number for number, value in reversed([*enumerate(part.reads)])}
+        count = len(nodes)
+        for item, values in self._inside(part):
+            nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+            place |= dict(zip(values, range(count, count + len(values)), strict=True))
+            count += len(values)
+        nodes += [node("output", place[value], name=name) for value, name in zip(part.makes, part.names, strict=True)]
+        return Graph(tuple(nodes))
+
+    def _inside(self, part: Part) -> list[tuple[Node, range]]:
+        """The nodes of the program between what a part reads and what it makes."""
+        needed = set(part.makes)
+        found = []
+        for item, values in reversed([*self._program.numbered()]):
+            if needed.difference(part.reads).intersection(values):
+                found.append((item, values))
+                needed.update(item.operands)
+        return found[::-1]
+
     def numbers(self, draw: FloatDraw, algebra: FloatAlgebra) -> list[FloatDraw]:
         """The same in float64."""
-        made = evaluate(self._program, draw.inputs, algebra)
+        made = evaluate(self._program, draw.inputs, algebra, known=draw.known)
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [
-            FloatDraw([at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs))
+            FloatDraw([at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs), known=draw.known)
             for part in self.parts
             for outputs in [[at[value] for value in part.makes]]
         ]

@@ -61,6 +61,7 @@ class Reference:
             raise UnsupportedError(f"got a program of {elements:,} input and output elements, wanted at most {MOST_ELEMENTS:,}")
         self.program, self.seed, self.xp, self.draws = program, seed, xp, draws
         self._bound = Bound(program)
+        self._longest = longest_reduction(program)
         self._drawn = Draws(program, seed, xp)
         self._together = self._drawn.together(draws)
 
@@ -88,13 +89,14 @@ class Reference:
         wholes = [_Trial(candidate, self.program.output_names, self.draws) for candidate in candidates]
         parts = [_Trial(part.graph, part.names, self.draws, part) for part in (probe.parts if probe else ())]
         trials = [*wholes, *parts]
+        share = len(trials) > 1
         runs, ahead = 0, len(trials) * self.draws
         for number in count(0, self._together):
             running = [trial for trial in trials if trial.runs(number)]
             if not running:
                 break
             together = min(self._together, max(trial.draws for trial in running) - number)
-            draw = self._drawn.field(number, together)
+            draw = self._drawn.field(number, together, share)
             inside = probe.field(draw) if probe and any(trial.part for trial in running) else []
             draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
             waiting: list[Callable[[], None]] = []  # on a GPU, which has the next trial to compute meanwhile
@@ -112,11 +114,26 @@ class Reference:
         self._compare_in_float64([*unsure], "zero-mean", parts, probe)
         later = [trial for trial in unsure if trial.suspected or trial.error is None]
         self._compare_in_float64(later, "positive", parts, probe)
+        for trial in parts:
+            if probe and not trial.suspected and 0 < trial.comparisons < COARSE_COMPARISONS:
+                self._run_alone(trial, probe)
         return [(self._verdict(trial), trial.seconds) for trial in trials]
+
+    def _run_alone(self, trial: "_Trial", probe: Probe) -> None:
+        """A part on draws of its own, so that more of them do not take the whole program again each."""
+        assert trial.part is not None
+        with trial:
+            verdict = Reference(probe.alone(trial.part), self.draws, self.seed, self.xp).check(trial.candidate)
+            trial.done += verdict.draws
+            if verdict.verdict is Equality.NOT_EQUAL:
+                trial.difference = trial.shown = verdict.difference
+            elif not verdict.equal:
+                trial.undefined = True
 
     def _run(self, trial: "_Trial", draw: FieldDraw) -> Callable[[], None]:
         """One candidate on one draw, or on several together; the function given back notes the result."""
-        values = evaluate(trial.candidate, draw.inputs, draw.algebra, self._drawn.slice_elements, stack=draw.algebra.stack)
+        algebra, known = draw.algebra, draw.known
+        values = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, stack=algebra.stack, known=known)
         trial.unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
         compared = [
             (got.residues.size, compare_residues(self.xp, name, got, want, draw.algebra.stack))
@@ -137,7 +154,9 @@ class Reference:
             trial.difference = first[1] if first else None
             trial.done += first[0] + 1 if first else draws
             if trial.unfaithful & COARSE:
-                trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
+                trial.comparisons += smallest * draws
+                if trial.part is None:  # for a part, see `_run_alone`
+                    trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
 
         return note
 
@@ -153,14 +172,14 @@ class Reference:
         trials = [trial for trial in trials if trial.shown is None]
         if not trials:
             return
-        whole, algebra = self._drawn.numbers(name), FloatAlgebra(self.xp)
+        whole, algebra = self._drawn.numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
         inside = probe.numbers(whole, algebra) if probe and any(trial.part for trial in trials) else []
         draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
         for trial in trials:
             draw = draws.get(id(trial), whole)
             with trial:
-                tolerance = 2.0**-43 * max(64, longest_reduction(trial.candidate), longest_reduction(self.program))
-                got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements)
+                tolerance = 2.0**-43 * max(64, longest_reduction(trial.candidate), self._longest)
+                got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, known=draw.known)
                 error, trial.shown, compared = compare_numbers(
                     self.xp, trial.names, got, draw.outputs, draw.sizes, tolerance, name == "positive"
                 )
@@ -240,7 +259,7 @@ class Reference:
         coarsest = max(dtype.unit_roundoff for dtype in self._types(candidate))
         accumulating = self._rounding(candidate).working.unit_roundoff
         kernels = len([item for item in candidate.nodes if OPS[item.op].kind is not Kind.BOUNDARY])
-        return 8 * coarsest * (1 + kernels) + 2 * max(map(longest_reduction, (self.program, candidate))) * accumulating
+        return 8 * coarsest * (1 + kernels) + 2 * max(self._longest, longest_reduction(candidate)) * accumulating
 
     def check_types(self, candidate: Graph) -> None:
         """Raise a GraphError unless the candidate takes and gives what the program does."""
@@ -270,6 +289,7 @@ class _Trial:
     difference: Difference | None = None  # in the field
     undefined: bool = False
     unfaithful: frozenset[str] = frozenset()
+    comparisons: int = 0  # of the smallest output, where an op is coarse
     error: float | None = None  # in float64
     shown: Difference | None = None  # in float64
     seconds: float = 0.0
