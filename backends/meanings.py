@@ -49,9 +49,9 @@ class Draw:
         """64 random bits that belong to a name, for each draw."""
         return [_key(self.seed, number, name) for number in self.numbers]
 
-    def generator(self, k: int, rank: int, inverse: bool = False) -> Number:
-        """The exponent 1 ≤ t < (prime − 1)/2 that makes ω = g^(2t) of component k, or its inverse, for arrays of `rank`."""
-        return _spread(self, _inverse_generator if inverse else _generator, k, rank)
+    def generator(self, k: int, rank: int, factor: Fraction = Fraction(1)) -> Number:
+        """The exponent t that makes ω = g^(2t) of component k, times an exact constant, for arrays of `rank`."""
+        return _spread(self, _Generator(factor), k, rank)
 
     def order(self, k: int, rank: int) -> tuple[Number, Number]:
         """Factor and offset that key the total order of component k, for arrays of `rank`."""
@@ -77,12 +77,17 @@ class _Named:
         return _key(seed, number, (k, *self.name))
 
 
-def _generator(seed: int, number: int, k: int) -> int:
-    return 1 + _key(seed, number, ("omega", k)) % ((PRIMES[k] - 1) // 2 - 1)
+@dataclass(frozen=True, slots=True)
+class _Generator:
+    """1 ≤ t < (prime − 1)/2 at random, times a constant modulo (prime − 1)/2."""
 
+    factor: Fraction
 
-def _inverse_generator(seed: int, number: int, k: int) -> int:
-    return (PRIMES[k] - 1) // 2 - _generator(seed, number, k)
+    def __call__(self, seed: int, number: int, k: int) -> int:
+        order = (PRIMES[k] - 1) // 2
+        factor = rational(self.factor, order)
+        assert factor is not None
+        return (1 + _key(seed, number, ("omega", k)) % (order - 1)) * factor % order
 
 
 def _order_factor(seed: int, number: int, k: int) -> int:
@@ -188,13 +193,10 @@ def _no_inverse(modulus: Modulus, x: Component) -> Array | None:
     return either(x.undefined, zero if bool(zero.any()) else None)
 
 
-def _inverse(modulus: Modulus, x: Component) -> Component:
-    return Component(modulus.inverse(x.residues), _no_inverse(modulus, x))
-
-
 def _divide(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    x, inverse = operands[0], _inverse(draw.modulus(k), operands[1])
-    return Component(draw.modulus(k).multiply(x.residues, inverse.residues), _meet(x, inverse))
+    [x, y], modulus = operands, draw.modulus(k)
+    undefined = _meet(x, Component(y.residues, _no_inverse(modulus, y)))
+    return Component(modulus.divide(x.residues, y.residues), undefined)
 
 
 def _sqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
@@ -202,30 +204,37 @@ def _sqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Compone
 
 
 def _rsqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    inverse = _inverse(draw.modulus(k), operands[0])
-    return Component(draw.modulus(k).root(inverse.residues), inverse.undefined)
+    modulus = draw.modulus(k)
+    return Component(modulus.inverse_root(operands[0].residues), _no_inverse(modulus, operands[0]))
 
 
 def _exp(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    exponent = operands[0]
-    generator = draw.generator(k, exponent.residues.ndim)
+    return scaled_exp(draw, k, Fraction(1), operands[0])
+
+
+def scaled_exp(draw: Draw, k: int, factor: Fraction, exponent: Component) -> Component:
+    """exp(factor · exponent) for a constant that exists modulo the prime of the exponent."""
+    generator = draw.generator(k, exponent.residues.ndim, factor)
     return Component(draw.modulus(k).exponential(exponent.residues, generator), exponent.undefined)
 
 
-def _logistic(draw: Draw, k: int, exponent: Component) -> Component:
-    """1 / (1 + ω^(−x)); never a division by zero, since −1 is no square and powers of ω are."""
-    modulus = draw.modulus(k)
-    power = modulus.exponential(exponent.residues, draw.generator(k, exponent.residues.ndim, inverse=True))
-    return Component(modulus.inverse(modulus.affine(power, 1, 1)), exponent.undefined)
-
-
 def _sigmoid(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return _logistic(draw, k, operands[0])
+    """1 / (1 + ω^(−x))."""
+    [exponent] = operands
+    generator = draw.generator(k, exponent.residues.ndim, Fraction(-1))
+    return Component(draw.modulus(k).logistic(exponent.residues, generator), exponent.undefined)
 
 
 def _silu(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    x, logistic = operands[0], _logistic(draw, k, operands[1])
-    return Component(draw.modulus(k).multiply(x.residues, logistic.residues), either(x.undefined, logistic.undefined))
+    x, exponent = operands
+    generator = draw.generator(k, exponent.residues.ndim, Fraction(-1))
+    residues = draw.modulus(k).silu(x.residues, exponent.residues, generator)
+    return Component(residues, either(x.undefined, exponent.undefined))
+
+
+def exists(value: Fraction) -> bool:
+    """Whether an exact constant has a residue modulo every prime of the chain."""
+    return all(value.denominator % prime for prime in PRIMES)
 
 
 def rational(value: Fraction, prime: int) -> int | None:
@@ -264,9 +273,11 @@ def _pow(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Componen
     modulus, exponent = draw.modulus(k), attributes["exponent"]
     if _is_no_whole_power(attributes) and abs(exponent) != Fraction(1, 2):
         return Component(draw.keyed(x.residues, k, "pow", exponent), x.undefined)
-    base = _inverse(modulus, x) if exponent < 0 else x
-    residues = modulus.root(base.residues) if exponent.denominator == 2 else modulus.power(base.residues, abs(int(exponent)))
-    return Component(residues, base.undefined)
+    undefined = _no_inverse(modulus, x) if exponent < 0 else x.undefined
+    if exponent.denominator == 2:
+        return Component(modulus.inverse_root(x.residues) if exponent < 0 else modulus.root(x.residues), undefined)
+    base = modulus.inverse(x.residues) if exponent < 0 else x.residues
+    return Component(modulus.power(base, abs(int(exponent))), undefined)
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.

@@ -10,12 +10,13 @@ exact in BLAS as long as K · (prime − 1)² is, and longer ones are split.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.passes import PIECE_ELEMENTS, one_pass
+from mirage_eg.backends.passes import LONGEST_REDUCTION, PIECE_ELEMENTS, in_pieces, kernel, one_pass, reduction
 from mirage_eg.backends.products import product
 
 PRIMES = (1_037_087, 518_543, 259_271)
@@ -74,9 +75,26 @@ class Modulus:
         """factor · x + offset, both already residues."""
         return self._one_pass("affine", lambda x, a, b: residues(x * a + b, self.prime), x, _number(factor), _number(offset))
 
-    def total(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """The sum over `axes`, which stay with extent 1; exact up to 2^33 terms."""
-        return self._reduced(x.sum(axis=axes, keepdims=True))
+    def divide(self, x: Array, y: Array) -> Array:
+        """x / y; 0 where y is, on CuPy not-a-number."""
+        if self.xp is not np:
+            return kernel(self.xp, "divide")(x, y, self._inverses, float(self.prime), 1.0 / self.prime)
+        return self.multiply(x, self.inverse(y))  # y is often the smaller
+
+    def total(self, x: Array, axes: tuple[int, ...], factor: int = 1) -> Array:
+        """factor · the sum over `axes`, which stay with extent 1; exact up to 2^33 terms."""
+        if self.xp is not np and _terms(x, axes) <= LONGEST_REDUCTION:
+            return self._reduction("total", x, axes, factor)
+        return self._reduced(x.sum(axis=axes, keepdims=True, dtype=np.float64), factor)
+
+    def total_of_squares(self, x: Array, axes: tuple[int, ...], factor: int = 1) -> Array:
+        """factor · the sum of x² over `axes`, which stay with extent 1."""
+        terms = _terms(x, axes)
+        if self.xp is not np and terms <= LONGEST_REDUCTION:
+            return self._reduction("total_of_squares", x, axes, factor)
+        if self.xp is np and terms <= longest_product(self.prime):
+            return self._reduced(in_pieces(np.square, x).sum(axis=axes, keepdims=True), factor)
+        return self.total(self.multiply(x, x), axes, factor)
 
     def matmul(self, x: Array, y: Array) -> Array:
         """x @ y for stacks of matrices, also of narrow types, K split where one exact product cannot hold it."""
@@ -91,6 +109,10 @@ class Modulus:
     def inverse(self, x: Array) -> Array:
         """1 / x; for 0 it is 0, on CuPy not-a-number."""
         return self._looked_up(self._inverses, x)
+
+    def inverse_root(self, x: Array) -> Array:
+        """The root of 1 / x; for 0 it is 0, on CuPy not-a-number."""
+        return self._looked_up(self._inverse_roots, x)
 
     def root(self, x: Array) -> Array:
         """x^((prime + 1) / 4): a square root of a square, multiplicative everywhere."""
@@ -119,6 +141,25 @@ class Modulus:
 
         return self._one_pass("exponential", compute, exponents, _number(generator), constants=(self._powers,), modulus=order)
 
+    def logistic(self, exponents: Array, generator: Number) -> Array:
+        """1 / (1 + ω^exponents), for ω as in `exponential`; never a division by zero: −1 is no square, powers of ω are."""
+        order = (self.prime - 1) // 2
+
+        def compute(a: Array, factor: Array) -> Array:
+            power = self._look_up(self._powers, 2 * residues(a * factor, order))
+            return self._look_up(self._inverses, power + 1)
+
+        constants = (self._powers, self._inverses, float(order), 1.0 / order)
+        return self._one_pass("logistic", compute, exponents, _number(generator), constants=constants)
+
+    def silu(self, x: Array, exponents: Array, generator: Number) -> Array:
+        """x · logistic(exponents)."""
+        if self.xp is np:
+            return self.multiply(x, self.logistic(exponents, generator))
+        order = (self.prime - 1) // 2
+        constants = (self._powers, self._inverses, float(order), 1.0 / order, float(self.prime), 1.0 / self.prime)
+        return kernel(self.xp, "silu")(x, exponents, _number(generator), *constants)
+
     def shuffled(self, x: Array, factor: Number, offset: Number) -> Array:
         """A keyed permutation of the residues: the discrete logarithm of factor · x + offset (that of 0 is prime − 1)."""
         return self._looked_up(self._logarithms, self.affine(x, factor, offset))
@@ -127,14 +168,21 @@ class Modulus:
         """The inverse of `shuffled`, for factor and offset of the inverse of its affine function."""
         return self.affine(self._looked_up(self._powers, x), factor, offset)
 
-    def _reduced(self, x: Array) -> Array:
-        """x modulo the prime, in place on NumPy; x was just made."""
+    def _reduced(self, x: Array, factor: int = 1) -> Array:
+        """factor · x modulo the prime, in place on NumPy; x was just made."""
         if self.xp is not np:
-            return self._one_pass("sum", residues_of_sums, x)
+            return kernel(self.xp, "sum")(x, float(factor), float(self.prime), 1.0 / self.prime)
         flat = x.reshape(-1)
         for start in range(0, flat.size, PIECE_ELEMENTS):
-            residues_of_sums(flat[start : start + PIECE_ELEMENTS], self.prime)
+            piece = residues_of_sums(flat[start : start + PIECE_ELEMENTS], self.prime)
+            if factor != 1:
+                piece *= float(factor)
+                residues(piece, self.prime)
         return flat.reshape(x.shape)
+
+    def _reduction(self, name: str, x: Array, axes: tuple[int, ...], factor: int) -> Array:
+        constants = (float(factor), float(self.prime), 1.0 / self.prime)
+        return reduction(self.xp, name)(x, *constants, axis=axes, keepdims=True)
 
     def _one_pass(
         self, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...] = (), modulus: int = 0
@@ -178,12 +226,27 @@ class Modulus:
         return self._table(table)
 
     @cached_property
+    def _inverse_roots(self) -> Array:
+        table = np.full(self.prime, 0.0 if self.xp is np else np.nan)
+        places = self._exact_powers.astype(np.int64)
+        table[places] = self._root_table[np.roll(places[::-1], 1)]
+        return self._table(table)
+
+    @cached_property
     def _roots(self) -> Array:
+        return self._table(self._root_table)
+
+    @cached_property
+    def _root_table(self) -> Array:
         order = self.prime - 1
         table = np.zeros(self.prime)
         quarter = residues(np.arange(order) * float((self.prime + 1) // 4), order)
         table[self._exact_powers.astype(np.int64)] = self._exact_powers[quarter.astype(np.int64)]
-        return self._table(table)
+        return table
+
+
+def _terms(x: Array, axes: tuple[int, ...]) -> int:
+    return prod(x.shape[axis] for axis in axes)
 
 
 def _number(value: Number) -> Number:

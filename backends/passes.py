@@ -27,6 +27,14 @@ class Kernel(NamedTuple):
     value: str
 
 
+class Reduction(NamedTuple):
+    """Parameters, the term of one element, and the value from the sum `a` of the terms."""
+
+    parameters: str
+    term: str
+    value: str
+
+
 # |x| < 2^48, and 0 ≤ x < 2^53 − 2p for sums: see `modular.residues` and `modular.residues_of_sums`. Whole numbers below 2^53
 # are exact, so that a fused multiply-add changes nothing.
 PREAMBLE = """
@@ -40,22 +48,30 @@ __device__ double scramble(unsigned long long bits, double prime) {
 }
 """
 
+# ω^x, and 1 / (1 + ω^x): ω has order m, s is 1 / m.
+_POWER = "(double)powers[2 * (long long)residue((double)x * generator, m, s)]"
+_LOGISTIC = f"(double)inverses[(long long)residue({_POWER} + 1, p, r)]"
+_TABLES = "raw float32 powers, raw float32 inverses, float64 m, float64 s, float64 p, float64 r"
+
 KERNELS: Mapping[str, Kernel] = {
     "multiply": Kernel("T x, U y, float64 p, float64 r", "residue((double)x * (double)y, p, r)"),
     "add": Kernel("T x, U y, float64 p, float64 r", "residue((double)x + (double)y, p, r)"),
     "subtract": Kernel("T x, U y, float64 p, float64 r", "residue((double)x - (double)y, p, r)"),
     "affine": Kernel("T x, float64 factor, float64 offset, float64 p, float64 r", "residue((double)x * factor + offset, p, r)"),
-    "sum": Kernel("T x, float64 p, float64 r", "residue_of_sum((double)x, p, r)"),
+    "divide": Kernel(
+        "T x, U y, raw float32 inverses, float64 p, float64 r",
+        "y == y ? residue((double)x * (double)inverses[(long long)y], p, r) : (double)y",
+    ),
+    "sum": Kernel("T x, float64 factor, float64 p, float64 r", "residue(residue_of_sum((double)x, p, r) * factor, p, r)"),
     "look_up": Kernel("T x, raw float32 table", "x == x ? (double)table[(long long)x] : (double)x"),
     "power": Kernel(
         "T x, raw float32 logarithms, raw float32 powers, float64 exponent, float64 p, float64 r",
         "x == 0 ? 0.0 : x == x ? (double)powers[(long long)residue((double)logarithms[(long long)x] * exponent, p, r)]"
         " : (double)x",
     ),
-    "exponential": Kernel(
-        "T x, float64 generator, raw float32 powers, float64 p, float64 r",
-        "x == x ? (double)powers[2 * (long long)residue((double)x * generator, p, r)] : (double)x",
-    ),
+    "exponential": Kernel("T x, float64 generator, raw float32 powers, float64 m, float64 s", f"x == x ? {_POWER} : (double)x"),
+    "logistic": Kernel(f"T x, float64 generator, {_TABLES}", f"x == x ? {_LOGISTIC} : (double)x"),
+    "silu": Kernel(f"U y, T x, float64 generator, {_TABLES}", f"x == x ? residue((double)y * {_LOGISTIC}, p, r) : (double)x"),
     "keyed": Kernel("T x, uint64 key, float64 prime", "x == x ? scramble((unsigned long long)x + key, prime) : (double)x"),
     # Not-a-number is undefined. 2^31 for each element that differs, 1 for each that is undefined: the sum tells them apart.
     "mismatch": Kernel("T x, U y", "x != x || y != y ? 1.0 : x != y ? 2147483648.0 : 0.0"),
@@ -67,18 +83,39 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 
+REDUCTIONS: Mapping[str, Reduction] = {
+    "total": Reduction(
+        "T x, float64 factor, float64 p, float64 r", "(double)x", "residue(residue_of_sum(a, p, r) * factor, p, r)"
+    ),
+    "total_of_squares": Reduction(
+        "T x, float64 factor, float64 p, float64 r",
+        "residue((double)x * (double)x, p, r)",
+        "residue(residue_of_sum(a, p, r) * factor, p, r)",
+    ),
+}
+LONGEST_REDUCTION = 1 << 14  # terms of one sum, which one block of threads computes
+
+
 def one_pass(xp: Any, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...]) -> Array:
     """`function(*operands)`, or on CuPy the kernel `name` on operands and constants."""
     if xp is np:
         return in_pieces(function, *operands)
-    return _compiled(xp, name)(*operands, *constants)
+    return kernel(xp, name)(*operands, *constants)
 
 
 @cache
-def _compiled(xp: Any, name: str) -> Any:
-    kernel = KERNELS[name]
-    return xp.ElementwiseKernel(
-        kernel.parameters, "float64 result", f"result = {kernel.value}", f"mirage_{name}", preamble=PREAMBLE
+def kernel(xp: Any, name: str) -> Any:
+    """The elementwise kernel `name` of CuPy."""
+    row = KERNELS[name]
+    return xp.ElementwiseKernel(row.parameters, "float64 result", f"result = {row.value}", f"mirage_{name}", preamble=PREAMBLE)
+
+
+@cache
+def reduction(xp: Any, name: str) -> Any:
+    """The reduction `name` of CuPy, which takes `axis` and `keepdims`."""
+    row = REDUCTIONS[name]
+    return xp.ReductionKernel(
+        row.parameters, "float64 result", row.term, "a + b", f"result = {row.value}", "0", f"mirage_{name}", preamble=PREAMBLE
     )
 
 

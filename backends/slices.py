@@ -33,13 +33,17 @@ class Cut:
     output_dims: tuple[int, ...]
 
 
-@lru_cache(maxsize=64)
 def cut(graph: Graph, slice_elements: int) -> Cut | None:
     """Slices of a kernel graph with no value above `slice_elements`, or None: it is small enough or cannot be cut."""
-    if slice_elements < 1 or max(prod(kind.shape) for kind in graph.types) <= slice_elements:
+    if slice_elements < 1 or any(OPS[item.op].kind in (Kind.GRAPH, Kind.DERIVED) for item in graph.nodes):
         return None
-    if any(OPS[item.op].kind in (Kind.GRAPH, Kind.DERIVED) for item in graph.nodes):
+    if max(prod(kind.shape) for kind in graph.types) <= slice_elements:
         return None
+    return _cut(graph, slice_elements)
+
+
+@lru_cache(maxsize=64)
+def _cut(graph: Graph, slice_elements: int) -> Cut | None:
     try:
         axes = infer_axes(graph)
     except UnsupportedError:

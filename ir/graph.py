@@ -53,7 +53,10 @@ class Node:
 
     def get(self, name: str, default: Any = None) -> Any:
         """The attribute, or `default` where it is absent."""
-        return next((value for key, value in self.attributes if key == name), default)
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        return default
 
     @property
     def mapping(self) -> dict[str, Any]:

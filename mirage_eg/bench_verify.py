@@ -68,6 +68,7 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
     drawn = perf_counter() - start
     _equal(reference, candidate)
     field = _median(lambda: _equal(reference, candidate), wait, repetitions)
+    _all_equal(reference, candidates)
     together = _median(lambda: _all_equal(reference, candidates), wait, repetitions)
     reference.float_check(candidate)
     floats = _median(lambda: reference.float_check(candidate), wait, repetitions)

@@ -48,7 +48,8 @@ def _degrees(graph: Graph) -> list[DegreeValue]:
 
 def longest_reduction(graph: Graph) -> int:
     """The largest number of values that one op of the graph adds up, over its loop where it is an accumulator."""
-    graph = expand(graph)
+    if any(OPS[item.op].kind is Kind.DERIVED for item in graph.nodes):
+        graph = expand(graph)
     longest = 1
     for item, values in graph.numbered():
         match OPS[item.op].kind:

@@ -121,9 +121,9 @@ class Draws:
             self._floats[name] = FloatDraw(inputs, outputs, sizes_of(self._xp, outputs), known=known)
         return self._floats[name]
 
-    def wide_numbers(self, name: str) -> FloatDraw:
-        """`numbers`, for computing in float64: on a GPU the inputs of small programs stand in it, so that no µGraph widens them."""
-        draw = self.numbers(name)
+    def wide_numbers(self, name: str, share: bool = False) -> FloatDraw:
+        """`numbers` for float64: on a GPU the inputs of small programs stand in it, so that no µGraph has to widen them."""
+        draw = self.numbers(name, share)
         if self._xp is np or sum(x.size for x in draw.inputs) > TOGETHER_ON_GPU:
             return draw
         if name not in self._wide:

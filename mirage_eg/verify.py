@@ -172,7 +172,7 @@ class Reference:
         trials = [trial for trial in trials if trial.shown is None]
         if not trials:
             return
-        whole, algebra = self._drawn.numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
+        whole, algebra = self._drawn.wide_numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
         inside = probe.numbers(whole, algebra) if probe and any(trial.part for trial in trials) else []
         draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
         for trial in trials:

@@ -25,6 +25,27 @@ class FakeCupy:
     def ElementwiseKernel(self, parameters: str, result: str, operation: str, name: str, preamble: str) -> "_Kernel":
         return _Kernel(self, parameters, operation, name, preamble)
 
+    def ReductionKernel(
+        self, parameters: str, result: str, term: str, add: str, value: str, zero: str, name: str, preamble: str
+    ) -> "_Reduction":
+        assert (result, add, zero) == ("float64 result", "a + b", "0")
+        return _Reduction(self, parameters, term, value, name, preamble)
+
+
+class _Reduction:
+    """The terms by one kernel, their sums by NumPy, the values by another kernel."""
+
+    def __init__(self, module: FakeCupy, parameters: str, term: str, value: str, name: str, preamble: str) -> None:
+        self.module, self.name = module, name
+        self.term = _Kernel(module, parameters, f"result = {term};", f"{name}_term", preamble)
+        constants = parameters.split(", ", 1)[1]  # of one array, and numbers
+        self.value = _Kernel(module, f"float64 a, {constants}", value, f"{name}_value", preamble)
+
+    def __call__(self, x: Any, *constants: float, axis: tuple[int, ...], keepdims: bool) -> np.ndarray:
+        sums = self.term.run(np.asarray(x), *constants).sum(axis=axis, keepdims=keepdims)
+        self.module.launches[self.name] += 1
+        return self.value.run(sums, *constants)
+
 
 class _Kernel:
     def __init__(self, module: FakeCupy, parameters: str, operation: str, name: str, preamble: str) -> None:
@@ -33,6 +54,9 @@ class _Kernel:
 
     def __call__(self, *arguments: Any) -> np.ndarray:
         self.module.launches[self.name] += 1
+        return self.run(*arguments)
+
+    def run(self, *arguments: Any) -> np.ndarray:
         pairs = list(zip(arguments, self.parameters, strict=True))
         arrays = [x for x, words in pairs if len(words) == 2 and isinstance(x, np.ndarray)]
         shape = np.broadcast_shapes(*(x.shape for x in arrays))

@@ -77,3 +77,7 @@ class CountingCupy(FakeCupy):
     def ElementwiseKernel(self, parameters: str, result: str, operation: str, name: str, preamble: str) -> Any:
         kernel = super().ElementwiseKernel(parameters, result, operation, name, preamble)
         return lambda *given: counted(kernel(*map(np.asarray, given)))
+
+    def ReductionKernel(self, *arguments: str, **named: str) -> Any:
+        kernel = super().ReductionKernel(*arguments, **named)
+        return lambda x, *constants, **how: counted(kernel(np.asarray(x), *constants, **how))

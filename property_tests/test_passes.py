@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.meanings import Component, Draw
 from mirage_eg.backends.modular import PRIMES, Modulus
-from mirage_eg.backends.passes import KERNELS
+from mirage_eg.backends.passes import KERNELS, LONGEST_REDUCTION, REDUCTIONS
 from mirage_eg.compare import compare_numbers, compare_residues, sizes_of
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
@@ -37,7 +37,12 @@ CALLS: dict[str, Callable[[Modulus, Any, Any], Any]] = {
     "add": Modulus.add,
     "subtract": Modulus.subtract,
     "affine": lambda modulus, x, y: modulus.affine(x, 12345, 678),
-    "sum": lambda modulus, x, y: modulus.total(x.repeat(50, axis=0), (0,)),
+    "sum": lambda modulus, x, y: modulus.total(np.broadcast_to(x, (LONGEST_REDUCTION, *x.shape)), (0, 1))[0],
+    "divide": lambda modulus, x, y: modulus.divide(x, np.where(y == 0, 1, y)),
+    "total": lambda modulus, x, y: modulus.total(x.repeat(50, axis=0), (0,), 3),
+    "total_of_squares": lambda modulus, x, y: modulus.total_of_squares(x.repeat(50, axis=0), (0,), modulus.prime - 1),
+    "logistic": lambda modulus, x, y: modulus.logistic(x % 1000, 77),
+    "silu": lambda modulus, x, y: modulus.silu(x, x % 1000, 77),
     "look_up": lambda modulus, x, y: modulus.root(x),
     "power": lambda modulus, x, y: modulus.power(x, 3),
     "exponential": lambda modulus, x, y: modulus.exponential(x % 1000, 77),
@@ -57,7 +62,7 @@ def test_every_kernel_is_equal_to_its_numpy_form(cupy: FakeCupy, prime: int, see
 
 
 def test_the_kernels_compared_are_all_that_there_are() -> None:
-    assert CALLS.keys() | {"keyed", "mismatch", "error"} == KERNELS.keys()
+    assert CALLS.keys() | {"keyed", "mismatch", "error"} == KERNELS.keys() | REDUCTIONS.keys()
 
 
 @given(SEEDS)
@@ -80,6 +85,9 @@ def test_what_is_undefined_stays_so_through_every_kernel(cupy: FakeCupy, prime: 
     x[1, 2] = np.nan
     modulus = Modulus(prime, cupy)
     assert np.isnan(modulus.inverse(np.array([0.0, 1.0]))).tolist() == [True, False]
+    assert np.isnan(modulus.inverse_root(np.array([0.0, 1.0]))).tolist() == [True, False]
+    np.testing.assert_array_equal(np.isnan(modulus.divide(y, x)), np.isnan(x))
+    np.testing.assert_array_equal(np.isnan(modulus.divide(y, np.where(x > 9, x, 0))), ~(x > 9))
     for call in CALLS.values():
         result = call(modulus, x, y)
         wanted = np.isnan(x) if result.shape == x.shape else np.isnan(x).any(axis=0, keepdims=True)
