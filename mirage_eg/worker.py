@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,9 @@ from mirage_eg.ir.errors import RuleError
 
 ADDRESS_SPACE = 4 * 2**30  # bytes, the interpreter's own share included
 _PR_SET_PDEATHSIG = 1
+_START_SECONDS = 120.0  # for a worker to import what a call needs
+_PATIENCE = 5.0
+_LOOK_SECONDS = 0.1  # between looks at the time
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mirage_eg.worker import serve; serve(int(sys.argv[2]))"
 
 Send = Callable[[str, Any], None]
@@ -68,29 +72,44 @@ class Worker:
     ) -> Any:
         """`function(*arguments)`, with a further argument `note` if `on_note` is given, which receives what it is told.
 
+        Seconds are those of the worker's processor once it has begun, so that the limit is no other one on a busy machine; or
+        `_PATIENCE` times as many by the clock.
+
         Raises:
             RuleError: it took more than `seconds` or more memory than allowed; the message starts with `what`.
         """
-        deadline = monotonic() + seconds
 
         def told() -> str:
             return what if isinstance(what, str) else what()
 
         try:
             self._connection.send((function, arguments, on_note is not None))
-            while self._connection.poll(max(0.0, deadline - monotonic())):
+            if not self._connection.poll(_START_SECONDS):
+                raise RuleError(f"{told()} did not begin within {_START_SECONDS:g} s")
+            deadline, spent = monotonic() + _PATIENCE * seconds, self._cpu_seconds()
+            while monotonic() < deadline and self._cpu_seconds() - spent <= seconds:
+                if not self._connection.poll(_LOOK_SECONDS):
+                    continue
                 kind, value = self._connection.recv()
                 if kind == "result":
                     return value
                 if kind == "error":
                     raise value
-                if on_note is not None:
+                if kind == "note" and on_note is not None:
                     on_note(value)
         except (EOFError, ConnectionError):
             raise RuleError(f"{told()} {self._cause()}") from None
         except MemoryError:
             raise RuleError(f"{told()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
         raise RuleError(f"{told()} stopped after {seconds:g} s")
+
+    def _cpu_seconds(self) -> float:
+        """Of the worker so far; by the clock where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return monotonic()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user, system
 
     def _cause(self) -> str:
         code = self._process.wait()
@@ -119,7 +138,8 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            function, arguments, notes = connection.recv()
+            function, arguments, notes = connection.recv()  # imports what it needs
+            connection.send(("begun", None))
             note = (lambda value: connection.send(("note", value)),) if notes else ()
             try:
                 answer = ("result", function(*arguments, *note))

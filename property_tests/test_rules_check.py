@@ -7,6 +7,7 @@ import sys
 import time
 from fractions import Fraction
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -119,10 +120,11 @@ def test_a_law_that_follows_from_the_others_is_remarked_upon_and_a_new_one_is_no
 
 def test_a_law_that_grows_forever_ends_within_its_limit_and_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, GROWS_FOREVER)
-    start = time.monotonic()
+    spent = getrusage(RUSAGE_CHILDREN)
     with pytest.raises(RuleError, match=rf"{path}:2: law '{path}:2' has the most matches .*stopped"):
         check_file(path)
-    assert time.monotonic() - start < 4 * CHECK_LIMITS.seconds
+    now = getrusage(RUSAGE_CHILDREN)
+    assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 6 * CHECK_LIMITS.seconds
 
 
 def test_a_search_with_a_law_that_grows_forever_is_one_line(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_laws_of_what_is_below_that_grow_forever_are_stopped_and_named(tmp_path:
     rulebook = load_rules("indexed", [written(tmp_path, law)])
     _, target = targets("lora", "indexed")[0]
     with pytest.raises(RuleError, match=r"my.egg:2: law '.*my.egg:2' has the most matches .*stopped"):
-        build_oracle(rulebook, target, Limits(nodes=2_000, seconds=2.0))
+        build_oracle(rulebook, target, Limits(nodes=2_000))
 
 
 def test_a_refuted_file_shows_its_growth_too(tmp_path: Path) -> None:
@@ -230,9 +232,7 @@ def test_a_refuted_file_shows_its_growth_too(tmp_path: Path) -> None:
 
 
 def test_a_refuted_file_that_grows_forever_is_refuted_all_the_same(tmp_path: Path) -> None:
-    report = check_file(
-        written(tmp_path, "(rewrite (Mul x y) (Mul (Mul x y) (Exp x)))"), limits=Limits(nodes=2_000, seconds=2.0)
-    )
+    report = check_file(written(tmp_path, "(rewrite (Mul x y) (Mul (Mul x y) (Exp x)))"), limits=Limits(nodes=2_000))
     assert not report.sound
     assert report.growth == ()
     assert report.unmeasured is not None and "most matches" in report.unmeasured
