@@ -18,6 +18,7 @@ import numpy as np
 from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.meanings import ELEMENTWISE, Component, Draw, affine, either, exists, rational, scaled_exp
 from mirage_eg.backends.modular import PRIMES
+from mirage_eg.backends.passes import LONGEST_REDUCTION
 from mirage_eg.backends.randoms import fill, uniform_residues
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
@@ -183,6 +184,8 @@ class FieldAlgebra:
         if self.draw.xp is np:  # a kernel of `passes` widens as it reads
             x = _wide(x)
         total = modulus.total_of_squares if squares else modulus.total
+        if count > LONGEST_REDUCTION:
+            x = self._settled(x, k)
         match kind:
             case "sum":
                 return Component(total(x.residues, axes), undefined)
@@ -192,7 +195,7 @@ class FieldAlgebra:
                     return affine(modulus, Component(total(x.residues, axes), undefined), Fraction(1, count), Fraction(0))
                 return Component(total(x.residues, axes, factor), undefined)
             case "max":
-                x = _wide(x)
+                x = _wide(self._settled(x, k))
                 rank = x.residues.ndim
                 ranks = modulus.shuffled(x.residues, *self.draw.order(k, rank)).max(axis=axes, keepdims=True)
                 return Component(modulus.unshuffled(ranks, *self.draw.inverse_order(k, rank)), undefined)
@@ -204,11 +207,12 @@ class FieldAlgebra:
         shape = (*broadcast((x.shape[:-2], y.shape[:-2]), {}), x.shape[-2], y.shape[-1])
 
         def compute(left: Component, right: Component, k: int) -> Component:
-            residues = self.draw.modulus(k).matmul(left.residues, right.residues)
+            left, right = self._settled(left, k), self._settled(right, k)
+            residues, pending = self.draw.modulus(k).product(left.residues, right.residues)
             rows = None if left.undefined is None else left.undefined.any(axis=-1, keepdims=True)
             columns = None if right.undefined is None else right.undefined.any(axis=-2, keepdims=True)
             undefined = either(rows, columns)
-            return Component(residues, None if undefined is None else np.broadcast_to(undefined, shape))
+            return Component(residues, None if undefined is None else np.broadcast_to(undefined, shape), pending)
 
         return FieldValue(
             shape,
@@ -244,7 +248,7 @@ class FieldAlgebra:
         def compute(*components: Component) -> Component:
             residues = move([component.residues for component in components])
             if all(component.undefined is None for component in components):
-                return Component(residues)
+                return Component(residues, pending=any(component.pending for component in components))
             masks = [_mask(component) for component in components]
             return Component(residues, move(masks))
 
@@ -266,7 +270,11 @@ class FieldAlgebra:
                 readers[read] -= 1
                 if not readers[read]:
                     del results[read]
-        return [_wide(results[value, k]) for value in values]
+        return [_wide(self._settled(results[value, k], k)) for value in values]
+
+    def _settled(self, x: Component, k: int) -> Component:
+        """x, reduced if it is still to be."""
+        return Component(self.draw.modulus(k).reduced(x.residues), x.undefined) if x.pending else x
 
     def needs(self, values: Sequence[FieldValue], k: int) -> list[Wanted]:
         """All that is read to compute component k of each value."""
@@ -277,7 +285,7 @@ class FieldAlgebra:
         if k < value.levels:
             return value.plan(k)
         # The component does not exist: a keyed random function of the one above it.
-        return [(value, k - 1)], lambda x: Component(self.draw.keyed(_wide(x).residues, k, "missing"), x.undefined)
+        return [(value, k - 1)], lambda x: Component(self.draw.keyed(_wide(x).residues, k, "missing", of=k - 1), x.undefined)
 
 
 def _demand(
@@ -308,7 +316,7 @@ def _broadcast(operands: Sequence[FieldValue]) -> Shape:
 
 def _wide(component: Component) -> Component:
     """In float64, for computing; drawn inputs and views of them stand in float32."""
-    return Component(component.residues.astype(np.float64, copy=False), component.undefined)
+    return Component(component.residues.astype(np.float64, copy=False), component.undefined, component.pending)
 
 
 def _mask(component: Component) -> Array:

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.passes import LONGEST_REDUCTION, reduction
 from mirage_eg.backends.products import product
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
@@ -41,6 +43,10 @@ class FloatAlgebra:
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
         """In working precision."""
+        if self.xp is not np and kind == "mean" and self.working is DType.float64:
+            count = prod(x.shape[axis] for axis in axes)
+            if count <= LONGEST_REDUCTION:
+                return reduction(self.xp, "mean")(x, float(count), axis=axes, keepdims=True)
         with np.errstate(all="ignore"):
             return REDUCTIONS[kind](self._wide(x), axis=axes, keepdims=True)
 

@@ -26,6 +26,7 @@ class Component(NamedTuple):
 
     residues: Array
     undefined: Array | None = None  # on CuPy None, and not-a-number instead
+    pending: bool = False  # on CuPy: a product of matrices that is still to be reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,12 @@ class Draw:
         """Factor and offset of the inverse function."""
         return _spread(self, _inverse_factor, k, rank), _spread(self, _inverse_offset, k, rank)
 
-    def keyed(self, x: Array, k: int, *name: object) -> Array:
-        """A random function, called `name`, of the residues x to residues of component k."""
+    def keyed(self, x: Array, k: int, *name: object, of: int | None = None) -> Array:
+        """A random function, called `name`, of the residues x of component `of` (k, unless said) to those of component k."""
+        own = float(PRIMES[k if of is None else of])
         key = _spread(self, _Named(name), k, x.ndim)
-        return one_pass(self.xp, "keyed", lambda a, b: _scramble(a, b, PRIMES[k]), x, key, constants=(float(PRIMES[k]),))
+        prime = float(PRIMES[k])
+        return one_pass(self.xp, "keyed", lambda a, b: _scramble(a, b, PRIMES[k]), x, key, constants=(prime, own, 1 / own))
 
 
 @dataclass(frozen=True, slots=True)

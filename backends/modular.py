@@ -85,7 +85,7 @@ class Modulus:
         """factor · the sum over `axes`, which stay with extent 1; exact up to 2^33 terms."""
         if self.xp is not np and _terms(x, axes) <= LONGEST_REDUCTION:
             return self._reduction("total", x, axes, factor)
-        return self._reduced(x.sum(axis=axes, keepdims=True, dtype=np.float64), factor)
+        return self.reduced(x.sum(axis=axes, keepdims=True, dtype=np.float64), factor)
 
     def total_of_squares(self, x: Array, axes: tuple[int, ...], factor: int = 1) -> Array:
         """factor · the sum of x² over `axes`, which stay with extent 1."""
@@ -93,8 +93,17 @@ class Modulus:
         if self.xp is not np and terms <= LONGEST_REDUCTION:
             return self._reduction("total_of_squares", x, axes, factor)
         if self.xp is np and terms <= longest_product(self.prime):
-            return self._reduced(in_pieces(np.square, x).sum(axis=axes, keepdims=True), factor)
+            return self.reduced(in_pieces(np.square, x).sum(axis=axes, keepdims=True), factor)
         return self.total(self.multiply(x, x), axes, factor)
+
+    def product(self, x: Array, y: Array) -> tuple[Array, bool]:
+        """x @ y for stacks of matrices, also of narrow types, and whether it is still to be reduced.
+
+        On CuPy all but `total` of many terms takes what is still to be reduced.
+        """
+        if self.xp is not np and x.shape[-1] <= longest_product(self.prime):
+            return product(self.xp, x, y, np.dtype(np.float64)), True
+        return self.matmul(x, y), False
 
     def matmul(self, x: Array, y: Array) -> Array:
         """x @ y for stacks of matrices, also of narrow types, K split where one exact product cannot hold it."""
@@ -102,7 +111,7 @@ class Modulus:
         result = None
         for start in range(0, count, longest):
             k = slice(start, start + longest)
-            part = self._reduced(product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64)))
+            part = self.reduced(product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64)))
             result = part if result is None else self.add(result, part)
         return result
 
@@ -129,8 +138,8 @@ class Modulus:
             logarithm = residues(self._look_up(self._logarithms, a) * reduced, order)
             return self._look_up(self._powers, logarithm) * (a != 0)
 
-        tables = (self._logarithms, self._powers)
-        return self._one_pass("power", compute, x, constants=(*tables, reduced), modulus=order)
+        constants = (self._logarithms, self._powers, reduced, float(order), 1.0 / order)
+        return self._one_pass("power", compute, x, constants=constants)
 
     def exponential(self, exponents: Array, generator: Number) -> Array:
         """ω^exponents, where ω = g^(2 · generator) has the next prime of the chain, (prime − 1)/2, as its order."""
@@ -139,7 +148,8 @@ class Modulus:
         def compute(a: Array, factor: Array) -> Array:
             return self._look_up(self._powers, 2 * residues(a * factor, order))
 
-        return self._one_pass("exponential", compute, exponents, _number(generator), constants=(self._powers,), modulus=order)
+        constants = (self._powers, float(order), 1.0 / order)
+        return one_pass(self.xp, "exponential", compute, exponents, _number(generator), constants=constants)
 
     def logistic(self, exponents: Array, generator: Number) -> Array:
         """1 / (1 + ω^exponents), for ω as in `exponential`; never a division by zero: −1 is no square, powers of ω are."""
@@ -168,8 +178,8 @@ class Modulus:
         """The inverse of `shuffled`, for factor and offset of the inverse of its affine function."""
         return self.affine(self._looked_up(self._powers, x), factor, offset)
 
-    def _reduced(self, x: Array, factor: int = 1) -> Array:
-        """factor · x modulo the prime, in place on NumPy; x was just made."""
+    def reduced(self, x: Array, factor: int = 1) -> Array:
+        """factor · x modulo the prime, for whole numbers 0 ≤ x < 2^53 − 2 prime; in place on NumPy, where x was just made."""
         if self.xp is not np:
             return kernel(self.xp, "sum")(x, float(factor), float(self.prime), 1.0 / self.prime)
         flat = x.reshape(-1)
@@ -184,14 +194,11 @@ class Modulus:
         constants = (float(factor), float(self.prime), 1.0 / self.prime)
         return reduction(self.xp, name)(x, *constants, axis=axes, keepdims=True)
 
-    def _one_pass(
-        self, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...] = (), modulus: int = 0
-    ) -> Array:
-        prime = modulus or self.prime
-        return one_pass(self.xp, name, function, *operands, constants=(*constants, float(prime), 1.0 / prime))
+    def _one_pass(self, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...] = ()) -> Array:
+        return one_pass(self.xp, name, function, *operands, constants=(*constants, float(self.prime), 1.0 / self.prime))
 
     def _looked_up(self, table: Array, x: Array) -> Array:
-        return one_pass(self.xp, "look_up", lambda a: self._look_up(table, a), x, constants=(table,))
+        return self._one_pass("look_up", lambda a: self._look_up(table, a), x, constants=(table,))
 
     def _look_up(self, table: Array, x: Array) -> Array:
         return table[x.astype(np.int64)].astype(np.float64)

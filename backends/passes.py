@@ -48,31 +48,36 @@ __device__ double scramble(unsigned long long bits, double prime) {
 }
 """
 
-# ω^x, and 1 / (1 + ω^x): ω has order m, s is 1 / m.
-_POWER = "(double)powers[2 * (long long)residue((double)x * generator, m, s)]"
+# Every kernel takes residues, or products of matrices that are not yet reduced: X and Y are what they leave.
+_X, _Y = "residue_of_sum((double)x, p, r)", "residue_of_sum((double)y, p, r)"
+# ω^x, and 1 / (1 + ω^x): ω has order m, which is the modulus of x; s is 1 / m.
+_POWER = "(double)powers[2 * (long long)residue(residue_of_sum((double)x, m, s) * generator, m, s)]"
 _LOGISTIC = f"(double)inverses[(long long)residue({_POWER} + 1, p, r)]"
 _TABLES = "raw float32 powers, raw float32 inverses, float64 m, float64 s, float64 p, float64 r"
 
 KERNELS: Mapping[str, Kernel] = {
-    "multiply": Kernel("T x, U y, float64 p, float64 r", "residue((double)x * (double)y, p, r)"),
-    "add": Kernel("T x, U y, float64 p, float64 r", "residue((double)x + (double)y, p, r)"),
-    "subtract": Kernel("T x, U y, float64 p, float64 r", "residue((double)x - (double)y, p, r)"),
-    "affine": Kernel("T x, float64 factor, float64 offset, float64 p, float64 r", "residue((double)x * factor + offset, p, r)"),
+    "multiply": Kernel("T x, U y, float64 p, float64 r", f"residue({_X} * {_Y}, p, r)"),
+    "add": Kernel("T x, U y, float64 p, float64 r", f"residue({_X} + {_Y}, p, r)"),
+    "subtract": Kernel("T x, U y, float64 p, float64 r", f"residue({_X} - {_Y}, p, r)"),
+    "affine": Kernel("T x, float64 factor, float64 offset, float64 p, float64 r", f"residue({_X} * factor + offset, p, r)"),
     "divide": Kernel(
         "T x, U y, raw float32 inverses, float64 p, float64 r",
-        "y == y ? residue((double)x * (double)inverses[(long long)y], p, r) : (double)y",
+        f"y == y ? residue({_X} * (double)inverses[(long long){_Y}], p, r) : (double)y",
     ),
-    "sum": Kernel("T x, float64 factor, float64 p, float64 r", "residue(residue_of_sum((double)x, p, r) * factor, p, r)"),
-    "look_up": Kernel("T x, raw float32 table", "x == x ? (double)table[(long long)x] : (double)x"),
+    "sum": Kernel("T x, float64 factor, float64 p, float64 r", f"residue({_X} * factor, p, r)"),
+    "look_up": Kernel("T x, raw float32 table, float64 p, float64 r", f"x == x ? (double)table[(long long){_X}] : (double)x"),
     "power": Kernel(
-        "T x, raw float32 logarithms, raw float32 powers, float64 exponent, float64 p, float64 r",
-        "x == 0 ? 0.0 : x == x ? (double)powers[(long long)residue((double)logarithms[(long long)x] * exponent, p, r)]"
+        "T x, raw float32 logarithms, raw float32 powers, float64 exponent, float64 m, float64 s, float64 p, float64 r",
+        f"{_X} == 0 ? 0.0 : x == x ? (double)powers[(long long)residue((double)logarithms[(long long){_X}] * exponent, m, s)]"
         " : (double)x",
     ),
     "exponential": Kernel("T x, float64 generator, raw float32 powers, float64 m, float64 s", f"x == x ? {_POWER} : (double)x"),
     "logistic": Kernel(f"T x, float64 generator, {_TABLES}", f"x == x ? {_LOGISTIC} : (double)x"),
-    "silu": Kernel(f"U y, T x, float64 generator, {_TABLES}", f"x == x ? residue((double)y * {_LOGISTIC}, p, r) : (double)x"),
-    "keyed": Kernel("T x, uint64 key, float64 prime", "x == x ? scramble((unsigned long long)x + key, prime) : (double)x"),
+    "silu": Kernel(f"U y, T x, float64 generator, {_TABLES}", f"x == x ? residue({_Y} * {_LOGISTIC}, p, r) : (double)x"),
+    "keyed": Kernel(
+        "T x, uint64 key, float64 prime, float64 p, float64 r",
+        f"x == x ? scramble((unsigned long long){_X} + key, prime) : (double)x",
+    ),
     # Not-a-number is undefined. 2^31 for each element that differs, 1 for each that is undefined: the sum tells them apart.
     "mismatch": Kernel("T x, U y", "x != x || y != y ? 1.0 : x != y ? 2147483648.0 : 0.0"),
     # Not to be compared: -1. An element that is finite in `want` alone: `lost`.
@@ -82,16 +87,12 @@ KERNELS: Mapping[str, Kernel] = {
     ),
 }
 
+_TOTAL = "residue(residue_of_sum(a, p, r) * factor, p, r)"
 
 REDUCTIONS: Mapping[str, Reduction] = {
-    "total": Reduction(
-        "T x, float64 factor, float64 p, float64 r", "(double)x", "residue(residue_of_sum(a, p, r) * factor, p, r)"
-    ),
-    "total_of_squares": Reduction(
-        "T x, float64 factor, float64 p, float64 r",
-        "residue((double)x * (double)x, p, r)",
-        "residue(residue_of_sum(a, p, r) * factor, p, r)",
-    ),
+    "total": Reduction("T x, float64 factor, float64 p, float64 r", _X, _TOTAL),
+    "total_of_squares": Reduction("T x, float64 factor, float64 p, float64 r", f"residue({_X} * {_X}, p, r)", _TOTAL),
+    "mean": Reduction("T x, float64 count", "(double)x", "a / count"),  # of numbers
 }
 LONGEST_REDUCTION = 1 << 14  # terms of one sum, which one block of threads computes
 
