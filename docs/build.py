@@ -32,6 +32,7 @@ from mirage_eg.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
 ROWS = DOCS / "measurements" / "gpu_h100.jsonl"
+CHOICES = DOCS / "measurements" / "choices_h100.jsonl"
 GENERATED = "<!-- Written by docs/build.py: change it there. -->\n"
 
 
@@ -128,6 +129,10 @@ Geometric mean of the ratios: {_mean(rows, "warm_ratio")} warm, {_mean(rows, "co
 
 ![roofline](figures/results_roofline.svg)
 
+## What each choice of the tuner is worth
+
+{_choices()}
+
 ## Search
 
 [The search](search.md#how-the-time-grows) has the table of its times, from `measurements/search.jsonl`.
@@ -172,6 +177,35 @@ def _result(row: Summary) -> str:
 def _mean(rows: list[Summary], key: str) -> str:
     known = [getattr(row, key) for row in rows if getattr(row, key) is not None]
     return f"{geometric_mean(known):.2f}"
+
+
+def _choices() -> str:
+    """The table of `benchmarks/choices.py`, from its lines."""
+    lines = [json.loads(it) for it in CHOICES.read_text(encoding="utf-8").splitlines()]
+    cells = {(it["choice"], it["program"], it["batch"]): it for it in lines}
+    columns = sorted({key[1:] for key in cells}, key=lambda column: (list(WORKLOADS).index(column[0]), column[1]))
+    head = ["choice", "without it", *(f"{name}, b = {batch}" for name, batch in columns)]
+    rows = [head, ["---"] * len(head)]
+    for choice, without in dict.fromkeys((it["choice"], it["without"]) for it in lines):
+        found = [cells.get((choice, *column)) for column in columns]
+        if choice is None:
+            rows.append(["everything, µs", "", *(_warm_and_cold(it["timing"], 1) if it else "" for it in found)])
+        else:
+            rows.append([choice, without, *("" if it is None else _ratios(it) for it in found)])
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"""One {lines[0]["device"]}, 30 to 44 s of tuning with everything and a sixth to a half of that without each choice
+(`python benchmarks/choices.py`): the best time without a choice over the best with everything, warm (cold). 1.00: the winner
+does not make the choice. –: nothing without it is right on large inputs too.
+
+{table}"""
+
+
+def _warm_and_cold(timing: dict[str, float], digits: int) -> str:
+    return f"{timing['warm_us']:.{digits}f} ({timing['cold_us']:.{digits}f})"
+
+
+def _ratios(line: dict[str, Any]) -> str:
+    return "–" if line["ratio"] is None else f"{line['ratio']:.2f} ({line['cold_ratio']:.2f})"
 
 
 def _verification() -> str:
