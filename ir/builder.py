@@ -6,7 +6,7 @@ A builder appends nodes, each checked at once; `graph()` freezes what was writte
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType
@@ -310,10 +310,8 @@ class ThreadblockGraph(Builder):
     """A block graph being written by hand: loads, tile ops, accumulators, stores."""
 
     def __init__(self, grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1) -> None:
-        super().__init__(Level.BLOCK, tuple(grid_dim), forloop_range)
-        self.threads = 1
-        for extent in block_dim:
-            self.threads *= extent
+        super().__init__(Level.BLOCK, _extents("grid_dim", grid_dim), forloop_range)
+        self.threads = prod(_extents("block_dim", block_dim))
 
     def new_input(self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = REPLICATED) -> Tensor:
         """Load a tile: `input_map` sends each grid dim to a dim of the tensor or −1; the loop walks `forloop_dim`."""
@@ -350,6 +348,12 @@ class ThreadblockGraph(Builder):
 def new_kernel_graph() -> KernelGraph:
     """Start a tensor program."""
     return KernelGraph()
+
+
+def _extents(name: str, given: object) -> Shape:
+    if isinstance(given, Sequence) and all(isinstance(extent, int) and extent >= 1 for extent in given):
+        return tuple(given)
+    raise GraphError(f"new_threadblock_graph: {name}: got {given!r}, wanted extents of at least 1, as (128, 1, 1)")
 
 
 def new_threadblock_graph(

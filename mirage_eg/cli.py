@@ -19,7 +19,7 @@ from rich.text import Text
 from mirage_eg import __version__, cli_bench, cli_rules
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.checkpoint import NAME, holds_results
-from mirage_eg.files import check_writable, write_atomically
+from mirage_eg.files import check_writable, remove_made, write_atomically
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
@@ -188,6 +188,7 @@ def optimize(
         from mirage_eg.trace import Tracer, trace_text
 
         checkpoint = folder / NAME
+        absent = [path for path in (checkpoint, folder, *folder.parents) if not path.exists()]
         tracer = None if trace is None else Tracer()
         try:
             with progress() as observer:
@@ -195,6 +196,10 @@ def optimize(
         except KeyboardInterrupt as stop:
             if holds_results(checkpoint):
                 stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
+            raise
+        except MirageError:
+            if not holds_results(checkpoint):
+                remove_made(absent)
             raise
         report = _write(result, graph, folder)
         if trace is not None and tracer is not None:

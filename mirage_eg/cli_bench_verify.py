@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from mirage_eg.bench_search import STANDARD
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.workloads import WORKLOADS
@@ -15,7 +16,7 @@ def bench_verify(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.", show_default="1")] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="On the GPU, through CuPy.")] = False,
-    repetitions: Annotated[int, typer.Option(help="Runs of each stage; the median is shown.")] = 3,
+    repetitions: Annotated[int, typer.Option(help="Runs of each stage, at least; the median is shown.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Append one JSON line a row.")] = None,
     as_json: JsonOption = False,
 ) -> Job:
@@ -29,7 +30,7 @@ def bench_verify(
                 raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
         if repetitions < 1 or any(size < 1 for size in batch or ()):
             raise OptionError(f"got {repetitions} repetitions and batches {batch or [1]}, wanted 1 or more of each")
-        jobs = [(name, size) for size in batch or [1] for name in workloads or WORKLOADS]
+        jobs = [(name, size) for size in batch or [1] for name in workloads or STANDARD]
         rows = []
         with progress() as observe:
             for done, (name, size) in enumerate(jobs):

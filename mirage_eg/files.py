@@ -1,7 +1,9 @@
 """Writing results: an output folder is checked before the work, and a file is there whole or not at all."""
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from mirage_eg.ir.errors import OptionError
@@ -36,6 +38,16 @@ def write_atomically(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise OptionError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def remove_made(paths: Iterable[Path]) -> None:
+    """Remove files, and folders that are empty then, in this order; a folder with anything else in it stays."""
+    for path in paths:
+        with contextlib.suppress(OSError):  # not there, or not empty
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
 
 
 def _is_there(path: Path) -> bool:

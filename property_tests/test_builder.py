@@ -317,3 +317,11 @@ def test_the_listing_has_one_line_a_node_with_tiles_and_maps() -> None:
     assert len(listing) == 1 + len(graph.nodes) + 1 + len(block.nodes)
     assert any(re.search(r"%0 = input imap=\(1\) fmap=0 +\[2, 3\] float16 +loop$", line) for line in listing)
     assert any(re.search(r"output %1 omap=\(new\)$", line) for line in listing)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block"), [(4, (128, 1, 1)), ((4, 8), 8), ((4, 0), (128, 1, 1)), ((4,), ("a",)), ("ab", (1,))]
+)
+def test_extents_of_a_block_graph_that_are_none_are_named(grid: Any, block: Any) -> None:
+    with pytest.raises(GraphError, match="new_threadblock_graph: (grid|block)_dim: got .*, wanted extents of at least 1"):
+        mi.new_threadblock_graph(grid, block)

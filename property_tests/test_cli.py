@@ -249,6 +249,18 @@ def test_version_and_help_are_no_errors(capsys: pytest.CaptureFixture[str]) -> N
     assert code == 0 and "PROGRAM" in out and err == ""
 
 
+def test_a_run_that_fails_before_it_found_anything_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise RuleError("my.egg:1: law 'x' has the most matches")
+
+    monkeypatch.setattr("mirage_eg.pipeline.search_structures", fails)
+    command = ["mirage-eg", "optimize", "ntrans", "--no-cache", "--out", str(folder / "new" / "deep")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert not (folder / "new").exists()
+
+
 def test_an_interrupt_is_one_line_and_exit_code_130(folder: Path) -> None:
     (folder / "waits.py").write_text("import time, pathlib\npathlib.Path('started').touch()\ntime.sleep(60)\n")
     with subprocess.Popen(
