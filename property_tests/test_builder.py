@@ -322,6 +322,6 @@ def test_the_listing_has_one_line_a_node_with_tiles_and_maps() -> None:
 @pytest.mark.parametrize(
     ("grid", "block"), [(4, (128, 1, 1)), ((4, 8), 8), ((4, 0), (128, 1, 1)), ((4,), ("a",)), ("ab", (1,))]
 )
-def test_extents_of_a_block_graph_that_are_none_are_named(grid: Any, block: Any) -> None:
-    with pytest.raises(GraphError, match="new_threadblock_graph: (grid|block)_dim: got .*, wanted extents of at least 1"):
-        mi.new_threadblock_graph(grid, block)
+def test_extents_of_a_block_graph_that_are_none_are_named(grid: object, block: object) -> None:
+    with pytest.raises(GraphError, match=r"new_threadblock_graph: (grid|block)_dim: got .*, wanted extents of at least 1"):
+        mi.new_threadblock_graph(grid, block)  # type: ignore[arg-type]
