@@ -24,11 +24,12 @@ from mirage_eg.verify import Reference
 from mirage_eg.workloads import WORKLOADS
 
 TOGETHER = 8  # candidates that are checked together at real size
+LEAST_SECONDS = 0.3  # that a stage is run for: milliseconds vary with what else the machine does
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One workload at one batch size; seconds are medians of the repetitions, the first run of each stage left out."""
+    """One workload at one batch size; seconds are medians of the repetitions, a run of each stage before them left out."""
 
     workload: str
     batch: int
@@ -51,15 +52,13 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
     small, candidates = _candidates(program)
     candidate = candidates[0]
     references = {graph: Reference(graph, xp=xp) for graph, _ in small}
-    for graph, example in small:  # tables and draws are made
-        _equal(references[graph], example)
-    wait()
-    start = perf_counter()
-    for _ in range(repetitions):
+
+    def all_small() -> None:
         for graph, example in small:
             _equal(references[graph], example)
-    wait()
-    small_per_second = repetitions * len(small) / (perf_counter() - start)
+
+    all_small()  # tables and draws are made
+    seconds = _median(all_small, wait, repetitions)
 
     reference = Reference(program, xp=xp)
     start = perf_counter()
@@ -79,7 +78,7 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
     versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
     rate = len(candidates) / together
     return Measured(
-        workload, batch, device, small_per_second, drawn, rate, field, floats, proving, proof.proved, peak, versions
+        workload, batch, device, len(small) / seconds, drawn, rate, field, floats, proving, proof.proved, peak, versions
     )
 
 
@@ -120,8 +119,9 @@ def _all_equal(reference: Reference, candidates: Sequence[Graph]) -> None:
 
 
 def _median(work: Callable[[], object], wait: Callable[[], None], repetitions: int) -> float:
-    seconds = []
-    for _ in range(repetitions):
+    """The median seconds of at least so many runs; what is short is run again until LEAST_SECONDS have passed."""
+    seconds: list[float] = []
+    while len(seconds) < repetitions or sum(seconds) < LEAST_SECONDS:
         start = perf_counter()
         work()
         wait()
