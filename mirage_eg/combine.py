@@ -11,6 +11,8 @@ The inner loop works on plain ints: sets of values, derivations, limited loads a
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from time import perf_counter
 
 from mirage_eg.derivations import Derivations
@@ -62,11 +64,19 @@ class Combiner:
         self.keep = keep
         self.made: Counter[int] = Counter()
         self.tops: list[tuple[int, int, tuple[int, ...]]] = []  # value, derivation (−1: a load), operands
+        self._loads: list[int] = []  # of each top, as bits
         self.sets: list[Sets] = []
         self.of_value: list[list[int]] = [[] for _ in graph.values]
         self.pruned: Counter[str] = Counter()
         self.visited = 0
         self.complete_to = max_ops  # every result with at most so many ops is among those found
+
+    def loads(self, numbers: Sequence[int]) -> int:
+        """What partial block graphs load, as bits."""
+        for _, derivation, operands in self.tops[len(self._loads) :]:  # operands stand before what is made of them
+            place = len(self._loads)
+            self._loads.append(1 << place if derivation < 0 else reduce(or_, map(self._loads.__getitem__, operands)))
+        return reduce(or_, map(self._loads.__getitem__, numbers), 0)
 
     def run(self) -> None:
         """Make them, in order of size."""

@@ -7,16 +7,17 @@ registers; the cost model ranks what is left.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import prod
 
 from mirage_eg.devices import Device
-from mirage_eg.estimate import Shape, least_us
+from mirage_eg.estimate import Estimate, Shape
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.realize import Extents, realize
+from mirage_eg.realize import Extents, Outline, realize, realize_outlined
 from mirage_eg.shared_memory import shared_memory
 from mirage_eg.space import Chain, Structure
 
@@ -131,6 +132,7 @@ class Instantiation:
         self.limits, self.filters = limits or TileLimits(), filters or Filters()
         self._kernels = _kernels(plan, program, axes)
         self._too_large: list[Choice] = []
+        self._outlines: tuple[Outline, ...] = ()  # of the kernels, once they have been built
 
     def extents(self) -> list[tuple[Extents, ...]]:
         """All choices that may fit."""
@@ -156,11 +158,15 @@ class Instantiation:
         chained = len(self._kernels) > 1
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
         chosen = self.extents()
-        least = {
-            id(extents): least_us(kernel.structure, kernel.shapes, extents, *dtypes, device)
-            for together in chosen
-            for kernel, dtypes, extents in zip(self._kernels, types, together, strict=True)
-        }
+        estimates = [
+            Estimate(kernel.structure, kernel.shapes, *dtypes, device)
+            for kernel, dtypes in zip(self._kernels, types, strict=True)
+        ]
+        least: dict[int, float] = {}
+        for together in chosen:
+            for estimate, extents in zip(estimates, together, strict=True):
+                if id(extents) not in least:
+                    least[id(extents)] = estimate.us(extents)
         costed = [Choice(sum(least[id(extents)] for extents in together), together) for together in chosen]
         return sorted(costed, key=lambda choice: choice.us)
 
@@ -168,11 +174,25 @@ class Instantiation:
         """The µGraph of a choice, if it fits and is asked for; not built where a smaller one has not fitted."""
         if any(choice.holds(other) for other in self._too_large):
             return None
-        graph = self.build(choice.extents)
-        if not self.fits(graph):
+        graph = None
+        if not self._has_too_large_tiles(choice):
+            graph, outlines = realize_outlined(self.plan, self.program, self.axes, *choice.extents)
+            if all(
+                kernel.looped is None or extents.loop > 1 for kernel, extents in zip(self._kernels, choice.extents, strict=True)
+            ):
+                self._outlines = outlines
+        if graph is None or not self.fits(graph):
             self._too_large.append(choice)
             return None
         return graph if self.is_asked_for(graph) else None
+
+    def _has_too_large_tiles(self, choice: Choice) -> bool:
+        """Whether registers cannot hold the tiles, as far as that is known without building them."""
+        return any(
+            live_bytes(outline.block, outline.shapes(extents)) > self.limits.registers
+            for outline, extents in zip(self._outlines, choice.extents, strict=bool(self._outlines))
+            if extents.loop > 1 or outline.block.loop == 1
+        )
 
 
 def _choices(
@@ -281,9 +301,14 @@ def _options(kernel: _Kernel, axes: Axes, limits: TileLimits, filters: Filters, 
     return options
 
 
+@cache
+def _divisors(size: int) -> tuple[int, ...]:
+    return tuple(count for count in range(1, size + 1) if size % count == 0)
+
+
 def _spread_counts(size: int, limits: TileLimits) -> list[int]:
     """Into how many pieces a spread axis is cut: powers of two that leave at least 32 of it, or any divisors of a small one."""
-    divisors = [count for count in range(2, min(size, limits.multiprocessors) + 1) if size % count == 0]
+    divisors = [count for count in _divisors(size) if 2 <= count <= limits.multiprocessors]
     usual = [count for count in divisors if size // count >= 32 and not count & (count - 1)]
     return usual or divisors[:4]
 
@@ -333,7 +358,7 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
     """
     if role == "batch":
         return [1, size] if many and size > 1 else [1]
-    divisors = [tile for tile in range(1, min(size, most) + 1) if size % tile == 0]
+    divisors = [tile for tile in _divisors(size) if tile <= most]
     least = min(16, size) if role == "own" else 1
     usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]
     return usual or divisors[-1:]
@@ -341,7 +366,7 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
 
 def _loop_counts(size: int, filters: Filters) -> list[int]:
     """Loop counts that leave tiles of 16 to 512, or any divisors where the axis is smaller or filters ask for them."""
-    divisors = [count for count in range(1, size + 1) if size % count == 0]
+    divisors = _divisors(size)
     if filters.franges is not None:
         return [count for count in divisors if count in filters.franges]
     usual = [
@@ -356,20 +381,24 @@ def _padded(extent: int, least: int = 1) -> int:
 
 def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: what is live at once in registers, staged matmul operands in shared memory."""
-    return _live_bytes(block) <= limits.registers and _shared_bytes(block, limits) <= limits.shared_memory
+    return live_bytes(block) <= limits.registers and _shared_bytes(block, limits) <= limits.shared_memory
 
 
 def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
     """Bytes of shared memory and of registers that a block needs."""
-    return _shared_bytes(block, limits), _live_bytes(block)
+    return _shared_bytes(block, limits), live_bytes(block)
 
 
 def _shared_bytes(block: Graph, limits: TileLimits) -> int:
     return shared_memory(block, limits.stages, target=limits.target)
 
 
-def _live_bytes(block: Graph) -> int:
-    """The most bytes of float32 tiles that are live at once; a load that only a matmul reads goes through shared memory."""
+def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> int:
+    """The most bytes of float32 tiles that are live at once; a load that only a matmul reads goes through shared memory.
+
+    `shapes` are those of the tiles, the block graph's own if not given.
+    """
+    shapes = [kind.shape for kind in block.types] if shapes is None else shapes
     last: dict[int, int] = {}
     through_shared = set(range(len(block.types)))
     for position, item in enumerate(block.nodes):
@@ -384,7 +413,7 @@ def _live_bytes(block: Graph) -> int:
         for value in values:
             if item.op == "input" and value in through_shared:
                 continue
-            size = prod(map(_padded, block.types[value].shape)) * 4
+            size = prod(map(_padded, shapes[value])) * 4
             if OPS[item.op].kind is Kind.ACCUMULATOR:
                 accumulators += size
             else:

@@ -76,14 +76,15 @@ def _find(task: Task, program: Graph) -> Found:
     except UnsupportedError:
         return Found(tuple(kernels), 0, 0)
     choices = _worthwhile(program, axes, task.limits)
-    limits = replace(task.limits, max_states=max(FEWEST_STATES, task.limits.max_states // len(choices)))
+    states = max(FEWEST_STATES, task.limits.max_states // len(choices))
+    limits = replace(task.limits, max_states=states, max_alike=task.plans)
     found = search(program, axes, task.rulebook, limits, choices=choices)
     for plans in (found.structures, found.chains):
         kernels += _instances(plans, program, axes, task, device)
     kernels.sort(key=_order)
     visited = sum(record.visited for record in found.records)
     pruned = sum((Counter(record.pruned) for record in found.records), Counter[str]())
-    structures = len(found.structures) + len(found.chains)
+    structures = sum(record.structures for record in found.records)
     leading = {entry.kernels: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
     kept = dict.fromkeys([*sorted(leading, key=_order), *kernels[: task.keep]])
     return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())))

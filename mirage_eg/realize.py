@@ -28,11 +28,35 @@ class Extents:
     loop: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A block graph whose extents may be others: its nodes, and for each dim of every tile its axes."""
+
+    block: Graph
+    tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop cuts it
+
+    def shapes(self, extents: Extents) -> list[tuple[int, ...]]:
+        """Of all tiles at other extents that loop if these do."""
+        blocks = {axis: count for group, count in extents.grid for axis in group}
+        whole = [size // blocks.get(axis, 1) for axis, size in enumerate(extents.sizes)]
+        return [
+            tuple(prod(whole[axis] // (extents.loop if looped else 1) for axis, looped in dim) for dim in tile)
+            for tile in self.tiles
+        ]
+
+
 def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents) -> Graph:
     """The kernel graph that `plan` becomes at `extents`, one for each of its kernels.
 
     `program` is in primitive ops and has the sizes of `extents`; its names and dtypes are kept.
     """
+    return realize_outlined(plan, program, axes, *extents)[0]
+
+
+def realize_outlined(
+    plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents
+) -> tuple[Graph, tuple[Outline, ...]]:
+    """The same, with an outline of each kernel."""
     writer = _Writer(program, axes)
     match plan:
         case Structure():
@@ -41,7 +65,7 @@ def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Exten
             partials = [_Store(None, DType.float32) for _ in first.outputs]
             writer.sources += writer.kernel(first, extents[0], partials)
             results = writer.kernel(last, extents[1], _wanted(program, axes))
-    return writer.finish(results)
+    return writer.finish(results), tuple(writer.outlines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,7 @@ class _Writer:
     def __init__(self, program: Graph, axes: Axes) -> None:
         self.program, self.axes = program, axes
         self.nodes: list[Node] = []
+        self.outlines: list[Outline] = []
         self.checker = Checker(Level.KERNEL)
         values = [values[0] for item, values in program.numbered() if item.op == "input"]
         self.sources = [
@@ -96,6 +121,7 @@ class _Writer:
         kinds = [self.checker.types[source.value].dtype for source in sources]
         block = _Block(self, structure, extents, kinds, [source.dims for source in sources])
         graph = block.build(stores)
+        self.outlines.append(Outline(graph, block.tiles_by_axes()))
         results = self.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
 
@@ -161,6 +187,16 @@ class _Block:
         for position, store in zip(self.structure.outputs, stores, strict=True):
             self.store(self.place[position], store)
         return Graph.of_checked(self.nodes, self.checker)
+
+    def tiles_by_axes(self) -> tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]:
+        """For each dim of every tile its axes, and whether the loop cuts them."""
+        looped, loop = self.structure.split.looped, self.extents.loop
+        blocks = next((count for group, count in self.extents.grid if looped in group), 1)
+        piece = None if looped is None or loop == 1 else self.extents.sizes[looped] // blocks // loop
+        return tuple(
+            tuple(tuple((axis, axis == looped and tile[axis] == piece) for axis in dim) for dim in layout)
+            for layout, tile in zip(self.layouts, self.tiles, strict=True)
+        )
 
     def store(self, value: int, store: _Store) -> None:
         """Leave a value in device memory; what varies with a spread axis gets it as a new leading dim."""

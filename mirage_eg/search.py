@@ -4,6 +4,7 @@ A structure is one block graph up to its extents. For each split: saturate, find
 derive each (`derivations`), combine the derivations to block graphs, smallest first (`combine`), and write them down.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ class SearchLimits:
     max_kernels: int = 2  # block graphs in a µGraph; one: no partial results
     max_outputs: int = 3  # partial results that a first kernel may leave
     max_structures: int = 2_000  # for each split, the smallest
+    max_alike: int | None = None  # for each split, of those that load alike; others are counted, not written down
     max_combining_ops: int = 8  # of the kernel that reduces partial results
     max_whole: int = 1  # inputs with the looped axis that a block may load whole, besides looping over them or instead
     seconds: float | None = None  # wall clock; what was found until then is kept
@@ -108,7 +110,7 @@ def search(
                     oracle.saturation,
                     run.visited,
                     dict(run.pruned),
-                    count,
+                    count + run.alike,
                     run.complete,
                     perf_counter() - began,
                     run.complete_to,
@@ -142,7 +144,7 @@ class _Run:
         self.deadline = deadline
         self.pruned = Deaths()
         self.pruned.note = note
-        self.visited = 0
+        self.visited = self.alike = 0
         self.complete_to = limits.max_block_ops
 
     @property
@@ -206,13 +208,14 @@ class _Run:
     ) -> Iterator[tuple[Structure, Structure]]:
         """First kernels with last kernels that take their partial results, smallest first."""
         written: dict[tuple[int, int], list[Structure]] = {}
+        seen: dict[int, Counter[int]] = {used: Counter() for used in ends}
         for total in range(self.limits.max_block_ops + self.limits.max_combining_ops + 1):
             for used, options in ends.items():
                 for end in options:
                     key = used, total - end.ops
                     if key not in written:
                         chosen = (combination for combination in starts[used] if combination[0][0] == key[1])
-                        written[key] = list(self._write(space, first, chosen))
+                        written[key] = list(self._write(space, first, chosen, seen[used]))
                     yield from ((structure, end) for structure in written[key])
 
     def _combiner(
@@ -249,8 +252,16 @@ class _Run:
         if combiner.complete_to < (most or self.limits.max_block_ops):
             self.complete_to = min(self.complete_to, combiner.complete_to)
 
-    def _write(self, space: Space, combiner: Combiner, combinations: Iterator[Combination]) -> Iterator[Structure]:
+    def _write(
+        self, space: Space, combiner: Combiner, combinations: Iterator[Combination], seen: Counter[int] | None = None
+    ) -> Iterator[Structure]:
+        """`seen` counts the structures of each set of loads."""
+        seen = Counter() if seen is None else seen
         for combination in combinations:
+            loads = combiner.loads(combination[1])
+            if self.limits.max_alike is not None and seen[loads] >= self.limits.max_alike:
+                self.alike += 1
+                continue
             structure = _structure(space, combiner.graph, combiner, combination)
             if not structure.steps:
                 continue  # an output that is an input
@@ -259,6 +270,7 @@ class _Run:
                 if self.note is not None:
                     self.note("no loop", structure.steps[-1].op, ())
                 continue
+            seen[loads] += 1
             yield structure
 
 

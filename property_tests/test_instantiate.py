@@ -14,6 +14,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.realize import realize, realize_outlined
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.workloads import WORKLOADS
@@ -146,3 +147,18 @@ def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> Non
             choice for choice in instantiation.choices(H100)[:40] if instantiation.fits(instantiation.build(choice.extents))
         ]
         assert taken == fitting
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa"])
+def test_an_outline_has_the_tiles_of_every_block_graph_that_the_plan_stands_for(name: str) -> None:
+    program, axes, result = found(name)
+    looped = 0
+    for plan in [*result.structures[:40:8], *result.chains[:20:8]]:
+        extents = [each for each in Instantiation(plan, program, axes).extents() if max(kernel.loop for kernel in each) > 1]
+        for first, other in zip(extents[::9], extents[4::9], strict=False):
+            _, outlines = realize_outlined(plan, program, axes, *first)
+            blocks = blocks_of(realize(plan, program, axes, *other))
+            for outline, block, kernel in zip(outlines, blocks, other, strict=True):
+                assert outline.shapes(kernel) == [kind.shape for kind in block.types]
+                looped += kernel.loop > 1
+    assert looped

@@ -192,3 +192,21 @@ def test_attention_is_found_as_flash_decoding() -> None:
     _, axes, result = found("gqa")
     chains = [c for c in result.chains if axes.sizes[c.split.spread or 0] == 4096]
     assert any(shapes(c.first)["exp"] == 1 and shapes(c.last) == Counter(sum=2, div=1) for c in chains)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "lora"])
+def test_with_a_limit_on_those_that_load_alike_the_smallest_of_each_are_the_same(name: str) -> None:
+    program, axes, whole = found(name)
+    limits = SearchLimits(13, max_alike=2)
+    few = search(program, axes, load_rules("indexed"), limits)
+    for all_, some in ((whole.structures, few.structures), (whole.chains, few.chains)):
+        firsts = [plan if isinstance(plan, Structure) else plan.first for plan in all_]
+        seen: Counter[tuple[object, ...]] = Counter()
+        wanted = []
+        for plan, first in zip(all_, firsts, strict=True):
+            kind = plan.split, frozenset(first.loads)
+            seen[kind] += 1
+            wanted += [plan] if seen[kind] <= 2 else []
+        assert [plan for plan in some if plan in wanted] == wanted
+        assert len(wanted) < len(all_)
+    assert len(few.structures) < len(whole.structures)
