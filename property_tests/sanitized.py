@@ -24,8 +24,8 @@ from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, search
 from mirage_eg.shifts import drop_shifts
 from mirage_eg.workloads import WORKLOADS
+from property_tests.hand_written import inputs_of, worst
 from property_tests.runtime_fakes import layouts
-from property_tests.test_emit import inputs_of, worst
 
 PLANS = 3  # of one kernel, and as many of two
 SCHEDULES = (Schedule(), Schedule(swapped=True, exp2=True, last_first=True, programs=3, descriptors=True))

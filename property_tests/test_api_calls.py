@@ -18,7 +18,7 @@ from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_driver import cuda_driver
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
-from property_tests.test_emit import HAND_WRITTEN, inputs_of, rms_norm_linear, split_attention, worst
+from property_tests.hand_written import HAND_WRITTEN, inputs_of, rms_norm_linear, split_attention, worst
 
 PAIR = split_attention("float16", 2, 8, 16, 32, 8, 2, 1, 8)
 

@@ -16,7 +16,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.threads import form_threads
 from mirage_eg.workloads import WORKLOADS
-from property_tests.test_emit import HAND_WRITTEN
+from property_tests.hand_written import HAND_WRITTEN
 
 ROOT = Path(__file__).resolve().parent.parent
 H100 = DEVICES["H100"]

@@ -16,7 +16,7 @@ from mirage_eg.backends.timing import gpu_available, time_source
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from property_tests.graphs import EVERY, as_program, block_graphs
-from property_tests.test_emit import HAND_WRITTEN, attention, block_program, gated_mlp, in_dtype, rms_norm_linear
+from property_tests.hand_written import HAND_WRITTEN, attention, block_program, gated_mlp, in_dtype, rms_norm_linear
 
 RAGGED = ["rms_norm_linear, ragged", "attention", "attention, one query", "lora, ragged", "split_product, ragged"]
 

@@ -14,7 +14,7 @@ from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.interpret import RunProgram, interpreter
 from mirage_eg.ir.graph import Graph
 from property_tests.graphs import EVERY, as_program, block_graphs
-from property_tests.test_emit import (
+from property_tests.hand_written import (
     HAND_WRITTEN,
     ROUNDING,
     attention,

@@ -20,7 +20,7 @@ from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.layouts import Problem, _offered, _solve, choose_layouts, intermediates, run_length, solve, with_strides
 from mirage_eg.polish import polish
 from mirage_eg.verify import verify
-from property_tests.test_emit import HAND_WRITTEN, inputs_of, worst
+from property_tests.hand_written import HAND_WRITTEN, inputs_of, worst
 from property_tests.test_memory import chains
 
 H100 = DEVICES["H100"]

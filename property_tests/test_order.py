@@ -26,7 +26,7 @@ from mirage_eg.order import (
 )
 from mirage_eg.verify import verify
 from property_tests.graphs import EVERY, as_program, block_graphs, kernel_programs
-from property_tests.test_emit import HAND_WRITTEN
+from property_tests.hand_written import HAND_WRITTEN
 
 
 @st.composite

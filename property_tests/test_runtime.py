@@ -23,8 +23,8 @@ from mirage_eg.backends.runtime_calls import capture
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph, node
+from property_tests.hand_written import HAND_WRITTEN, gated_mlp, split_attention
 from property_tests.runtime_fakes import FakeArray, FakeDriver, FakeLibrary, arrays_for, layouts
-from property_tests.test_emit import HAND_WRITTEN, gated_mlp, split_attention
 
 SPLIT = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
 

@@ -16,7 +16,7 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from property_tests.graphs import kernel_programs
-from property_tests.test_emit import ROUNDING, in_dtype, inputs_of
+from property_tests.hand_written import ROUNDING, in_dtype, inputs_of
 
 
 def on_both(graph: Graph, arrays: Sequence[np.ndarray[Any, Any]]) -> tuple[list[Any], list[Any]]:

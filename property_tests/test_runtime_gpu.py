@@ -16,7 +16,7 @@ from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.spread import spread_trials
-from property_tests.test_emit import HAND_WRITTEN, gated_mlp, inputs_of, split_attention, worst
+from property_tests.hand_written import HAND_WRITTEN, gated_mlp, inputs_of, split_attention, worst
 from property_tests.test_emit_choices import CHOICES
 from property_tests.test_runtime import between
 

@@ -11,7 +11,7 @@ from mirage_eg.backends.compile import compile_source
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.instantiate import TileLimits, blocks_of, fits
 from mirage_eg.shared_memory import shared_memory
-from property_tests.test_emit import gated_mlp
+from property_tests.hand_written import gated_mlp
 
 
 @pytest.mark.parametrize(("rows", "loop", "warps", "stages"), [(64, 16, 4, 3), (64, 16, 8, 2), (16, 16, 4, 4), (64, 32, 2, 4)])

@@ -20,7 +20,7 @@ from mirage_eg.polish import polish, polish_record
 from mirage_eg.threads import form_threads, thread_graphs, thread_groups
 from mirage_eg.verify import verify
 from property_tests.graphs import EVERY, as_program, block_graphs
-from property_tests.test_emit import HAND_WRITTEN, check_random, in_dtype
+from property_tests.hand_written import HAND_WRITTEN, check_random, in_dtype
 
 PLAIN = EVERY - {"thread"}
 

@@ -12,7 +12,7 @@ from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import Outcome
 from mirage_eg.ir.graph import Graph
 from mirage_eg.tune import Effort, Record, Variant, blocks, compile_variant, tune
-from property_tests.test_emit import attention, gated_mlp, lora
+from property_tests.hand_written import attention, gated_mlp, lora
 
 SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
 

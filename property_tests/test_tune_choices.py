@@ -65,8 +65,8 @@ def test_the_winner_without_a_choice_does_not_make_it(measured: dict[str | None,
 )
 def test_no_candidate_without_a_choice_makes_it(choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mirage_eg.tune import tune
-    from property_tests.test_emit import attention as one_kernel
-    from property_tests.test_emit import split_attention
+    from property_tests.hand_written import attention as one_kernel
+    from property_tests.hand_written import split_attention
 
     compiled_everything(monkeypatch)
     first = one_kernel("float16", 2, 32, 16, 64, 16, 4)
