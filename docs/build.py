@@ -1,8 +1,8 @@
 """Write what the pages show of the code and of measurements: `python docs/build.py`; a test holds it to what is committed.
 
-command_line.md comes from the command line itself, results.md, its plots and README's table from measurements/*.jsonl, the
-figures from the objects that they show. `figures/rmsnorm.json`, `rmsnorm_report.json` and `gated_mlp.json` were written by
-`mirage-eg optimize`.
+command_line.md comes from the command line itself, results.md, its plots and the tables of README and verification.md from
+measurements/*.jsonl, the figures from the objects that they show. `figures/rmsnorm.json`, `rmsnorm_report.json` and
+`gated_mlp.json` were written by `mirage-eg optimize`.
 """
 
 import json
@@ -32,6 +32,7 @@ from mirage_eg.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
 ROWS = DOCS / "measurements" / "gpu_h100.jsonl"
+VERIFIED = DOCS / "measurements" / "verify_h100.jsonl"
 CHOICES = DOCS / "measurements" / "choices_h100.jsonl"
 GENERATED = "<!-- Written by docs/build.py: change it there. -->\n"
 
@@ -41,6 +42,7 @@ def pages() -> dict[str, str]:
     return {
         "command_line.md": command_line(),
         "results.md": results(),
+        "verification.md": verification(),
         "../README.md": readme(),
         "figures/results_bars.svg": result_bars(),
         "figures/results_roofline.svg": result_roofline(),
@@ -139,7 +141,7 @@ Geometric mean of the ratios: {_mean(rows, "warm_ratio")} warm, {_mean(rows, "co
 
 ## Verification
 
-{_verification()}
+[How results are verified](verification.md#cost) has the table of its times, from `measurements/verify_h100.jsonl`.
 """
 
 
@@ -148,10 +150,6 @@ _FRAME = ("<!-- Written by docs/build.py from docs/measurements. -->\n", "<!-- H
 
 def readme() -> str:
     """README with its table of results as measured."""
-    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(_FRAME[0])
-    _, found, after = rest.partition(_FRAME[1])
-    assert found, "README.md has lost the comments between which the results stand"
     rows = list(summarize(ROWS))
     batches = sorted({row.batch for row in rows})
     cells: dict[str, list[str]] = {}
@@ -164,7 +162,7 @@ def readme() -> str:
         f"{ahead} of {len(rows)} rows are ahead; geometric mean of the ratios {_mean(rows, 'warm_ratio')} warm and "
         f"{_mean(rows, 'cold_ratio')} with the L2 cache flushed before each run.\n"
     )
-    return f"{before}{_FRAME[0]}\n{table}\n{said}\n{_FRAME[1]}{after}"
+    return _framed(DOCS.parent / "README.md", f"{table}\n{said}")
 
 
 def _result(row: Summary) -> str:
@@ -208,23 +206,42 @@ def _ratios(line: dict[str, Any]) -> str:
     return "–" if line["ratio"] is None else f"{line['ratio']:.2f} ({line['cold_ratio']:.2f})"
 
 
-def _verification() -> str:
-    path = DOCS / "measurements" / "verify_h100.jsonl"
-    lines = [json.loads(it) for it in path.read_text(encoding="utf-8").splitlines()]
-    said = f"One {lines[0]['device']} ({lines[0]['versions']}). Verdicts on small instances; seconds at real size by stage."
-    head = ("workload", "batch", "small verdicts a second", "draw s", "field s", "float s", "proof s", "proved")
-    rows = [
+def verification() -> str:
+    """The page on verification with its table as measured, the newest line of each workload and batch."""
+    lines = [json.loads(it) for it in VERIFIED.read_text(encoding="utf-8").splitlines()]
+    rows = list({(it["workload"], it["batch"]): it for it in lines}.values())
+    head = ("workload", "batch", "small/s", "real/s", "draws ms", "field ms", "float ms", "proof ms", "proved")
+    cells = [
         (
             it["workload"],
             it["batch"],
-            f"{it['small_per_second']:.0f}",
-            *(f"{it[stage + '_seconds']:.3f}" for stage in ("draw", "field", "float", "prove")),
+            *(f"{it[rate + '_per_second']:.0f}" for rate in ("small", "real")),
+            *(f"{1e3 * it[stage + '_seconds']:.1f}" for stage in ("draw", "field", "float", "prove")),
             "yes" if it["proved"] else "no",
         )
-        for it in lines
+        for it in rows
     ]
-    table = "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows))
-    return f"{said}\n\n{table}"
+    table = "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *cells))
+    kinds = sorted({f"one {it['device']} with {it['versions']}" for it in rows})
+    said = f"Measured on {'; '.join(kinds)}:"
+    slowest = max(1e3 * it["field_seconds"] for it in rows)
+    short = [
+        f"{it['workload']} ({it['real_per_second']:.0f})" for it in rows if it["batch"] == 1 and it["real_per_second"] < 300
+    ]
+    wanted = (
+        f"A field check at real size, wanted under 50 ms, takes {slowest:.1f} ms at most. Of 300 verdicts a second at b = 1 "
+        f"{'fall short: ' + ', '.join(short) if short else 'no workload falls short'}."
+    )
+    return _framed(DOCS / "verification.md", f"{said}\n\n{table}\n\n{wanted}\n")
+
+
+def _framed(path: Path, written: str) -> str:
+    """The file with what stands between its two comments written anew."""
+    text = path.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_FRAME[0])
+    _, found, after = rest.partition(_FRAME[1])
+    assert found, f"{path.name} has lost the comments between which the results stand"
+    return f"{before}{_FRAME[0]}\n{written}\n{_FRAME[1]}{after}"
 
 
 def result_bars() -> str:
