@@ -12,25 +12,19 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from itertools import zip_longest
 from json import loads
-from math import prod
 from time import perf_counter
 from typing import Any, Protocol
 
 from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
-from mirage_eg.backends.emit_combined import can_join
-from mirage_eg.backends.emit_descriptors import HAS_TMA
-from mirage_eg.backends.emit_tiles import flatten, is_skinny
 from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import Outcome
-from mirage_eg.backends.warps import written_warps
-from mirage_eg.devices import device_for
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.polish import polish
 from mirage_eg.spread import SpreadTimer
+from mirage_eg.variants import Job, Variant, blocks, changed, details, first, joined, like, schedules
 
 Record = dict[str, Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -70,17 +64,6 @@ class Tuning:
     record: Callable[[Record], None] = lambda line: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
     tuner: Callable[..., "list[Tuned]"] = field(default_factory=lambda: tune)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A µGraph with a schedule, as source that compiles, or the reason why it does not."""
-
-    graph: Graph
-    structure: int
-    schedule: Schedule
-    source: str
-    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,34 +114,22 @@ def tune(
     """
     effort = effort or Effort()
     run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, adapt)
-    _try(run, "structures", [job for graph, number in _spread(ranked, effort.structures) for job in _first(graph, number)])
+    _try(run, "structures", [job for graph, number in _spread(ranked, effort.structures) for job in first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
-    more: list[_Job] = []
+    more: list[Job] = []
     for structure in leading:
         style = next(tuned.variant.schedule for tuned in _fastest(run) if tuned.variant.structure == structure)
-        more += [_Job(graph, structure, _like(style, graph)) for graph in _sample(ranked[structure], effort.extents)]
+        more += [Job(graph, structure, like(style, graph)) for graph in _sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
-    _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in _schedules(tuned.variant, warps)])
-    _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in _details(tuned.variant, target)])
+    _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in schedules(tuned.variant, warps)])
+    _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in details(tuned.variant, target)])
     _try(
         run,
         "joined",
-        [job for tuned in _best_graphs(run, 4) for job in _joined(tuned.variant, ranked[tuned.variant.structure], warps)],
+        [job for tuned in _best_graphs(run, 4) for job in joined(tuned.variant, ranked[tuned.variant.structure], warps)],
     )
     chosen = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    graph: Graph
-    structure: int
-    schedule: Schedule
-
-
-def blocks(graph: Graph) -> list[Graph]:
-    """The block graphs of a kernel graph, in order."""
-    return [item["graph"] for item in graph.nodes if item.op == "block"]
 
 
 def _spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
@@ -178,98 +149,6 @@ def _sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
     return first + [half[i * len(half) // wanted] for i in range(wanted)]
 
 
-def _first(graph: Graph, structure: int) -> Iterator[_Job]:
-    """The schedules with which a µGraph is tried at first."""
-    plain = Schedule(num_warps=_written(graph), num_stages=tuple(map(_stages, blocks(graph))))
-    yield _Job(graph, structure, plain)
-    skinny = tuple(map(_has_skinny, blocks(graph)))
-    if any(skinny):
-        yield _Job(graph, structure, replace(plain, swapped=skinny))
-
-
-def _written(graph: Graph) -> tuple[int, ...]:
-    return tuple(written_warps(block, "block") for block in blocks(graph))
-
-
-def _stages(block: Graph) -> int:
-    return 4 if block.loop > 1 else 1
-
-
-def _has_skinny(block: Graph) -> bool:
-    flat = flatten(expand(block))
-    return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
-
-
-def _like(schedule: Schedule, graph: Graph) -> Schedule:
-    """The schedule for another µGraph of the same structure: as many kernels, perhaps without a loop."""
-    swapped = schedule.swapped if isinstance(schedule.swapped, tuple) else ()
-    return Schedule(
-        num_warps=_written(graph),
-        num_stages=tuple(map(_stages, blocks(graph))),
-        swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, blocks(graph), strict=True))
-        if swapped
-        else False,
-    )
-
-
-def _schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[_Job]:
-    """Warps and stages, one kernel at a time."""
-    for number, block in enumerate(blocks(variant.graph)):
-        for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
-            for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
-                schedule = replace(
-                    variant.schedule,
-                    num_warps=_with(variant.schedule.num_warps, number, warps),
-                    num_stages=_with(variant.schedule.num_stages, number, stages),
-                )
-                yield _Job(variant.graph, variant.structure, schedule)
-
-
-def _details(variant: Variant, target: str) -> Iterator[_Job]:
-    """What rarely matters, on and off, one kernel at a time."""
-    inner, multiprocessors = blocks(variant.graph), device_for(target).multiprocessors
-    for number, block in enumerate(inner):
-        names = []
-        if block.loop > 1 and target in HAS_TMA:
-            names.append("descriptors")
-        if sum(extent > 1 for extent in block.grid) > 1:
-            names.append("last_first")
-        if any(item.op in ("exp", "softmax") for item in flatten(expand(block)).nodes):
-            names.append("exp2")
-        if _has_skinny(block):
-            names.append("swapped")
-        for name in names:
-            flags = getattr(variant.schedule, name) or (False,) * len(inner)
-            change: dict[str, Any] = {name: _with(flags, number, not flags[number])}
-            yield _Job(variant.graph, variant.structure, replace(variant.schedule, **change))
-        for programs in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
-            if programs < prod(block.grid):
-                given = variant.schedule.programs or (0,) * len(inner)
-                schedule = replace(variant.schedule, programs=_with(given, number, programs))
-                yield _Job(variant.graph, variant.structure, schedule)
-
-
-def _joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | None) -> Iterator[_Job]:
-    """A kernel that splits a reduction joined with the next one, whose extents may have to be other ones for that."""
-    nodes = [number for number, item in enumerate(variant.graph.nodes) if item.op == "block"]
-    for place, number in enumerate(nodes[:-1]):
-        block = variant.graph.nodes[number]["graph"]
-        if not any(NEW_DIM in item["omap"] for item in block.outputs):
-            continue
-        alike = [graph for graph in graphs if len(graph.nodes) > number and graph.nodes[number] == variant.graph.nodes[number]]
-        fitting = next((graph for graph in [variant.graph, *alike] if can_join(graph, number)), None)
-        if fitting is not None:
-            flags = variant.schedule.joined or (False,) * len(nodes)
-            for warps in allowed or (2, 4, 8):
-                few_or_many = _with(variant.schedule.num_warps, place, warps)
-                schedule = replace(variant.schedule, joined=_with(flags, place, True), num_warps=few_or_many)
-                yield _Job(fitting, variant.structure, schedule)
-
-
-def _with(values: Any, number: int, value: int) -> tuple[Any, ...]:
-    return (*values[:number], value, *values[number + 1 :])
-
-
 def _fastest(run: _Tuning) -> list[Tuned]:
     return sorted(run.right, key=lambda tuned: tuned.us)
 
@@ -282,7 +161,7 @@ def _best_graphs(run: _Tuning, most: int) -> list[Tuned]:
     return list(best.values())[:most]
 
 
-def _try(run: _Tuning, stage: str, jobs: Sequence[_Job]) -> None:
+def _try(run: _Tuning, stage: str, jobs: Sequence[Job]) -> None:
     """Compile all jobs, then check and time what compiles."""
     if not jobs or perf_counter() > run.deadline:
         return
@@ -333,7 +212,7 @@ def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
         if record.shared_memory is None or stages <= 1:
             return Variant(graph, structure, schedule, source, f"{record.kernel}: {record.error}")
         every = schedule.num_stages if isinstance(schedule.num_stages, tuple) else (stages,) * len(records)
-        schedule = replace(schedule, num_stages=_with(every, number, stages - 1))
+        schedule = replace(schedule, num_stages=changed(every, number, stages - 1))
 
 
 def _careful(run: _Tuning, chosen: Sequence[Tuned]) -> list[Tuned]:
