@@ -18,6 +18,7 @@ from mirage_eg.results import Ranked, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits
 from mirage_eg.segments import SegmentLimits, counts
+from mirage_eg.trace import Traced
 from mirage_eg.verdict import Verdict
 from mirage_eg.work import Work
 
@@ -35,22 +36,32 @@ class Cuts:
     visited: int
     structures: int
     pruned: dict[str, int]
+    traced: tuple[Traced, ...] = ()
 
 
 def cut_program(
-    primitive: Graph, rulebook: Rulebook, options: Options, device: Device, watch: Watch, work: Work, on_gpu: bool = False
+    primitive: Graph,
+    rulebook: Rulebook,
+    options: Options,
+    device: Device,
+    watch: Watch,
+    work: Work,
+    on_gpu: bool = False,
+    traced: bool = False,
 ) -> Cuts:
     """Cut `primitive` into kernels; segments are work items. Where a GPU will tell, more ways are kept than the model likes."""
     limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    task = Task(rulebook, options.target, limits, filters, options.seed)
+    task = Task(rulebook, options.target, limits, filters, options.seed, traced=traced)
     if on_gpu:
         task = replace(task, each=MEASURED_EACH, keep=MEASURED_KERNELS)
     until = None if options.budget is None else time() + options.budget
     rounds = count()
 
     def run(programs: Sequence[Graph]) -> list[Found]:
-        return work.run(f"kernels {next(rounds)}", find_kernels, task, programs) if programs else []
+        return (
+            work.run(f"{'traced ' if traced else ''}kernels {next(rounds)}", find_kernels, task, programs) if programs else []
+        )
 
     def progress(searched: int, best_us: float) -> bool:
         watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")
@@ -71,6 +82,7 @@ def cut_program(
         sum(entry.visited for entry in finder.found.values()),
         sum(entry.structures for entry in finder.found.values()),
         dict(sum((Counter(dict(entry.pruned)) for entry in finder.found.values()), Counter[str]())),
+        tuple(finder.traced()),
     )
 
 

@@ -7,6 +7,7 @@ instance; those of the indexed domain are also proved by their root class.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 from mirage_eg.cost import predict
@@ -22,6 +23,8 @@ from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search, split_choices
 from mirage_eg.segments import Segment, segment_program, uses_apart
 from mirage_eg.space import Chain, Load, Structure
+from mirage_eg.trace import MOST_OF_SEGMENT, Traced, Tracer
+from mirage_eg.traced_search import plan_line, search_all_heard
 from mirage_eg.verify import Reference
 
 
@@ -44,6 +47,7 @@ class Found:
     visited: int
     structures: int
     pruned: tuple[tuple[str, int], ...] = ()
+    traced: tuple[Traced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Task:
     plans: int = 4  # structures that get extents, smallest first, of those that split alike and load alike
     each: int = 1  # µGraphs of each structure
     keep: int = 1  # µGraphs of one kernel, and of two
+    traced: bool = False
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -78,16 +83,23 @@ def _find(task: Task, program: Graph) -> Found:
     choices = _worthwhile(program, axes, task.limits)
     states = max(FEWEST_STATES, task.limits.max_states // len(choices))
     limits = replace(task.limits, max_states=states, max_alike=task.plans)
-    found = search(program, axes, task.rulebook, limits, choices=choices)
+    tracer = Tracer(MOST_OF_SEGMENT) if task.traced else None
+    if tracer is None:
+        found = search(program, axes, task.rulebook, limits, choices=choices)
+    else:
+        found = search_all_heard(program, axes, task.rulebook, limits, choices, tracer)
     for plans in (found.structures, found.chains):
-        kernels += _instances(plans, program, axes, task, device)
+        kernels += _instances(plans, program, axes, task, device, tracer)
     kernels.sort(key=_order)
     visited = sum(record.visited for record in found.records)
     pruned = sum((Counter(record.pruned) for record in found.records), Counter[str]())
     structures = sum(record.structures for record in found.records)
     leading = {entry.kernels: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
     kept = dict.fromkeys([*sorted(leading, key=_order), *kernels[: task.keep]])
-    return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())))
+    if tracer is not None:
+        tracer.count("not tried", structures - len(found.structures) - len(found.chains))
+    traced = () if tracer is None else tracer.result()
+    return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())), traced)
 
 
 LONG, LOOPED, SPREAD = 512, 128, 256  # elements
@@ -122,32 +134,43 @@ def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels
     return Kernels(graph, sum(cost.us for cost in costs), len(costs), proved, fused)
 
 
-def _instances(plans: Sequence[Structure | Chain], program: Graph, axes: Axes, task: Task, device: Device) -> list[Kernels]:
+def _instances(
+    plans: Sequence[Structure | Chain], program: Graph, axes: Axes, task: Task, device: Device, tracer: Tracer | None = None
+) -> list[Kernels]:
     """The best µGraphs of the first plans of each split and way to load, the cheapest first.
 
     What promises most is built first. When nothing left promises as much as what is there, the rest need not be built.
     """
     tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
     tried: Counter[tuple[Split, frozenset[Load]]] = Counter()
+    tries: set[int] = set()  # plans that get extents
     open_: list[tuple[Choice, int, Instantiation]] = []
     for place, plan in enumerate(plans):
         kind = plan.split, frozenset((plan if isinstance(plan, Structure) else plan.first).loads)
         tried[kind] += 1
-        if tried[kind] <= task.plans:
+        if tried[kind] > task.plans:
+            if tracer is not None:
+                tracer.add("not tried", partial(plan_line, plan))
+        else:
+            tries.add(place)
             instantiation = Instantiation(plan, program, axes, tiles, task.filters)
             open_ += ((choice, place, instantiation) for choice in instantiation.choices(device))
     open_.sort(key=lambda entry: (entry[0].us, entry[1]))
     equal: dict[int, bool] = {}  # of the plans looked at, whether they are
     found: dict[int, list[Kernels]] = {}  # of each plan
+    fitting: set[int] = set()
     best: list[Kernels] = []
-    for choice, place, instantiation in open_:
+    looked_at = len(open_)
+    for number, (choice, place, instantiation) in enumerate(open_):
         if len(best) == task.keep and choice.us >= best[-1].us:
+            looked_at = number
             break
         own = found.setdefault(place, [])
         if not equal.get(place, True) or (len(own) == task.each and choice.us >= own[-1].us):
             continue
         if (graph := instantiation.take(choice)) is None:
             continue
+        fitting.add(place)
         kernels = _kernels(graph, device, plans[place].proved, fused=True)
         if len(best) == task.keep and _order(kernels) >= _order(best[-1]):
             continue
@@ -156,6 +179,12 @@ def _instances(plans: Sequence[Structure | Chain], program: Graph, axes: Axes, t
         if equal[place]:
             own[:] = sorted([*own, kernels], key=_order)[: task.each]
             best = sorted((entry for entries in found.values() for entry in entries), key=_order)[: task.keep]
+    if tracer is not None:
+        chosen = {place for place, entries in found.items() if any(entry in best for entry in entries)}
+        for place in sorted(tries - chosen):
+            fits = place in fitting or place in {place for _, place, _ in open_[looked_at:]}
+            ended = "field check" if not equal.get(place, True) else "not among top" if fits else "tile limits"
+            tracer.add(ended, partial(plan_line, plans[place]))
     return best
 
 
@@ -183,6 +212,12 @@ class KernelFinder:
         types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
         works = any(is_work(item) for position, item in enumerate(self.program.nodes) if position in segment.nodes)
         return works * self.device.launch_us + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
+
+    def traced(self) -> Iterator[Traced]:
+        """Where candidates ended, segment by segment in the order in which they were searched."""
+        for number, (program, found) in enumerate(self.found.items()):
+            ops = " ".join(item.op for item in program.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
+            yield from (replace(entry, segment=f"{number}: {ops}") for entry in found.traced)
 
     def others(self, piece: Piece) -> list[Piece]:
         """The µGraphs that were found for the segment of a piece besides its own."""

@@ -113,7 +113,7 @@ def _optimize(
         made = instantiate(structures, primitive, axes, device, options, watch, work, None if on_gpu else options.top)
         ranked = [entry.ranked for entry in made if entry.ranked]
     with watch.stage("kernels"):
-        cuts = cut_program(primitive, rulebook, options, device, watch, work, on_gpu)
+        cuts = cut_program(primitive, rulebook, options, device, watch, work, on_gpu, tracer is not None)
         known = {entry.graph for entries in ranked for entry in entries}
         ranked += [tuple(entry for _, entry in ways) for ways in cuts.ways if ways[0][1].graph not in known]
         finalists = diverse(ranked, options.top)

@@ -6,7 +6,6 @@ What is done to many items alike goes through `work`: a function that gives a re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from math import inf
 from time import perf_counter, time
@@ -16,22 +15,23 @@ from mirage_eg.backends.emit import emit
 from mirage_eg.backends.warps import with_warps
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
-from mirage_eg.expression import Expression, Split
+from mirage_eg.expression import Split
 from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
-from mirage_eg.oracle import Oracle, oracle_builder
+from mirage_eg.oracle import oracle_builder
 from mirage_eg.phrase import phrase
 from mirage_eg.probe import Part, Probe
 from mirage_eg.prove import Prover
 from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.search import SearchLimits, SearchResult, search, split_choices
+from mirage_eg.search import SearchLimits, SearchResult, split_choices
 from mirage_eg.segments import Segmenter, SegmentLimits
-from mirage_eg.trace import Tracer, class_names
+from mirage_eg.trace import Tracer
+from mirage_eg.traced_search import search_heard
 from mirage_eg.tune import Tuned
 from mirage_eg.verdict import FloatCheck, Verdict
 from mirage_eg.verify import Reference
@@ -102,24 +102,12 @@ def _search_splits(
 ) -> Iterator[Searched]:
     primitive, axes, rulebook, limits, until, traced = common
     with oracle_builder(rulebook) as build:
-        oracles: list[Oracle] = []
-
-        def build_and_keep(target: Expression) -> Oracle:
-            oracles[:] = [build(target)]
-            return oracles[0]
-
         for split in choices:
             left = replace(limits, seconds=None if until is None else max(0.0, until - time()))
             tracer = Tracer()
-            names = partial(_names_in, oracles, primitive)
-            hear = tracer.of_search(split.show(axes), names) if traced else None
-            found = search(primitive, axes, rulebook, left, on_candidate=hear, choices=(split,), build=build_and_keep)
+            found = search_heard(primitive, axes, rulebook, left, split, build, tracer if traced else None)
             few = found.chains[:CHAINS_PER_SPLIT]  # larger ones differ in where cheap ops stand
             yield Searched(replace(found, chains=few), tracer.result())
-
-
-def _names_in(oracles: Sequence[Oracle], primitive: Graph) -> dict[int, str]:
-    return class_names(oracles[-1], primitive.input_names)
 
 
 def verify_structures(

@@ -3,7 +3,8 @@
 The first line says what the file is and how many candidates ended at each stage; then one line each, in the order of the
 stages. A candidate of the search is an op on expressions of the e-graph; later ones are structures, and µGraphs with extents.
 Of each stage and split at most `MOST` are written, evenly spread over all in the order of their making; `fraction` says which
-part of them the lines of this stage and split are. The same run gives the same file.
+part of them the lines of this stage and split are. Segments, of which kernels are made, have searches of their own: each line
+of theirs names the `segment`, of each stage and split there are at most `MOST_OF_SEGMENT`. The same run gives the same file.
 """
 
 import json
@@ -17,7 +18,7 @@ from mirage_eg.ir.ops import OPS
 from mirage_eg.oracle import Oracle
 
 FORMAT, VERSION = "mirage_eg trace", 1
-MOST = 200
+MOST, MOST_OF_SEGMENT = 200, 8
 
 STAGES = {
     "query": "no expression equal to the program has it as a part",
@@ -35,6 +36,7 @@ STAGES = {
     "no way": "a segment with kernels that is on none of the ways kept",
     "field check": "a structure whose small instance differs from the program's in random fields",
     "tile limits": "a structure without a µGraph that a block can hold or that passes the filters",
+    "not tried": "a structure that loads as several smaller ones do, of a segment",
     "not among top": "a µGraph that others of the cost model's order stood before",
     "verification": "a µGraph that differs at full size",
     "compile": "a µGraph that the compiler refused",
@@ -71,23 +73,26 @@ class Traced:
     split: str | None
     count: int
     lines: tuple[tuple[tuple[str, Any], ...], ...]  # names and values
+    segment: str | None = None
 
 
 class Tracer:
     """Collects candidates; `of_search` makes what the search of one split tells its candidates to."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._samples: dict[tuple[str, str | None], Sample] = {}
         self._told: list[Traced] = []
 
     def add(self, stage: str, make: Callable[[], dict[str, Any]], split: str | None = None) -> None:
         """One candidate that ended at a stage."""
         assert stage in STAGES, stage
-        self._samples.setdefault((stage, split), Sample()).add(make)
+        self._samples.setdefault((stage, split), Sample(self._most)).add(make)
 
     def count(self, stage: str, more: int) -> None:
         """Candidates that ended at a stage and are not at hand to be shown."""
-        self._samples.setdefault((stage, None), Sample()).count += more
+        if more:
+            self._samples.setdefault((stage, None), Sample(self._most)).count += more
 
     def extend(self, traced: Iterable[Traced]) -> None:
         """What another tracer has collected."""
@@ -118,12 +123,17 @@ class Tracer:
 
 def trace_text(program: str, traced: Sequence[Traced]) -> str:
     """The file: a header, then the candidates."""
-    counts: Counter[str] = Counter()
+    whole, inside = Counter[str](), Counter[str]()
     for entry in traced:
-        counts[entry.stage] += entry.count
-    ended = {stage: counts[stage] for stage in STAGES if stage in counts}
-    header = {"format": FORMAT, "version": VERSION, "program": program, "ended": ended}
-    header["meaning"] = {stage: STAGES[stage] for stage in ended}
+        (whole if entry.segment is None else inside)[entry.stage] += entry.count
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "program": program,
+        "ended": {stage: whole[stage] for stage in STAGES if stage in whole},
+        "ended_in_segments": {stage: inside[stage] for stage in STAGES if stage in inside},
+        "meaning": {stage: meaning for stage, meaning in STAGES.items() if stage in whole or stage in inside},
+    }
     order = {stage: place for place, stage in enumerate(STAGES)}
     lines = [header, *_lines(sorted(traced, key=lambda entry: order[entry.stage]))]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -131,7 +141,8 @@ def trace_text(program: str, traced: Sequence[Traced]) -> str:
 
 def _lines(traced: Iterable[Traced]) -> Iterable[dict[str, Any]]:
     for entry in traced:
-        where = {"stage": entry.stage} | ({} if entry.split is None else {"split": entry.split})
+        names = {"stage": entry.stage, "segment": entry.segment, "split": entry.split}
+        where = {name: value for name, value in names.items() if value is not None}
         for line in entry.lines:
             yield where | dict(line) | {"fraction": round(len(entry.lines) / entry.count, 6)}
 
@@ -158,4 +169,4 @@ def class_names(oracle: Oracle, inputs: Sequence[str]) -> dict[int, str]:
     return {class_: text for class_, (_, text) in best.items()}
 
 
-__all__ = ["STAGES", "Sample", "Traced", "Tracer", "class_names", "trace_text"]
+__all__ = ["MOST", "MOST_OF_SEGMENT", "STAGES", "Sample", "Traced", "Tracer", "class_names", "trace_text"]

@@ -11,8 +11,8 @@ from mirage_eg.partition import Piece
 from mirage_eg.phrase import phrase
 from mirage_eg.results import Candidate, Instances, Plan, Ranked
 from mirage_eg.segments import Segment
-from mirage_eg.space import Chain, Structure
 from mirage_eg.trace import Tracer
+from mirage_eg.traced_search import plan_line
 
 
 def trace_plans(
@@ -28,11 +28,11 @@ def trace_plans(
     passed = set(map(id, equal))
     for plan in plans:
         if id(plan) not in passed:
-            tracer.add("field check", partial(_plan_line, plan))
+            tracer.add("field check", partial(plan_line, plan))
     chosen = set(map(id, finalists))
     for plan, instances in zip(equal, made, strict=True):
         if not instances.count:
-            tracer.add("tile limits", partial(_plan_line, plan))
+            tracer.add("tile limits", partial(plan_line, plan))
         for entry in instances.ranked:
             if id(entry) not in chosen:
                 tracer.add("not among top", partial(_graph_line, entry))
@@ -47,7 +47,8 @@ def trace_plans(
 
 
 def trace_cuts(tracer: Tracer, primitive: Graph, cuts: Cuts) -> None:
-    """Where segments ended; what died in their own searches is counted in the report (`cuts`, `pruned`)."""
+    """Where segments ended, and the candidates of their own searches."""
+    tracer.extend(cuts.traced)
     used = {piece.segment for ways in cuts.ways for way, _ in ways for piece in way.pieces}
     for segment, piece in cuts.partition.pieces:
         if segment not in used:
@@ -61,18 +62,6 @@ def _segment_line(primitive: Graph, segment: Segment, piece: Piece | None) -> di
         "makes": list(segment.outputs),
         "predicted_us": None if piece is None else piece.us,
     }
-
-
-def _plan_line(plan: Plan) -> dict[str, Any]:
-    kernels = (plan.first, plan.last) if isinstance(plan, Chain) else (plan,)
-    return {"kernels": [_structure_lines(kernel) for kernel in kernels], "proved": plan.proved}
-
-
-def _structure_lines(structure: Structure) -> list[str]:
-    """One line a load and step, numbered in order."""
-    loads = [f"load {load.input}{' looped' if load.looped else ''}" for load in structure.loads]
-    steps = [" ".join([step.op, *(f"%{i}" for i in step.operands), *map(str, step.constants)]) for step in structure.steps]
-    return [f"%{number} {line}" for number, line in enumerate([*loads, *steps])]
 
 
 def _graph_line(entry: Ranked | Candidate) -> dict[str, Any]:

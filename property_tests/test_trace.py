@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mirage_eg.options import Options
 from mirage_eg.pipeline import Result, optimize
 from mirage_eg.trace import MOST, STAGES, Sample, Tracer, trace_text
-from property_tests.programs import attention, rms_linear
+from property_tests.programs import attention, rms_linear, three_products
 from property_tests.test_executor import timeless
 
 FRACTION = 1e-6  # rounding of fractions in the file
@@ -48,11 +48,26 @@ def test_every_candidate_is_counted_where_it_died() -> None:
         assert ended.get(reason, 0) == search["pruned"].get(reason, 0), reason
     assert ended["ranked"] == len(result.candidates)
     assert ended["not among top"] == search["instances"] - (search["candidates"] - 1)
-    assert set(ended) == {line["stage"] for line in lines} == set(header["meaning"]) <= set(STAGES)
+    assert set(ended) == {line["stage"] for line in lines if "segment" not in line}
+    assert {*ended, *header["ended_in_segments"]} == set(header["meaning"]) <= set(STAGES)
+
+
+def test_candidates_inside_segments_are_counted_where_they_died() -> None:
+    result, header, lines = traced(three_products(16, 1024, 2048, 1536, 512))
+    cuts, ended = result.report["cuts"], header["ended_in_segments"]
+    assert cuts["searched"] == 3
+    for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
+        assert ended.get(reason, 0) == cuts["pruned"].get(reason, 0), reason
+    assert ended["not among top"] > 0
+    inside = [line for line in lines if "segment" in line]
+    assert set(ended) >= {line["stage"] for line in inside} >= {"kept", "not among top", "axes"}
+    assert all("op" in line or "kernels" in line for line in inside)
+    assert len({line["segment"] for line in inside}) == 3
 
 
 def test_fractions_say_how_many_are_shown() -> None:
     _, header, lines = traced(rms_linear(), domain="abstract")
+    lines = [line for line in lines if "segment" not in line]
     shown: Counter[tuple[str, str | None]] = Counter((line["stage"], line.get("split")) for line in lines)
     totals: Counter[str] = Counter()
     for (stage, split), count in shown.items():
