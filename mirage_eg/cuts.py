@@ -97,8 +97,8 @@ def _others(finder: KernelFinder, way: Way) -> list[Way]:
 
 
 def _ranked(primitive: Graph, way: Way) -> Ranked:
-    proved = all(piece.proved for piece in way.pieces)
-    fused = any(piece.fused and sum(counts(primitive.nodes[i]) for i in piece.segment.nodes) > 1 for piece in way.pieces)
+    proved = all(piece.made.proved for piece in way.pieces)
+    fused = any(piece.made.fused and sum(counts(primitive.nodes[i]) for i in piece.segment.nodes) > 1 for piece in way.pieces)
     return Ranked(compose(primitive, way.pieces), way.us, proved, fused)
 
 
@@ -115,8 +115,8 @@ def telling(ways: Sequence[Way], options: Options) -> list[Way]:
 
 def parts_of_ways(ways: Sequence[Way]) -> dict[Piece, Part]:
     """What the searched kernels of these ways read and make of the program's values."""
-    pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.fused)
-    return {piece: Part(piece.graph, piece.inputs, piece.segment.outputs) for piece in pieces}
+    pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.made.fused)
+    return {piece: Part(piece.made.graph, piece.inputs, piece.segment.outputs) for piece in pieces}
 
 
 def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:
@@ -140,9 +140,9 @@ def _piece_record(primitive: Graph, piece: Piece, checks: Checks) -> dict[str, A
         "ops": [primitive.nodes[position].op for position in sorted(piece.segment.nodes)],
         "reads": list(piece.inputs),
         "makes": list(piece.segment.outputs),
-        "kernels": piece.kernels,
-        "predicted_us": piece.us,
-        "library": not piece.fused,
-        "proved": piece.proved,
+        "kernels": piece.made.kernels,
+        "predicted_us": piece.made.us,
+        "library": not piece.made.fused,
+        "proved": piece.made.proved,
         "verdict": str(checks[piece].verdict) if piece in checks else "equal",  # a library kernel is the op itself
     }

@@ -18,7 +18,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.partition import Piece
+from mirage_eg.partition import Kernels, Piece
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search, split_choices
 from mirage_eg.segments import Segment, segment_program, uses_apart
@@ -26,17 +26,6 @@ from mirage_eg.space import Chain, Load, Structure
 from mirage_eg.trace import MOST_OF_SEGMENT, Traced, Tracer
 from mirage_eg.traced_search import plan_line, search_all_heard
 from mirage_eg.verify import Reference
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """A µGraph of a segment's program with its predicted time."""
-
-    graph: Graph
-    us: float
-    kernels: int
-    proved: bool
-    fused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +212,7 @@ class KernelFinder:
         """The µGraphs that were found for the segment of a piece besides its own."""
         apart = piece.inputs != piece.segment.inputs
         found = self.found[segment_program(self.program, piece.segment, apart)].kernels
-        return [_piece(piece.segment, piece.inputs, kernels) for kernels in found if kernels.graph != piece.graph]
+        return [Piece(piece.segment, piece.inputs, kernels) for kernels in found if kernels != piece.made]
 
     def find(self, segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""
@@ -245,11 +234,7 @@ class KernelFinder:
         best: dict[int, Kernels] = {}
         for kernels in self.found[program].kernels:
             best.setdefault(kernels.kernels, kernels)
-        return tuple(_piece(segment, inputs, kernels) for kernels in best.values())
-
-
-def _piece(segment: Segment, inputs: tuple[int, ...], kernels: Kernels) -> Piece:
-    return Piece(segment, inputs, kernels.graph, kernels.us, kernels.kernels, kernels.proved, kernels.fused)
+        return tuple(Piece(segment, inputs, kernels) for kernels in best.values())
 
 
 def compose(program: Graph, pieces: Sequence[Piece]) -> Graph:
@@ -286,7 +271,7 @@ class _Composer:
         for piece in pieces:
             inputs, outputs = iter(piece.inputs), iter(piece.segment.outputs)
             inside: dict[int, int] = {}
-            for item, values in piece.graph.numbered():
+            for item, values in piece.made.graph.numbered():
                 match item.op:
                     case "input":
                         inside[values[0]] = self.read(next(inputs))

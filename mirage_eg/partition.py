@@ -18,16 +18,23 @@ from mirage_eg.segments import Needed, Segment, Segmenter, SegmentLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One segment with the µGraph that computes it; `inputs` are the program's values behind the inputs of `graph`."""
+class Kernels:
+    """A µGraph of one segment's program with its predicted microseconds; `fused` where a search made it, not the library."""
 
-    segment: Segment
-    inputs: tuple[int, ...]
     graph: Graph
     us: float
     kernels: int
     proved: bool
     fused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One segment with what computes it; `inputs` are the program's values behind the inputs of its µGraph."""
+
+    segment: Segment
+    inputs: tuple[int, ...]
+    made: Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +46,12 @@ class Way:
     @property
     def us(self) -> float:
         """Predicted microseconds."""
-        return sum(piece.us for piece in self.pieces)
+        return sum(piece.made.us for piece in self.pieces)
 
     @property
     def kernels(self) -> int:
         """Kernels that are launched."""
-        return sum(piece.kernels for piece in self.pieces)
+        return sum(piece.made.kernels for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +214,7 @@ class _Ways:
     def options(self, number: int) -> list[tuple[int, float]]:
         """The kernels and microseconds of each µGraph of a segment, or the least that it can take until it was searched."""
         if number in self.pieces:
-            return [(piece.kernels, piece.us) for piece in self.pieces[number]]
+            return [(piece.made.kernels, piece.made.us) for piece in self.pieces[number]]
         return [] if number in self.barren else [(int(self.floors[number] > 0), self.floors[number])]
 
     def cheapest(self, per_kernel: float, most: int | None) -> tuple[tuple[int, ...], float]:
@@ -277,9 +284,9 @@ class _Ways:
             for number, target in self.states[place]:
                 for piece in self.pieces.get(number, ()):
                     for kernels, (us, pieces) in fronts[target].items():
-                        total = kernels + piece.kernels
-                        if (max_kernels is None or total <= max_kernels) and us + piece.us < here.get(total, (inf,))[0]:
-                            here[total] = us + piece.us, (*pieces, piece)
+                        total = kernels + piece.made.kernels
+                        if (max_kernels is None or total <= max_kernels) and us + piece.made.us < here.get(total, (inf,))[0]:
+                            here[total] = us + piece.made.us, (*pieces, piece)
         return [Way(pieces) for _, (_, pieces) in sorted(fronts[0].items())]
 
     def cheap(self, max_kernels: int | None, most: int) -> list[Way]:
@@ -289,10 +296,10 @@ class _Ways:
             here: list[tuple[float, int, tuple[Piece, ...]]] = [] if self.states[place] else [(0.0, 0, ())]
             for number, target in self.states[place]:
                 here += [
-                    (us + piece.us, kernels + piece.kernels, (*pieces, piece))
+                    (us + piece.made.us, kernels + piece.made.kernels, (*pieces, piece))
                     for piece in self.pieces.get(number, ())
                     for us, kernels, pieces in known[target]
-                    if max_kernels is None or kernels + piece.kernels <= max_kernels
+                    if max_kernels is None or kernels + piece.made.kernels <= max_kernels
                 ]
             known[place] = nsmallest(most, here, key=lambda way: way[:2])
         return [Way(pieces) for _, _, pieces in known[0]]

@@ -60,7 +60,7 @@ def _segment_line(primitive: Graph, segment: Segment, piece: Piece | None) -> di
         "ops": [primitive.nodes[position].op for position in sorted(segment.nodes)],
         "reads": list(segment.inputs),
         "makes": list(segment.outputs),
-        "predicted_us": None if piece is None else piece.us,
+        "predicted_us": None if piece is None else piece.made.us,
     }
 
 

@@ -106,7 +106,7 @@ def all_examples(workload: str) -> list[tuple[Graph, Graph]]:
     if workload != CUT:
         return examples_of(primitive, SearchLimits())
     _, found, _ = cut(primitive)
-    pieces = {piece for way in found.ways for piece in way.pieces if piece.fused}
+    pieces = {piece for way in found.ways for piece in way.pieces if piece.made.fused}
     programs = [segment_program(primitive, piece.segment, piece.inputs != piece.segment.inputs) for piece in pieces]
     return [example for program in programs for example in examples_of(program, SearchLimits(max_states=2000))[:_STRUCTURES]]
 

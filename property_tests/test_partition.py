@@ -17,7 +17,7 @@ from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import KernelFinder, Task, compose, find_kernels
-from mirage_eg.partition import Partition, PartitionLimits, Piece, partition
+from mirage_eg.partition import Kernels, Partition, PartitionLimits, Piece, partition
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits
 from mirage_eg.segments import Segment, Segmenter, SegmentLimits, segment_program
@@ -99,7 +99,7 @@ def test_every_way_computes_the_program(name: str) -> None:
         assert way.us >= predict_us(graph, H100) - 1e-9 if twice else way.us == pytest.approx(predict_us(graph, H100))
         for piece in way.pieces:
             apart = piece.inputs != piece.segment.inputs
-            assert Reference(segment_program(primitive, piece.segment, apart)).check(piece.graph).equal
+            assert Reference(segment_program(primitive, piece.segment, apart)).check(piece.made.graph).equal
 
 
 def test_a_piece_with_two_of_its_inputs_swapped_is_rejected() -> None:
@@ -115,7 +115,7 @@ def test_a_piece_with_two_of_its_inputs_swapped_is_rejected() -> None:
 
 def test_a_barrier_is_a_kernel_of_its_own_and_both_its_sides_are_fused() -> None:
     primitive, found, _ = cut(joined())
-    fused = [{primitive.nodes[i].op for i in piece.segment.nodes} for piece in found.ways[0].pieces if piece.fused]
+    fused = [{primitive.nodes[i].op for i in piece.segment.nodes} for piece in found.ways[0].pieces if piece.made.fused]
     assert any("exp" in ops for ops in fused)
     assert any("matmul" in ops for ops in fused)
     assert not any("concat" in ops for ops in fused)
@@ -123,7 +123,7 @@ def test_a_barrier_is_a_kernel_of_its_own_and_both_its_sides_are_fused() -> None
 
 def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
     _, found, _ = cut(gram())
-    assert any(piece.fused and "matmul" in str(piece.graph) for piece in found.ways[0].pieces)
+    assert any(piece.made.fused and "matmul" in str(piece.made.graph) for piece in found.ways[0].pieces)
 
 
 def test_no_kernel_takes_less_than_its_floor() -> None:
@@ -131,7 +131,7 @@ def test_no_kernel_takes_less_than_its_floor() -> None:
         primitive, found, finder = cut(build(), limits)
         for way in found.ways:
             for piece in way.pieces:
-                assert piece.us >= finder.floor(piece.segment) - 1e-9, [primitive.nodes[i].op for i in piece.segment.nodes]
+                assert piece.made.us >= finder.floor(piece.segment) - 1e-9, [primitive.nodes[i].op for i in piece.segment.nodes]
             assert way.us >= found.bound_us - 1e-9
 
 
@@ -190,7 +190,7 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         for segment in segments:
             costs.setdefault(segment, floor(segment) + random.choice([0.0, 0.5, 2.0]))
-        return [(Piece(s, s.inputs, program, costs[s], 1, True, True),) for s in segments]
+        return [(Piece(s, s.inputs, Kernels(program, costs[s], 1, True, True)),) for s in segments]
 
     numbers = count()
     progress: list[int] = []
@@ -207,7 +207,9 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     def cheapest(needed: frozenset[int]) -> float:
         if needed not in known:
             ways = (
-                [find([segment])[0][0].us + cheapest(left) for segment, left in segmenter.choices(needed)] if needed else [0.0]
+                [find([segment])[0][0].made.us + cheapest(left) for segment, left in segmenter.choices(needed)]
+                if needed
+                else [0.0]
             )
             known[needed] = min(ways, default=inf)
         return known[needed]
