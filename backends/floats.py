@@ -15,6 +15,7 @@ import numpy as np
 from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.passes import LONGEST_REDUCTION, reduction
 from mirage_eg.backends.products import product
+from mirage_eg.backends.threads import do_all, for_each_thread
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -100,25 +101,30 @@ def _round_to_float16(x: Array) -> Array:
     """
     flat = np.ascontiguousarray(x).reshape(-1)
     result = np.empty_like(flat)
-    for start in range(0, flat.size, _HALF_PIECE):
-        piece = flat[start : start + _HALF_PIECE]
-        bits = piece.view(np.uint32)
-        rounded = bits >> np.uint32(13)
-        rounded &= np.uint32(1)
-        rounded += np.uint32(0xFFF)
-        rounded += bits
-        rounded &= np.uint32(0xFFFFE000)
-        made = result[start : start + _HALF_PIECE]
-        made[:] = rounded.view(np.float32)
-        size = np.abs(piece)
-        small = size < _LEAST_NORMAL_HALF
-        if small.any():
-            moved = size + _THREE_QUARTERS
-            moved -= _THREE_QUARTERS
-            np.copysign(moved, piece, out=made, where=small)
-        if not size.max() < _OVERFLOWS_HALF:
-            special = np.flatnonzero(~(size < _OVERFLOWS_HALF))
-            made[special] = piece[special].astype(np.float16)
+
+    def fill(starts: Sequence[int]) -> None:
+        with np.errstate(all="ignore"):  # threads do not inherit it
+            for start in starts:
+                piece = flat[start : start + _HALF_PIECE]
+                bits = piece.view(np.uint32)
+                rounded = bits >> np.uint32(13)
+                rounded &= np.uint32(1)
+                rounded += np.uint32(0xFFF)
+                rounded += bits
+                rounded &= np.uint32(0xFFFFE000)
+                made = result[start : start + _HALF_PIECE]
+                made[:] = rounded.view(np.float32)
+                size = np.abs(piece)
+                small = size < _LEAST_NORMAL_HALF
+                if small.any():
+                    moved = size + _THREE_QUARTERS
+                    moved -= _THREE_QUARTERS
+                    np.copysign(moved, piece, out=made, where=small)
+                if not size.max() < _OVERFLOWS_HALF:
+                    special = np.flatnonzero(~(size < _OVERFLOWS_HALF))
+                    made[special] = piece[special].astype(np.float16)
+
+    do_all(fill, for_each_thread(range(0, flat.size, _HALF_PIECE)))
     return result.reshape(x.shape)
 
 

@@ -7,7 +7,7 @@ exact in BLAS as long as K · (prime − 1)² is, and longer ones are split.
     K    contracted extent    g    the least primitive root of a prime
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
@@ -18,6 +18,7 @@ import numpy as np
 from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.passes import LONGEST_REDUCTION, PIECE_ELEMENTS, in_pieces, kernel, one_pass, reduction
 from mirage_eg.backends.products import product
+from mirage_eg.backends.threads import do_all, for_each_thread
 
 PRIMES = (1_037_087, 518_543, 259_271)
 _EXACT = 2**53
@@ -183,11 +184,15 @@ class Modulus:
         if self.xp is not np:
             return kernel(self.xp, "sum")(x, float(factor), float(self.prime), 1.0 / self.prime)
         flat = x.reshape(-1)
-        for start in range(0, flat.size, PIECE_ELEMENTS):
-            piece = residues_of_sums(flat[start : start + PIECE_ELEMENTS], self.prime)
-            if factor != 1:
-                piece *= float(factor)
-                residues(piece, self.prime)
+
+        def reduce(starts: Sequence[int]) -> None:
+            for start in starts:
+                piece = residues_of_sums(flat[start : start + PIECE_ELEMENTS], self.prime)
+                if factor != 1:
+                    piece *= float(factor)
+                    residues(piece, self.prime)
+
+        do_all(reduce, for_each_thread(range(0, flat.size, PIECE_ELEMENTS)))
         return flat.reshape(x.shape)
 
     def _reduction(self, name: str, x: Array, axes: tuple[int, ...], factor: int) -> Array:

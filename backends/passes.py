@@ -1,4 +1,4 @@
-"""Elementwise arithmetic of the field, each function in one pass: in pieces that stay in the cache, or in one kernel on CuPy.
+"""Elementwise arithmetic of the field, each function in one pass: in pieces in the cache on all cores, or one kernel on CuPy.
 
 A function has two forms, here for CuPy and where it is called for NumPy; tests hold them equal, on a GPU, and without one where
 there is a C++ compiler. On CuPy not-a-number stands for undefined. Part of the trusted core.
@@ -6,7 +6,7 @@ there is a C++ compiler. On CuPy not-a-number stands for undefined. Part of the 
     p   a prime or another modulus        r   1 / p, as float64
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import prod
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.threads import do_all, for_each_thread
 
 PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
 _SMALL = 256  # two operands of so many elements make at most two pieces
@@ -137,8 +138,12 @@ def in_pieces(function: Callable[..., Array], *operands: Array) -> Array:
     step = max(1, PIECE_ELEMENTS // inner)
     wide = [np.broadcast_to(x, shape) for x in operands]
     result = np.empty(shape)
-    for outer in product(*map(range, shape[:axis])):
-        for start in range(0, shape[axis], step):
-            piece: Any = (*outer, slice(start, start + step))
+    outers = product(*map(range, shape[:axis]))
+    pieces = [(*outer, slice(start, start + step)) for outer in outers for start in range(0, shape[axis], step)]
+
+    def fill(part: Sequence[Any]) -> None:
+        for piece in part:
             result[piece] = function(*(x[piece] for x in wide))
+
+    do_all(fill, for_each_thread(pieces))
     return result

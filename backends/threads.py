@@ -4,7 +4,7 @@ Products here are many and short: a BLAS that starts threads for each of them wa
 longer where other work wants the cores too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -34,13 +34,20 @@ def threads() -> int:
 
 
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """`work` on every item, in any order."""
-    if threads() == 1:
+    """`work` on every item, in any order; one item alone is worked on here, so that work on pieces may ask for this again."""
+    items = list(items)
+    if threads() == 1 or len(items) == 1:
         for item in items:
             work(item)
         return
     for _ in _pool().map(work, items):
         pass
+
+
+def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:
+    """The items in as many runs as there are threads, none empty."""
+    count = min(threads(), len(items))
+    return [items[len(items) * i // count : len(items) * (i + 1) // count] for i in range(count)]
 
 
 @cache
