@@ -169,10 +169,11 @@ class _Run(Generic[V]):
             else:
                 moved = OPS[item.op].kind is Kind.REARRANGEMENT and all(exact[i] for i in item.operands)
                 stored, place = [exact[i] for i in item.operands], len(values)
+                dtype = graph.types[place].dtype
                 made = (
                     self._node(item, operands, stored, place)
                     if self.known is None
-                    else self.known.made(item, operands, partial(self._node, item, exact=stored, place=place))
+                    else self.known.made(item, dtype, operands, partial(self._node, item, exact=stored, place=place))
                 )
                 exact += [moved or graph.level is Level.KERNEL] * len(made)
                 values += made

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.meanings import Component
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -23,8 +24,8 @@ V = TypeVar("V")
 class Known(Protocol[V]):
     """What `evaluate` asks about the nodes of a kernel graph."""
 
-    def made(self, item: Node, operands: Sequence[V], make: Callable[[Sequence[V]], list[V]]) -> list[V]:
-        """What `make` makes of these operands, or would."""
+    def made(self, item: Node, dtype: DType, operands: Sequence[V], make: Callable[[Sequence[V]], list[V]]) -> list[V]:
+        """What `make` makes of these operands, or would, for a node whose first result is held in `dtype`."""
         ...
 
 
@@ -57,9 +58,11 @@ class KnownNumbers:
         self._of: dict[int, tuple[Array, int]] = {}  # by identity; the array is kept, so that nothing else takes its place
         self._results: dict[Hashable, list[Array]] = {}
 
-    def made(self, item: Node, operands: Sequence[Array], make: Callable[[Sequence[Array]], list[Array]]) -> list[Array]:
-        """As `Known` says."""
-        key = item.op, item.attributes, tuple(map(self._content, operands))
+    def made(
+        self, item: Node, dtype: DType, operands: Sequence[Array], make: Callable[[Sequence[Array]], list[Array]]
+    ) -> list[Array]:
+        """As `Known` says; equal numbers may be operands of other types, after which results are rounded otherwise."""
+        key = item.op, item.attributes, dtype, tuple(map(self._content, operands))
         if key in self._results:
             return self._results[key]
         results = make(operands)
@@ -90,9 +93,9 @@ class KnownResidues:
         return value in self._of
 
     def made(
-        self, item: Node, operands: Sequence[FieldValue], make: Callable[[Sequence[FieldValue]], list[FieldValue]]
+        self, item: Node, dtype: DType, operands: Sequence[FieldValue], make: Callable[[Sequence[FieldValue]], list[FieldValue]]
     ) -> list[FieldValue]:
-        """As `Known` says."""
+        """As `Known` says; a field knows no types."""
         results = make(operands)
         if OPS[item.op].kind is Kind.REARRANGEMENT:
             for place, result in enumerate(results):

@@ -11,6 +11,7 @@ from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.known import KnownNumbers, KnownResidues
 from mirage_eg.backends.modular import PRIMES
 from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.probe import Part, Probe
@@ -64,6 +65,18 @@ def test_only_equal_operands_of_equal_ops_are_taken_for_the_same() -> None:
         [got] = algebra.read(evaluate(graph, inputs, algebra, known=known))
         [wanted] = algebra.read(evaluate(graph, inputs, algebra))
         np.testing.assert_array_equal(got.residues, wanted.residues)
+
+
+@pytest.mark.parametrize("first", ["float16", "float32"])
+def test_equal_numbers_of_other_types_are_rounded_as_their_own_type_is(first: str) -> None:
+    array, known = np.array([1.0, 3.0], np.float32), KnownNumbers()
+    algebra = FloatAlgebra(np, DType.float32, rounds=True)
+    for dtype in (first, "float32", "float16"):
+        graph = new_kernel_graph()
+        graph.mark_output(graph.exp(graph.new_input((2,), dtype=dtype)))
+        [got] = evaluate(graph.graph(), [array], algebra, rounded=True, known=known)
+        [wanted] = evaluate(graph.graph(), [array], algebra)
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_what_follows_equal_values_is_computed_once() -> None:
