@@ -191,9 +191,11 @@ def _choices() -> str:
         else:
             rows.append([choice, without, *("" if it is None else _ratios(it) for it in found)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"""One {lines[0]["device"]}, 30 to 44 s of tuning with everything and a sixth to a half of that without each choice
-(`python benchmarks/choices.py`): the best time without a choice over the best with everything, warm (cold). 1.00: the winner
-does not make the choice. –: nothing without it is right on large inputs too.
+    versions = ", ".join(f"{name} {version}" for name, version in lines[0]["versions"].items())
+    return f"""One {lines[0]["device"]} ({versions}), 30 to 44 s of tuning with
+everything and a sixth to a half of that without each choice (`python benchmarks/choices.py`): the best time without
+a choice over the best with everything, warm (cold). 1.00: the winner does not make the choice.
+–: nothing without it is right on large inputs too.
 
 {table}"""
 

@@ -2,7 +2,8 @@
 
 A kernel of a cut program reads some of the program's values and is to make others. The program, with all these values as
 outputs, is computed once for each draw; then every kernel is given the right values of what it reads. So a wrong kernel is
-told from the right ones behind it, and no kernel needs draws of its own. Part of the trusted core.
+told from the right ones behind it. A kernel of few outputs gets more draws of its own (`Probe.alone`). Part of the
+trusted core.
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,6 +16,7 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_arrays import cupy_library
+from mirage_eg.bench_search import STANDARD
 from mirage_eg.cleanup import clean_up
 from mirage_eg.instantiate import small_instance
 from mirage_eg.ir.axes import infer_axes
@@ -30,7 +31,6 @@ from property_tests.runtime_fakes import layouts
 PLANS = 3  # of one kernel, and as many of two
 SCHEDULES = (Schedule(), Schedule(swapped=True, exp2=True, last_first=True, programs=3, descriptors=True))
 TOLERANCE = 2e-2
-ONE_KERNEL = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa")
 
 
 def run(name: str) -> int:
@@ -59,5 +59,5 @@ def run(name: str) -> int:
 
 
 if __name__ == "__main__":
-    for asked in sys.argv[1:] or ONE_KERNEL:
+    for asked in sys.argv[1:] or STANDARD:
         print(f"{asked}: {run(asked)} programs are right", flush=True)

@@ -1,6 +1,8 @@
 """What is taken from what is known is what computing it again gives, is computed once, and is not taken for anything else."""
 
+from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +86,7 @@ def test_what_follows_equal_values_is_computed_once() -> None:
     squares = 0
 
     class Counting(FloatAlgebra):
-        def elementwise(self, op, operands, attributes):  # type: ignore[no-untyped-def]
+        def elementwise(self, op: str, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
             nonlocal squares
             squares += op == "square"
             return FloatAlgebra.elementwise(self, op, operands, attributes)
