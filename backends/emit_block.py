@@ -20,13 +20,15 @@ from mirage_eg.backends.emit_address import (
     times,
 )
 from mirage_eg.backends.emit_descriptors import describable, descriptor_load
+from mirage_eg.backends.emit_halves import Half, write_scaled
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.emit_ops import ELEMENTWISE
 from mirage_eg.backends.emit_partials import Export, peak_tile
+from mirage_eg.backends.emit_readers import accumulates, reads_stored
 from mirage_eg.backends.emit_rearrange import write_rearrangement
 from mirage_eg.backends.emit_reduce import write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.emit_safe import safe_exponentials
-from mirage_eg.backends.emit_tiles import MatmulForm, Tile, flatten, matmul_form, padding, zero_dims
+from mirage_eg.backends.emit_tiles import Tile, flatten, padding, zero_dims
 from mirage_eg.backends.emit_writer import Choices, Writer, aligned, cast, condition
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
@@ -38,18 +40,24 @@ _RESERVED = {"triton", "tl", "i", "step", "block", "arrived", "range", "float", 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports."""
+    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports, and scales."""
 
     graph: Graph
     inputs: Sequence[Pointer]
     outputs: Sequence[Pointer]
     choices: Choices = _PLAIN
     exports: Sequence[tuple[Export, Pointer]] = ()
+    halves: Sequence[tuple[Half, Pointer]] = ()
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
         """All of them."""
-        return (*self.inputs, *self.outputs, *(pointer for _, pointer in self.exports))
+        return (*self.inputs, *self.outputs, *self.extras)
+
+    @property
+    def extras(self) -> tuple[Pointer, ...]:
+        """Of the maxima and the scales."""
+        return tuple(pointer for _, pointer in (*self.exports, *self.halves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +104,12 @@ def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
 
 
 def _arguments(part: Part) -> list[str]:
-    """Inputs that are loaded at all, outputs, maxima."""
+    """Inputs that are loaded at all, outputs, maxima, scales."""
     graph = flatten(expand(part.graph))
     needed = {operand for item in graph.nodes for operand in item.operands}
     inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
     used = [pointer for value, pointer in zip(inputs, part.inputs, strict=True) if value in needed]
-    return [pointer.name for pointer in (*used, *part.outputs, *(pointer for _, pointer in part.exports))]
+    return [pointer.name for pointer in (*used, *part.outputs, *part.extras)]
 
 
 def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
@@ -112,7 +120,7 @@ def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
     writer = Writer(
         graph, padding(graph), safe_exponentials(graph, exported) if part.choices.safe else {}, wide, part.choices, names
     )
-    _write_body(writer, part.inputs, part.outputs, alone)
+    _write_body(writer, part, alone)
     for export, pointer in part.exports:
         _store(writer, peak_tile(writer, export), export.omap, pointer, alone)
     return writer
@@ -165,17 +173,24 @@ def _indent(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Pointer], alone: bool) -> None:
+def _write_body(writer: Writer, part: Part, alone: bool) -> None:
     graph = writer.graph
+    halves = {half.position: (half, pointer) for half, pointer in part.halves}
     consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
     for item in graph.nodes:
         for operand in item.operands:
             consumers[operand].append(item)
-    loads, stores = iter(inputs), iter(outputs)
+    loads, stores = iter(part.inputs), enumerate(part.outputs)
     fused: dict[int, DotPlan] = {}
     for item, values in graph.numbered():
         if item.op == "output":
-            _store(writer, writer.tiles[item.operands[0]], item["omap"], next(stores), alone)
+            position, pointer = next(stores)
+            tile = writer.tiles[item.operands[0]]
+            if position in halves:
+                half, behind = halves[position]
+                tile, scales = write_scaled(writer, tile, half)
+                _store(writer, scales, item["omap"], behind, alone)
+            _store(writer, tile, item["omap"], pointer, alone)
             continue
         [value] = values
         match OPS[item.op].kind:
@@ -189,7 +204,7 @@ def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Poi
                 write_reduction(writer, item, value)
             case Kind.REARRANGEMENT:
                 write_rearrangement(writer, item, value)
-            case Kind.MATMUL if _accumulates(writer, value, consumers[value]):
+            case Kind.MATMUL if accumulates(graph, value, consumers[value]):
                 fused[value] = plan_dot(writer, item, value)
             case Kind.MATMUL:
                 write_product(writer, item, value)
@@ -199,21 +214,9 @@ def _write_body(writer: Writer, inputs: Sequence[Pointer], outputs: Sequence[Poi
                 raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened, expanded block graph")
 
 
-def _accumulates(writer: Writer, value: int, consumers: Sequence[Node]) -> bool:
-    """Is this product only summed over the loop, so that tl.dot can add to the accumulator itself?"""
-    graph = writer.graph
-    if graph.phases[value] is not Phase.LOOP or len(consumers) != 1:
-        return False
-    [consumer] = consumers
-    if consumer.op not in ("accum_sum", "accum_mean") or consumer.get("dim") is not None:
-        return False
-    left, right = next(item.operands for item, values in graph.numbered() if value in values)
-    return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
-
-
 def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consumers: Sequence[Node]) -> None:
     graph = writer.graph
-    dtype = graph.types[value].dtype
+    dtype, stored = graph.types[value].dtype, pointer.dtype
     name = writer.new_name(pointer.tensor)
     tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
@@ -229,22 +232,12 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
         where = address(writer, pointer, steps, tile)
         mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
         load = f"tl.load({where}{mask})"
-    if not any(_reads_stored(graph, consumer) for consumer in consumers):
-        load = cast(load, dtype, writer.compute_dtype(value))
+    if any(reads_stored(graph, consumer) for consumer in consumers):
+        load = cast(load, stored, dtype)
+    else:
+        load = cast(load, stored, writer.compute_dtype(value))
         writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)
     writer.say(graph.phases[value], f"{name} = {load}")
-
-
-def _reads_stored(graph: Graph, consumer: Node) -> bool:
-    """Does this op take its operand in the element type of memory?"""
-    match OPS[consumer.op].kind:
-        case Kind.MATMUL:
-            left, right = consumer.operands
-            return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
-        case Kind.REARRANGEMENT | Kind.BOUNDARY:
-            return True
-        case _:
-            return False
 
 
 def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, alone: bool) -> None:
@@ -282,8 +275,11 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     zero = every if row.keeps_zero(item.mapping) else frozenset()
     if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
         zero = some
-    name = writer.new_name(row.noun)
-    writer.new_tile(value, name, dtype, zero, finite and row.bounded)
+    if item.op == "div" and writer.choices.reciprocals and prod(operands[1].physical) < prod(writer.padded[value]):
+        texts[1] = aligned(f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})", operands[1], shape)
+        row = ELEMENTWISE["mul"]
+    name = writer.new_name(ELEMENTWISE[item.op].noun)
+    writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
     writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}")
 
 

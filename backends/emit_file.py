@@ -14,7 +14,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph, Node, TensorType
 from mirage_eg.ir.shapes import Shape
 
-_FLAGS = ("swapped", "exp2", "last_first", "descriptors", "joined")  # of Choices
+_FLAGS = ("swapped", "exp2", "last_first", "descriptors", "joined", "half_partials", "reciprocals")  # of Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Schedule:
     programs: int | tuple[int, ...] = 0
     descriptors: bool | tuple[bool, ...] = False
     joined: bool | tuple[bool, ...] = False
+    half_partials: bool | tuple[bool, ...] = False
+    reciprocals: bool | tuple[bool, ...] = False
 
     def choices(self, number: int) -> Choices:
         """How the kernel of the block graph with this number is written."""
@@ -43,13 +45,13 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block graph at a node of the kernel graph, as it is about to be written; `peaks` are maxima that it stores besides."""
+    """A block graph at a node of the kernel graph, as it is about to be written; `extras` it stores besides: maxima, scales."""
 
     number: int
     part: Part
     operands: tuple[int, ...]
     values: tuple[int, ...]
-    peaks: tuple[int, ...]
+    extras: tuple[int, ...]
     warps: int
     stages: int
 
@@ -64,7 +66,7 @@ class ProgramFile:
     types: list[TensorType]
     nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
     wanted: dict[int, str] = field(default_factory=dict)  # names of the outputs
-    peaks: dict[int, list[Peak]] = field(default_factory=dict)  # of values that are shifted by maxima
+    peaks: dict[int, list[Peak]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
     names: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     kernels: list[BlockKernel] = field(default_factory=list)

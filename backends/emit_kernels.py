@@ -7,6 +7,7 @@ from mirage_eg.backends.emit_address import Pointer, launch_grid, row_major
 from mirage_eg.backends.emit_block import Part, Rest, emit_block
 from mirage_eg.backends.emit_combined import on_grid_of
 from mirage_eg.backends.emit_file import Block, ProgramFile, choice
+from mirage_eg.backends.emit_halves import Half, halves_of
 from mirage_eg.backends.emit_partials import Export, Peak, exports_of, with_peaks
 from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.dtypes import DType
@@ -28,9 +29,9 @@ def write_kernel(file: ProgramFile, number: int) -> None:
         groups = prod(first.part.graph.grid) // first.part.graph.grid[split]
         arrivals = _new_value(file, TensorType((groups,), DType.float32), "arrivals")
         file.zeroed.append(arrivals)
-        part = Part(graph, last.part.inputs, last.part.outputs, last.part.choices, last.part.exports)
+        part = Part(graph, last.part.inputs, last.part.outputs, last.part.choices, last.part.exports, last.part.halves)
         rest = Rest(part, split, _pointer(file, arrivals))
-    written = [value for block in blocks for value in (*block.values, *block.peaks)]
+    written = [value for block in blocks for value in (*block.values, *block.extras)]
     name = file.new_name("_".join(file.names[value] for block in blocks for value in block.values) + "_kernel")
     kernel = emit_block(name, first.part, rest)
     for block in blocks:
@@ -63,7 +64,8 @@ def _joined(file: ProgramFile, first: Block) -> tuple[Block, Graph, int] | None:
     last = _prepared(file, number)
     file.prepared[number] = last  # for its own kernel, if it gets one
     maps = [item["omap"] for item in first.part.graph.outputs] + [export.omap for export, _ in first.part.exports]
-    stored = dict(zip((*first.values, *first.peaks), maps, strict=True))
+    maps += [half.omap for half, _ in first.part.halves]
+    stored = dict(zip((*first.values, *first.extras), maps, strict=True))
     loads = zip(last.operands, last.part.graph.inputs, strict=True)
     reads = [(stored[value], item["imap"]) for value, item in loads if value in stored]
     found = on_grid_of(first.part.graph, last.part.graph, reads)
@@ -85,20 +87,22 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     place = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)
     choices, asked = file.schedule.choices(place), file.schedule.num_warps
     warps = written_warps(inner, f"node {number}: block") if asked is None else choice(asked, place, "num_warps")
-    operands, peaks, exports = item.operands, list[int](), list[Export]()
-    if choices.safe:
-        inner, operands = with_peaks(inner, operands, file.peaks)
-        exports = exports_of(inner, _read_by_blocks(file.graph, values))
-        peaks = [_new_peaks(file, export, values) for export in exports]
+    inner, operands = with_peaks(inner, item.operands, file.peaks)
+    inside = read_by_blocks(file.graph, values)
+    exports = exports_of(inner, inside) if choices.safe else []
+    peaks = [_new_peaks(file, export, values) for export in exports]
+    halves = halves_of(inner, inside) if choices.half_partials else []
+    scales = [_halved(file, half, values[half.position]) for half in halves]
     part = Part(
         inner,
         [_pointer(file, value) for value in operands],
         [_pointer(file, value) for value in values],
         choices,
         [(export, _pointer(file, value)) for export, value in zip(exports, peaks, strict=True)],
+        [(half, _pointer(file, value)) for half, value in zip(halves, scales, strict=True)],
     )
     stages = choice(file.schedule.num_stages, place, "num_stages")
-    return Block(number, part, operands, tuple(values), tuple(peaks), warps, stages)
+    return Block(number, part, operands, tuple(values), (*peaks, *scales), warps, stages)
 
 
 def _pointer(file: ProgramFile, value: int) -> Pointer:
@@ -106,7 +110,7 @@ def _pointer(file: ProgramFile, value: int) -> Pointer:
     return Pointer(f"{name}_ptr", name, file.types[value].shape, file.types[value].dtype, file.strides[value])
 
 
-def _read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
+def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
     """The positions among `values` of those that generated kernels read, and nothing else."""
     readers = {value: [item for item in graph.nodes if value in item.operands] for value in values}
     return frozenset(
@@ -120,6 +124,14 @@ def _new_peaks(file: ProgramFile, export: Export, values: Sequence[int]) -> int:
     made = _new_value(file, TensorType(export.shape, export.dtype), name)
     for place, degree in export.degrees.items():
         file.peaks.setdefault(values[place], []).append(Peak(made, export.shape, export.dtype, degree))
+    return made
+
+
+def _halved(file: ProgramFile, half: Half, value: int) -> int:
+    """A tensor of scales for a value that is stored in float16 from now on."""
+    file.types[value] = TensorType(file.types[value].shape, DType.float16)
+    made = _new_value(file, TensorType(half.shape, DType.float32), f"{file.names[value]}_scale")
+    file.peaks.setdefault(value, []).append(Peak(made, half.shape, DType.float32, 1, exponents=False))
     return made
 
 

@@ -37,12 +37,16 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Maxima in memory, as a reader of partial results finds them: the value of the kernel graph, its shape, the power."""
+    """Maxima in memory, as a reader of partial results finds them: the value of the kernel graph, its shape, the power.
+
+    Scales (`emit_halves`) are read likewise; they are no `exponents`.
+    """
 
     value: int
     shape: Shape
     dtype: DType
     degree: int
+    exponents: bool = True
 
 
 def exports_of(block: Graph, exportable: frozenset[int]) -> list[Export]:
@@ -110,10 +114,10 @@ def peak_tile(writer: Writer, export: Export) -> Tile:
 
 
 def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> tuple[Graph, tuple[int, ...]]:
-    """A block graph that reads partial results, made to multiply them by the exponentials of their maxima.
+    """A block graph that reads partial results, made to multiply them by the exponentials of their maxima, and by their scales.
 
-    `operands` are the values of the kernel graph that it reads, `peaks` the maxima of some of these. Gives the graph and its
-    operands.
+    `operands` are the values of the kernel graph that it reads, `peaks` the maxima and scales of some of these. Gives the graph
+    and its operands.
     """
     nodes: list[Node] = []
     place: dict[int, int] = {}
@@ -147,7 +151,7 @@ def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequen
             if key not in weights:
                 read.append(peak.value)
                 loaded = append(node("input", shape=peak.shape, dtype=str(peak.dtype), imap=imap, fmap=fmap))
-                weights[key] = append(node("exp", loaded))
+                weights[key] = append(node("exp", loaded)) if peak.exponents else loaded
             for _ in range(peak.degree):
                 result = append(node("mul", result, weights[key]))
         place[values[0]] = result

@@ -19,13 +19,15 @@ MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a kernel may be written like, besides what the µGraph says; none of it changes what is computed.
+    """What a kernel may be written like, besides what the µGraph says; none of it changes what is computed but for rounding.
 
     `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
     exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
     `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `descriptors`: tiles of
     the loop are loaded through tensor descriptors (TMA) where they can be. `joined`: where the next kernel combines what this
-    one's blocks store in parts, the last block to arrive does it.
+    one's blocks store in parts, the last block to arrive does it. `half_partials`: partial results of half types are stored as
+    float16, each row with a scale (`emit_halves`). `reciprocals`: a division by what is broadcast is a multiplication by its
+    reciprocal.
     """
 
     safe: bool = True
@@ -35,6 +37,8 @@ class Choices:
     programs: int = 0
     descriptors: bool = False
     joined: bool = False
+    half_partials: bool = False
+    reciprocals: bool = False
 
 
 @dataclass(slots=True)

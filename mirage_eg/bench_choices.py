@@ -74,6 +74,8 @@ CHOICES = (
     Choice("tensor descriptors", "pointers", adapt=lambda graph, schedule: replace(schedule, descriptors=False)),
     Choice("persistent programs", "one program a block", adapt=lambda graph, schedule: replace(schedule, programs=0)),
     Choice("joined kernels", "a combining kernel", adapt=lambda graph, schedule: replace(schedule, joined=False)),
+    Choice("float16 partial results", "float32", adapt=lambda graph, schedule: replace(schedule, half_partials=False)),
+    Choice("reciprocals", "divisions", adapt=lambda graph, schedule: replace(schedule, reciprocals=False)),
     Choice("exp2", "exp", adapt=lambda graph, schedule: replace(schedule, exp2=False)),
     Choice("safe exponentials", "unsafe", adapt=lambda graph, schedule: replace(schedule, safe=False)),
 )

@@ -8,11 +8,14 @@ from typing import Any
 from mirage_eg.backends.emit import Schedule
 from mirage_eg.backends.emit_combined import can_join
 from mirage_eg.backends.emit_descriptors import HAS_TMA
+from mirage_eg.backends.emit_halves import halves_of
 from mirage_eg.backends.emit_tiles import flatten, is_skinny
 from mirage_eg.backends.warps import written_warps
 from mirage_eg.devices import device_for
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph
+
+_MANY = (16, 32)  # warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,24 @@ def blocks(graph: Graph) -> list[Graph]:
 
 def first(graph: Graph, structure: int) -> Iterator[Job]:
     """The schedules with which a µGraph is tried at first."""
-    plain = Schedule(num_warps=_written(graph), num_stages=tuple(map(_stages, blocks(graph))))
+    plain = _standard(graph)
     yield Job(graph, structure, plain)
     skinny = tuple(map(_has_skinny, blocks(graph)))
     if any(skinny):
         yield Job(graph, structure, replace(plain, swapped=skinny))
+
+
+def _standard(graph: Graph) -> Schedule:
+    """Powers of two from the start: compiled for NVIDIA, tl.exp scales its argument and its result for subnormal numbers."""
+    inner = blocks(graph)
+    exponentials = tuple(map(_has_exponential, inner))
+    return Schedule(
+        num_warps=_written(graph), num_stages=tuple(map(_stages, inner)), exp2=exponentials if any(exponentials) else False
+    )
+
+
+def _has_exponential(block: Graph) -> bool:
+    return any(item.op in ("exp", "softmax") for item in flatten(expand(block)).nodes)
 
 
 def _written(graph: Graph) -> tuple[int, ...]:
@@ -65,9 +81,8 @@ def _has_skinny(block: Graph) -> bool:
 def like(schedule: Schedule, graph: Graph) -> Schedule:
     """The schedule for another µGraph of the same structure: as many kernels, perhaps without a loop."""
     swapped = schedule.swapped if isinstance(schedule.swapped, tuple) else ()
-    return Schedule(
-        num_warps=_written(graph),
-        num_stages=tuple(map(_stages, blocks(graph))),
+    return replace(
+        _standard(graph),
         swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, blocks(graph), strict=True))
         if swapped
         else False,
@@ -77,7 +92,7 @@ def like(schedule: Schedule, graph: Graph) -> Schedule:
 def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
     """Warps and stages, one kernel at a time."""
     for number, block in enumerate(blocks(variant.graph)):
-        for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
+        for warps in allowed or (_warps(block) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
                 schedule = replace(
                     variant.schedule,
@@ -85,6 +100,12 @@ def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
                     num_stages=changed(variant.schedule.num_stages, number, stages),
                 )
                 yield Job(variant.graph, variant.structure, schedule)
+
+
+def _warps(block: Graph) -> tuple[int, ...]:
+    """Without a loop: also many, as long as each thread has the eight elements of a wide load of some tile."""
+    largest = max(prod(type_.shape) for type_ in flatten(expand(block)).types)
+    return (1, 2, 4, 8, *(warps for warps in _MANY if largest >= warps * 32 * 8))
 
 
 def details(variant: Variant, target: str) -> Iterator[Job]:
@@ -96,8 +117,12 @@ def details(variant: Variant, target: str) -> Iterator[Job]:
             names.append("descriptors")
         if sum(extent > 1 for extent in block.grid) > 1:
             names.append("last_first")
-        if any(item.op in ("exp", "softmax") for item in flatten(expand(block)).nodes):
+        if _has_exponential(block):
             names.append("exp2")
+        if any(item.op == "div" for item in flatten(expand(block)).nodes):
+            names.append("reciprocals")
+        if number + 1 < len(inner) and halves_of(block, range(len(block.outputs))):
+            names.append("half_partials")
         if _has_skinny(block):
             names.append("swapped")
         for name in names:

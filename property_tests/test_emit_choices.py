@@ -33,7 +33,18 @@ CHOICES = {
     "persistent programs": Schedule(programs=3),
     "tensor descriptors": Schedule(descriptors=True),
     "joined kernels": Schedule(joined=True),
-    "all of them": Schedule(joined=True, swapped=True, exp2=True, last_first=True, programs=2, descriptors=True),
+    "partial results in float16": Schedule(half_partials=True),
+    "reciprocals": Schedule(reciprocals=True),
+    "all of them": Schedule(
+        joined=True,
+        swapped=True,
+        exp2=True,
+        last_first=True,
+        programs=2,
+        descriptors=True,
+        half_partials=True,
+        reciprocals=True,
+    ),
 }
 
 
