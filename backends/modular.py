@@ -112,7 +112,7 @@ class Modulus:
         result = None
         for start in range(0, count, longest):
             k = slice(start, start + longest)
-            part = self.reduced(product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64)))
+            part = product(self.xp, x[..., k], y[..., k, :], np.dtype(np.float64), self.reduced)
             result = part if result is None else self.add(result, part)
         return result
 

@@ -4,22 +4,31 @@ A weight of float32 is widened piece by piece, in a piece of memory that stays i
 cost several times the product itself, which for few rows is as fast as the weight can be read. Part of the trusted core.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.folds import folded_product, with_rank
 from mirage_eg.backends.threads import do_all, threads
 from mirage_eg.ir.shapes import broadcast
 
 PIECE_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
 
 
-def product(xp: Any, x: Array, y: Array, dtype: Any) -> Array:
-    """x @ y for stacks of matrices, computed in `dtype`."""
-    if xp is not np or x.size + y.size <= PIECE_ELEMENTS:
-        return xp.matmul(for_blas(xp, x.astype(dtype, copy=False)), for_blas(xp, y.astype(dtype, copy=False)))
+def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], Array] = lambda product: product) -> Array:
+    """x @ y for stacks of matrices, computed in `dtype`; `settle` is applied to what was just made, before any view of it."""
+    if xp is not np:
+        wide = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
+        return folded_product(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
+    return folded_product(x, y, lambda x, y: settle(_on_numpy(x, y, dtype)), copies=False)
+
+
+def _on_numpy(x: Array, y: Array, dtype: Any) -> Array:
+    if x.size + y.size <= PIECE_ELEMENTS:
+        return np.matmul(for_blas(x.astype(dtype, copy=False)), for_blas(y.astype(dtype, copy=False)))
     lead = broadcast((x.shape[:-2], y.shape[:-2]), {})
     result = np.empty((*lead, x.shape[-2], y.shape[-1]), dtype)
 
@@ -27,7 +36,7 @@ def product(xp: Any, x: Array, y: Array, dtype: Any) -> Array:
         with np.errstate(all="ignore"):  # threads do not inherit it; what is not finite is a value like others
             _fill(*part, _Wide(dtype))
 
-    do_all(fill, _parts(result, _with_rank(x, result.ndim), _with_rank(y, result.ndim)))
+    do_all(fill, _parts(result, with_rank(x, result.ndim), with_rank(y, result.ndim)))
     return result
 
 
@@ -44,11 +53,11 @@ def _parts(result: Array, x: Array, y: Array) -> list[tuple[Array, Array, Array]
     return parts
 
 
-def for_blas(xp: Any, x: Array) -> Array:
+def for_blas(x: Array) -> Array:
     """x, copied where neither of its last dims is dense: NumPy multiplies such arrays without BLAS."""
     last = [(extent, stride) for extent, stride in zip(x.shape[-2:], x.strides[-2:], strict=True) if extent > 1]
     dense = len(last) < 2 or any(stride == x.itemsize for _, stride in last)
-    return x if dense and all(stride for _, stride in last) else xp.ascontiguousarray(x)
+    return x if dense and all(stride for _, stride in last) else np.ascontiguousarray(x)
 
 
 class _Wide:
@@ -59,7 +68,7 @@ class _Wide:
 
     def of(self, place: int, x: Array) -> Array:
         if x.dtype == self._memory[place].dtype:
-            return for_blas(np, x)
+            return for_blas(x)
         if self._memory[place].size < x.size:
             self._memory[place] = np.empty(x.size, self._memory[place].dtype)
         by_columns = abs(x.strides[-1]) > abs(x.strides[-2])  # the copy is written in the order in which x is read
@@ -104,7 +113,3 @@ def _halves(extent: int) -> tuple[slice, slice]:
 
 def _part(x: Array, axis: int, half: slice) -> Array:
     return x[(slice(None),) * axis + (half,)] if x.shape[axis] > 1 else x
-
-
-def _with_rank(x: Array, rank: int) -> Array:
-    return x.reshape((1,) * (rank - x.ndim) + x.shape)

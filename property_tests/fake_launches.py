@@ -16,6 +16,8 @@ class Counted(np.ndarray[Any, Any]):
     """An array that is counted by: views are free, computations and copies are launches, conversions to Python wait."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        if ufunc is np.matmul:
+            _count_what_a_product_needs(*map(np.asarray, inputs))
         LAUNCHES[
             "matmul" if ufunc is np.matmul else f"{ufunc.__name__}.{method}" if method != "__call__" else ufunc.__name__
         ] += 1
@@ -57,6 +59,20 @@ class Counted(np.ndarray[Any, Any]):
     def __int__(self) -> int:
         LAUNCHES["wait"] += 1
         return int(np.asarray(self))
+
+
+def _count_what_a_product_needs(x: np.ndarray, y: np.ndarray) -> None:
+    """CuPy copies operands of a stack of products that are not contiguous.
+
+    Where one of them is broadcast it lists pointers: a launch for each dim of the stack, for each operand and for the result.
+    """
+    stack = max(x.ndim, y.ndim) - 2
+    if stack == 0:
+        return
+    LAUNCHES["copy"] += (not x.flags.c_contiguous) + (not y.flags.c_contiguous)
+    leads = [(*[1] * (stack + 2 - side.ndim), *side.shape[:-2]) for side in (x, y)]
+    if leads[0] != leads[1]:
+        LAUNCHES["cupy_mat_ptrs"] += 3 * stack
 
 
 def counted(x: Any) -> Any:
