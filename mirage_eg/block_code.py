@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from mirage_eg.backends.emit_tiles import MatmulForm, flatten, is_skinny, matmul_form, padding
+from mirage_eg.backends.emit_tiles import DOT_EXTENT, MatmulForm, flatten, is_skinny, matmul_form, padding
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
@@ -65,10 +65,27 @@ class Code:
     def readers(self) -> Mapping[int, list[tuple[Node, int]]]:
         """Of each value the nodes that read it, with their places."""
         found: dict[int, list[tuple[Node, int]]] = {value: [] for value in self.makers}
-        for at, (item, _) in enumerate(self.order):
-            for operand in set(item.operands):
-                found[operand].append((item, at))
+        for at, (item, values) in enumerate(self.order):
+            if not (values and self.shown[values[0]] != values[0]):
+                for operand in {self.shown[i] for i in item.operands}:
+                    found[operand].append((item, at))
         return found
+
+    @cached_property
+    def shown(self) -> Mapping[int, int]:
+        """Of each value that differs from another one in dims of 1 alone, that other one; such reshapes are not emitted."""
+        found: dict[int, int] = {}
+        for item, values in self.graph.numbered():
+            found.update((value, value) for value in values)
+            if OPS[item.op].kind is Kind.REARRANGEMENT and self.extents(values[0]) == self.extents(item.operands[0]):
+                others = [dim for dim in item.get("permutation") or () if self.graph.types[item.operands[0]].shape[dim] > 1]
+                if others == sorted(others):
+                    found[values[0]] = found[item.operands[0]]
+        return found
+
+    def extents(self, value: int) -> Shape:
+        """The shape of a value without dims of 1."""
+        return tuple(extent for extent in self.graph.types[value].shape if extent > 1)
 
     @cached_property
     def order(self) -> list[tuple[Node, range]]:
@@ -101,15 +118,17 @@ class Code:
         if item.op != "matmul":
             return None
         shapes = [graph.types[i].shape for i in item.operands]
-        if matmul_form(*shapes) is not MatmulForm.DOT:
+        form = matmul_form(*shapes)
+        becomes_dot = form is MatmulForm.SUM and len(self.extents(value)) == 2 and min(self.padded[value][-2:]) >= DOT_EXTENT
+        if form is not MatmulForm.DOT and not becomes_dot:  # Triton makes a tl.dot of the sum of a product
             return None
         turned = self.swapped and is_skinny(*shapes)
-        first, second = reversed(item.operands) if turned else item.operands
+        first, second = (self.shown[i] for i in (reversed(item.operands) if turned else item.operands))
         *batch, rows, columns = self.padded[value]
         if prod(shapes[1][:-2]) == 1:  # leading dims of the left operand alone count as rows
             rows, batch = prod(batch) * rows, []
         shape = (columns, rows) if turned else (rows, columns)
-        half = graph.types[value].dtype.itemsize == 2
+        half = graph.types[value].dtype.itemsize == 2 and not becomes_dot
         wgmma = self.wgmma and half and prod(batch) == 1 and shape[0] >= _WGMMA_ROWS and self.warps % _WARP_GROUP == 0
         at, phase = self._stand(value, turned)
         return Dot(value, at, phase, (first, second), shape, prod(batch), turned, half, wgmma)
@@ -124,7 +143,7 @@ class Code:
             return at, own[1]
         if reader.op != "add" or turned:
             return own
-        others = [i for i in reader.operands if i != value]
+        others = [i for i in reader.operands if self.shown[i] != value]
         later = [i for i in others if self.makers[i].op == "matmul" and self.place[i] > own[0]]
         return own if later or not others else (at, self.graph.phases[self.order[at][1][0]])
 
@@ -144,6 +163,10 @@ class Code:
         behind = [{i for i in self.behind(dot.value) if self.graph.phases[i] is dot.phase} for dot in (one, other)]
         return not behind[0].isdisjoint(behind[1])
 
+    def tile(self, value: int) -> Shape:
+        """The padded shape of a value without dims of 1."""
+        return tuple(extent for extent in self.padded[value] if extent > 1)
+
     def nbytes(self, value: int, itemsize: int | None = None) -> int:
         return prod(self.padded[value]) * (itemsize or self.graph.types[value].dtype.itemsize)
 
@@ -156,6 +179,12 @@ class Code:
                 seen.add(at)
                 frontier += [] if at in end else self.makers[at].operands
         return seen
+
+    def rearranged(self, value: int) -> bool:
+        """Whether elements of loads are moved to make this value, other than by computing with them."""
+        behind = self.behind(value, until=self.dots)
+        moved = (i for i in behind if OPS[self.makers[i].op].kind is Kind.REARRANGEMENT and self.shown[i] == i)
+        return behind.isdisjoint(self.dots) and any(self.makers[i].op != "broadcast" for i in moved)
 
     def is_load(self, value: int) -> bool:
         return self.makers[value].op == "input"

@@ -10,35 +10,48 @@ from math import ceil, prod
 from mirage_eg.backends.warps import WARP
 from mirage_eg.ir.shapes import Shape
 
-Base = tuple[int, int]  # a step of rows and one of columns, of which one is 0
+Base = tuple[int, int]  # a dim and a step along it
 
 _MMA_ROWS, _MMA_COLUMNS = 16, 8  # of one instruction
 _WIDEST = 16  # bytes that a thread reads or writes at once
 
 
 def mma_registers(shape: Shape, warps: Shape, width: int = _MMA_COLUMNS) -> frozenset[Base]:
-    """Steps between the registers of a thread in the result of mma or wgmma whose instructions are `width` columns wide."""
-    rows, columns = shape
-    inside = {(0, 1), (8, 0), *((0, step) for step in _powers(_MMA_COLUMNS, width))}
-    down = ((step, 0) for step in _powers(_MMA_ROWS * warps[0], rows))
-    across = ((0, step) for step in _powers(width * warps[1], columns))
-    return frozenset(inside).union(down, across)
+    """Steps between the registers of a thread in the result of mma or wgmma whose instructions are `width` columns wide.
+
+    `shape` and `warps` may have dims of a batch before rows and columns.
+    """
+    *batch, rows, columns = range(len(shape))
+    inside = {(columns, 1), (rows, 8), *((columns, step) for step in _powers(_MMA_COLUMNS, width))}
+    first = {rows: _MMA_ROWS * warps[rows], columns: width * warps[columns], **{dim: warps[dim] for dim in batch}}
+    return frozenset(inside).union(*(_along(dim, step, shape[dim]) for dim, step in first.items()))
 
 
 def left_registers(shape: Shape, warps: Shape) -> frozenset[Base]:
     """Steps between the registers of a thread in the left operand of mma, of 16 bits an element."""
-    rows, columns = shape
-    down = ((step, 0) for step in _powers(_MMA_ROWS * warps[0], rows))
-    return frozenset({(0, 1), (8, 0), *((0, step) for step in _powers(8, columns))}).union(down)
+    inside = {(1, 1), (0, 8), *_along(1, 8, shape[1])}
+    return frozenset(inside).union(_along(0, _MMA_ROWS * warps[0], shape[0]))
 
 
-def row_registers(shape: Shape, itemsize: int, warps: int) -> frozenset[Base]:
-    """Steps between the registers of a thread where neighbouring threads hold neighbours in a row, as loads want it."""
-    (rows, columns), own = shape, _own(shape, itemsize, warps)
+def row_registers(shape: Shape, itemsize: int, warps: int, order: Shape | None = None) -> frozenset[Base]:
+    """Steps between the registers of a thread where neighbouring threads hold neighbours in a row, as loads want it.
+
+    `order`: the dims as they lie in memory, that of the longest stride first.
+    """
+    if order is not None and list(order) != sorted(order):
+        inner = row_registers(tuple(shape[dim] for dim in order), itemsize, warps)
+        return frozenset((order[dim], step) for dim, step in inner)
+    own = _own(shape, itemsize, warps)
     lanes, beside = _spread(shape, itemsize, warps)
-    first_row, first_column = lanes[0] * beside[0], own * lanes[1] * beside[1]
-    along = ((0, step) for step in (*_powers(1, own), *_powers(first_column, columns)))
-    return frozenset((step, 0) for step in _powers(first_row, rows)).union(along)
+    last = len(shape) - 1
+    held = {(last, step) for step in _powers(1, own)}
+    return frozenset(held).union(
+        *(_along(dim, (own if dim == last else 1) * lanes[dim] * beside[dim], extent) for dim, extent in enumerate(shape))
+    )
+
+
+def _along(dim: int, first: int, extent: int) -> frozenset[Base]:
+    return frozenset((dim, step) for step in _powers(first, extent))
 
 
 def row_warps(shape: Shape, itemsize: int, warps: int) -> Shape:
@@ -64,10 +77,19 @@ def _spread(shape: Shape, itemsize: int, warps: int) -> tuple[Shape, Shape]:
     return tuple(lanes), tuple(beside)
 
 
-def scratch_share(one: frozenset[Base], other: frozenset[Base], itemsize: int) -> float:
-    """The share of a tile that goes through shared memory at once when it changes from one layout to the other."""
+def scratch_share(one: frozenset[Base], other: frozenset[Base], itemsize: int, dims: int, from_rows: bool = False) -> float:
+    """The share of a tile that goes through shared memory at once when it changes from one layout to the other.
+
+    `from_rows`: `one` is how a load lies.
+    """
     common = one & other
-    together = int((0, 1) in common) if itemsize == 2 else 2  # so many of the common steps move as one
+    beside = (dims - 1, 1) in common
+    if itemsize == 2:
+        together = int(beside)  # so many of the common steps move as one
+    elif from_rows:
+        together = 0 if beside else len(common)
+    else:
+        together = 2
     return 0.5 ** max(0, len(common) - together)
 
 
