@@ -4,15 +4,45 @@ Products here are many and short: a BLAS that starts threads for each of them wa
 longer where other work wants the cores too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, wraps
+from threading import Event, Lock, local
 from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 P = ParamSpec("P")
+_SWITCH_SECONDS = 1e-4  # after which a thread that computes in Python lets another one have a turn
+
+
+class StoppedError(Exception):
+    """Nobody waits for this work any more."""
+
+
+class _Shared:
+    """A context that threads may be in together: the first enters it, the last leaves it."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make, self._lock = make, Lock()
+        self._inside = 0
+        self._context: AbstractContextManager[Any]
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._context = self._make()
+                self._context.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._context.__exit__(None, None, None)
 
 
 def with_own_threads(function: Callable[P, T]) -> Callable[P, T]:
@@ -21,7 +51,7 @@ def with_own_threads(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def single(*args: P.args, **kwargs: P.kwargs) -> T:
         threads()  # how many there may be is seen before
-        with _controller().limit(limits=1, user_api="blas"):
+        with _one_blas_thread:
             return function(*args, **kwargs)
 
     return single
@@ -36,12 +66,37 @@ def threads() -> int:
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
     """`work` on every item, in any order; one item alone is worked on here, so that work on pieces may ask for this again."""
     items = list(items)
-    if threads() == 1 or len(items) == 1:
+    stop: Event | None = getattr(_here, "stop", None)
+    if stop is not None or threads() == 1 or len(items) == 1:
         for item in items:
+            if stop is not None and stop.is_set():
+                raise StoppedError
             work(item)
         return
     for _ in _pool().map(work, items):
         pass
+
+
+@contextmanager
+def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """`work` on a thread of its own, beside the body: what is given waits for its result, and raises what it raised.
+
+    For work in NumPy beside one in Python: it takes one core, and turns at the interpreter are short meanwhile. Behind the
+    body it is stopped at the next piece of work that it would share out.
+    """
+    stop = Event()
+
+    def run() -> T:
+        _here.stop = stop
+        with _short_turns:
+            return work()
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(run)
+        try:
+            yield future.result
+        finally:
+            stop.set()
 
 
 def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:
@@ -58,3 +113,18 @@ def _controller() -> Any:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads())
+
+
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+_here = local()  # `stop`, where work is not shared out
+_short_turns = _Shared(_switching_often)
+_one_blas_thread = _Shared(lambda: _controller().limit(limits=1, user_api="blas"))

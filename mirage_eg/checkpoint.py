@@ -55,6 +55,10 @@ class Checkpoint:
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
+    def has(self, stage: str) -> bool:
+        """Whether there is a result of a stage."""
+        return any(key.startswith(f"{stage} ") for key in self._known)
+
     def get(self, key: str) -> Any:
         """The result of an item that is known."""
         try:

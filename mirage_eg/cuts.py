@@ -7,14 +7,16 @@ from itertools import count
 from time import time
 from typing import Any
 
+from mirage_eg.compiling import Compiler
 from mirage_eg.devices import Device
-from mirage_eg.instantiate import Filters
+from mirage_eg.instantiate import Filters, blocks_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import Found, KernelFinder, Task, compose, find_kernels
 from mirage_eg.options import Options
 from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, few_kernels, partition
+from mirage_eg.polish import polish
 from mirage_eg.probe import Part
-from mirage_eg.results import Ranked, Watch
+from mirage_eg.results import CompileRecord, Ranked, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits
 from mirage_eg.segments import SegmentLimits, counts
@@ -24,6 +26,7 @@ from mirage_eg.work import Work
 
 EXPLORED, MEASURED_WAYS = 64, 24  # segments of a small program, ways through them
 MEASURED_EACH, MEASURED_KERNELS = 8, 24  # µGraphs of a structure, of a segment
+RETRIES = 8  # other extents for kernels that do not compile; then their segments are cut otherwise
 STATES = 30_000  # of a segment, in equal shares for its splits
 
 
@@ -39,51 +42,65 @@ class Cuts:
     traced: tuple[Traced, ...] = ()
 
 
-def cut_program(
-    primitive: Graph,
-    rulebook: Rulebook,
-    options: Options,
-    device: Device,
-    watch: Watch,
-    work: Work,
-    on_gpu: bool = False,
-    traced: bool = False,
-) -> Cuts:
-    """Cut `primitive` into kernels; segments are work items. Where a GPU will tell, more ways are kept than the model likes."""
-    limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
-    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    task = Task(rulebook, options.target, limits, filters, options.seed, traced=traced)
-    if on_gpu:
-        task = replace(task, each=MEASURED_EACH, keep=MEASURED_KERNELS)
-    until = None if options.budget is None else time() + options.budget
-    rounds = count()
+class Cutter:
+    """What cuts one program into kernels; segments are work items. Where a GPU will tell, more ways are kept than the model
+    likes."""
 
-    def run(programs: Sequence[Graph]) -> list[Found]:
-        return (
-            work.run(f"{'traced ' if traced else ''}kernels {next(rounds)}", find_kernels, task, programs) if programs else []
+    def __init__(
+        self,
+        primitive: Graph,
+        rulebook: Rulebook,
+        options: Options,
+        device: Device,
+        watch: Watch,
+        work: Work,
+        on_gpu: bool = False,
+        traced: bool = False,
+    ) -> None:
+        self._primitive, self._options, self._watch, self._work, self._on_gpu = primitive, options, watch, work, on_gpu
+        limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
+        filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+        self._task = Task(rulebook, options.target, limits, filters, options.seed, traced=traced)
+        if on_gpu:
+            self._task = replace(self._task, each=MEASURED_EACH, keep=MEASURED_KERNELS)
+        segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
+        self._bounds = PartitionLimits(segments, options.max_kernels)
+        if on_gpu:
+            self._bounds = replace(self._bounds, max_ways=MEASURED_WAYS, explore=EXPLORED)
+        self._until = None if options.budget is None else time() + options.budget
+        self._rounds = count()
+        self._finder = KernelFinder(primitive, device, self._run)
+
+    def _run(self, programs: Sequence[Graph]) -> list[Found]:
+        stage = f"{'traced ' if self._task.traced else ''}kernels {next(self._rounds)}"
+        return self._work.run(stage, find_kernels, self._task, programs) if programs else []
+
+    def _progress(self, searched: int, best_us: float) -> bool:
+        self._watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")
+        return self._until is None or time() < self._until
+
+    def cut(self) -> Cuts:
+        """The ways to cut it, under what is known of its kernels."""
+        finder = self._finder
+        found = partition(self._primitive, finder.find, finder.floor, self._bounds, self._progress)
+        return Cuts(
+            tuple(
+                tuple(
+                    (way, _ranked(self._primitive, way)) for way in (first, *(_others(finder, first) if self._on_gpu else ()))
+                )
+                for first in (found.ways if self._on_gpu else telling(found.ways, self._options))
+            ),
+            found,
+            sum(entry.visited for entry in finder.found.values()),
+            sum(entry.structures for entry in finder.found.values()),
+            dict(sum((Counter(dict(entry.pruned)) for entry in finder.found.values()), Counter[str]())),
+            tuple(finder.traced()),
         )
 
-    def progress(searched: int, best_us: float) -> bool:
-        watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")
-        return until is None or time() < until
-
-    finder = KernelFinder(primitive, device, run)
-    segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
-    bounds = PartitionLimits(segments, options.max_kernels)
-    if on_gpu:
-        bounds = replace(bounds, max_ways=MEASURED_WAYS, explore=EXPLORED)
-    found = partition(primitive, finder.find, finder.floor, bounds, progress)
-    return Cuts(
-        tuple(
-            tuple((way, _ranked(primitive, way)) for way in (first, *(_others(finder, first) if on_gpu else ())))
-            for first in (found.ways if on_gpu else telling(found.ways, options))
-        ),
-        found,
-        sum(entry.visited for entry in finder.found.values()),
-        sum(entry.structures for entry in finder.found.values()),
-        dict(sum((Counter(dict(entry.pruned)) for entry in finder.found.values()), Counter[str]())),
-        tuple(finder.traced()),
-    )
+    def avoid(self, pieces: Sequence[Piece], again: bool) -> None:
+        """Make no kernels like these any more; `again`: search their segments for others."""
+        self._task = replace(self._task, avoided=self._task.avoided.union(piece.made.graph for piece in pieces))
+        self._finder.forget(pieces, again)
 
 
 def _others(finder: KernelFinder, way: Way) -> list[Way]:
@@ -102,6 +119,44 @@ def _ranked(primitive: Graph, way: Way) -> Ranked:
     return Ranked(compose(primitive, way.pieces), way.us, proved, fused)
 
 
+def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, target: str, watch: Watch) -> Cuts:
+    """Cuts whose kernels all compile: those of a way that does not are made by the next best extents, or cut otherwise."""
+    for attempt in count():
+        ways = [ways[0] for ways in cuts.ways]
+        graphs = [polish(entry.graph, target).graph for _, entry in ways]
+        with watch.stage("compile"):
+            records = [made.record for made in compiler.compile(graphs)]
+        broken = dict.fromkeys(
+            piece
+            for (way, _), graph, record in zip(ways, graphs, records, strict=True)
+            if not record.ok
+            for piece in _broken(way, graph, record)
+        )
+        if not broken:
+            break
+        with watch.stage("kernels"):
+            cutter.avoid([*broken], again=attempt < RETRIES)
+            cuts = cutter.cut()
+    return cuts
+
+
+def _broken(way: Way, graph: Graph, record: CompileRecord) -> list[Piece]:
+    """The pieces of a way whose kernels are among those that do not compile; all that were searched, if that cannot be told."""
+    blocks = blocks_of(graph)
+    alone = len(record.kernels) == len(blocks)
+    failed = (
+        {_outline(block) for block, kernel in zip(blocks, record.kernels, strict=False) if not kernel.ok} if alone else set()
+    )
+    searched = [piece for piece in way.pieces if piece.made.fused]
+    return [piece for piece in searched if not failed.isdisjoint(map(_outline, blocks_of(piece.made.graph)))] or searched
+
+
+def _outline(block: Graph) -> tuple[object, ...]:
+    """What the µGraph optimizer leaves as it is: grid, loop and the ops that compute."""
+    nodes = [inner for item in block.nodes for inner in (item["graph"].nodes if item.op == "thread" else [item])]
+    return block.grid, block.loop, tuple(sorted(item.op for item in nodes if counts(item)))
+
+
 Checks = Mapping[Piece, Verdict]
 
 
@@ -113,10 +168,10 @@ def telling(ways: Sequence[Way], options: Options) -> list[Way]:
     return [way for way in ways if way in chosen]
 
 
-def parts_of_ways(ways: Sequence[Way]) -> dict[Piece, Part]:
-    """What the searched kernels of these ways read and make of the program's values."""
+def parts_of_ways(ways: Sequence[Way], target: str) -> dict[Piece, Part]:
+    """What the searched kernels of these ways, as they are lowered, read and make of the program's values."""
     pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.made.fused)
-    return {piece: Part(piece.made.graph, piece.inputs, piece.segment.outputs) for piece in pieces}
+    return {piece: Part(polish(piece.made.graph, target).graph, piece.inputs, piece.segment.outputs) for piece in pieces}
 
 
 def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:

@@ -6,13 +6,14 @@ one may no longer use the one before.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.evaluate import SLICE_ELEMENTS, evaluate
+from mirage_eg.backends.evaluate import SLICE_ELEMENTS, evaluate, evaluate_while
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.known import KnownNumbers, KnownResidues
@@ -77,6 +78,15 @@ class Draws:
         types = (*self._program.input_types, *self._program.output_types)
         most = TOGETHER_ELEMENTS if self._xp is np else TOGETHER_ON_GPU
         return max(1, min(draws, most // sum(prod(kind.shape) for kind in types)))
+
+    def ahead(self, draws: int) -> None:
+        """Make what many candidates will be compared with, as far as it stands in memory together."""
+        together = self.together(draws)
+        for first in range(0, draws if self._keep else 1, together):
+            self.field(first, min(together, draws - first), share=True)
+        if self._keep:
+            self.numbers("zero-mean", share=True)
+            self.large()
 
     def field(self, first: int, count: int = 1, share: bool = False) -> FieldDraw:
         """Draw `first` in the field, and those behind it if several are to be computed together.
@@ -146,9 +156,11 @@ class Draws:
                 for x in inputs:
                     x *= np.float32(magnitude / current)
                 current = magnitude
-                outputs = evaluate(self._primitive, inputs, FloatAlgebra(self._xp), self.slice_elements)
-                if all(map(_fits, outputs, self._program.output_types)):
+                fits = partial(_fit, self._program.output_types) if magnitude > MAGNITUDES[-1] else _always
+                outputs = evaluate_while(self._primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, fits)
+                if outputs is not None:
                     break
+            assert outputs is not None
             self._floats["large"] = FloatDraw(inputs, outputs, [], current)
         return self._floats["large"]
 
@@ -182,5 +194,10 @@ class Draws:
         return self._xp.asarray(flat.reshape(kind.shape))
 
 
-def _fits(x: Array, kind: TensorType) -> bool:
-    return bool((abs(x) <= kind.dtype.largest).all())
+def _fit(types: Sequence[TensorType], outputs: Sequence[Array]) -> bool:
+    """Whether these outputs, or slices of them, hold nothing beyond the range of their types."""
+    return all(bool((abs(x) <= kind.dtype.largest).all()) for x, kind in zip(outputs, types, strict=True))
+
+
+def _always(outputs: Sequence[Array]) -> bool:
+    return True

@@ -182,9 +182,13 @@ class Instantiation:
             ):
                 self._outlines = outlines
         if graph is None or not self.fits(graph):
-            self._too_large.append(choice)
+            self.refuse(choice)
             return None
         return graph if self.is_asked_for(graph) else None
+
+    def refuse(self, choice: Choice) -> None:
+        """Take no choice any more whose tiles are at least as large."""
+        self._too_large.append(choice)
 
     def _has_too_large_tiles(self, choice: Choice) -> bool:
         """Whether registers cannot hold the tiles, as far as that is known without building them."""

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.prove import Prover
+from mirage_eg.prove import Proof, Prover
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.verdict import Equality, FloatCheck, Verdict
 from mirage_eg.verify import Reference
@@ -49,7 +49,7 @@ def judge(
     results = []
     for (name, candidate), (verdict, seconds) in zip(candidates.items(), tested, strict=True):
         start = perf_counter()
-        results.append((with_proof(verdict, name, candidate, prover), seconds + perf_counter() - start))
+        results.append((with_proof(verdict, name, prover.prove(candidate)), seconds + perf_counter() - start))
         watch("prove", len(results), len(candidates), "")
     return results
 
@@ -63,9 +63,8 @@ def check_floats(
     return reference.float_check_all(list(candidates.values()), lambda done, total: watch("floats", done, total, ""))
 
 
-def with_proof(verdict: Verdict, name: str, candidate: Graph, prover: Prover, searched: bool = False) -> Verdict:
+def with_proof(verdict: Verdict, name: str, proof: Proof, searched: bool = False) -> Verdict:
     """The verdict with what the prover says; `searched`: the search found it in the program's class, by its own laws."""
-    proof = prover.prove(candidate)
     if not (proof.proved or searched):
         return replace(verdict, not_proved=proof.reason)
     if verdict.verdict is Equality.NOT_EQUAL:

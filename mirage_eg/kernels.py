@@ -52,6 +52,7 @@ class Task:
     each: int = 1  # µGraphs of each structure
     keep: int = 1  # µGraphs of one kernel, and of two
     traced: bool = False
+    avoided: frozenset[Graph] = frozenset()  # µGraphs that do not compile
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -159,6 +160,9 @@ def _instances(
             continue
         if (graph := instantiation.take(choice)) is None:
             continue
+        if graph in task.avoided:
+            instantiation.refuse(choice)
+            continue
         fitting.add(place)
         kernels = _kernels(graph, device, plans[place].proved, fused=True)
         if len(best) == task.keep and _order(kernels) >= _order(best[-1]):
@@ -213,6 +217,17 @@ class KernelFinder:
         apart = piece.inputs != piece.segment.inputs
         found = self.found[segment_program(self.program, piece.segment, apart)].kernels
         return [Piece(piece.segment, piece.inputs, kernels) for kernels in found if kernels != piece.made]
+
+    def forget(self, pieces: Sequence[Piece], again: bool) -> None:
+        """Leave out what makes these pieces; `again`: search their segments again when they are asked for."""
+        for piece in pieces:
+            program = segment_program(self.program, piece.segment, piece.inputs != piece.segment.inputs)
+            if again:
+                self.found.pop(program, None)
+            elif program in self.found:
+                found = self.found[program]
+                left = tuple(kernels for kernels in found.kernels if kernels.graph != piece.made.graph)
+                self.found[program] = replace(found, kernels=left)
 
     def find(self, segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""

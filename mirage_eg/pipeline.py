@@ -9,10 +9,12 @@ from mirage_eg.backends.warps import with_warps
 from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cleanup import clean_up, cleanup_record
+from mirage_eg.compiling import Compiler
 from mirage_eg.cost import predict, predict_us
-from mirage_eg.cuts import cut_program, cuts_report, parts_of_ways
+from mirage_eg.cuts import Cutter, compiling, cuts_report, parts_of_ways
 from mirage_eg.devices import Device, device_for
 from mirage_eg.executors import Workers
+from mirage_eg.full_size import FullSize, at_full_size
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.expand import expand
@@ -27,15 +29,7 @@ from mirage_eg.report import identity, make_report, why_nothing
 from mirage_eg.results import Candidate, CompileRecord, Observer, Plan, Ranked, Result, Watch
 from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.shifts import drop_shifts
-from mirage_eg.stages import (
-    compile_verified,
-    diverse,
-    instantiate,
-    search_structures,
-    unlike_first,
-    verify_finalists,
-    verify_structures,
-)
+from mirage_eg.stages import diverse, instantiate, search_structures, unlike_first, verify_structures
 from mirage_eg.trace import Tracer
 from mirage_eg.trace_plans import trace_cuts, trace_plans
 from mirage_eg.tune import Record, Tuned, Tuning
@@ -77,7 +71,8 @@ def optimize(
             Workers(None, 1) if registered() else Workers(options.executor, options.jobs)
         )  # workers know no ops from outside
         work = Work(stack.enter_context(workers), kept)
-        result = _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work, tracer)
+        full_size = stack.enter_context(at_full_size(program, rulebook, options, watch, work))
+        result = _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work, full_size, tracer)
     if cache is None:
         return reported(result, name, "off")
     computed = now()
@@ -94,6 +89,7 @@ def _optimize(
     watch: Watch,
     tuning: Tuning,
     work: Work,
+    full_size: FullSize,
     tracer: Tracer | None,
 ) -> Result:
     on_gpu = uses_gpu(options)
@@ -112,17 +108,21 @@ def _optimize(
     with watch.stage("instantiate"):
         made = instantiate(structures, primitive, axes, device, options, watch, work, None if on_gpu else options.top)
         ranked = [entry.ranked for entry in made if entry.ranked]
+    compiler = Compiler(program, options.target, watch, work)
     with watch.stage("kernels"):
-        cuts = cut_program(primitive, rulebook, options, device, watch, work, on_gpu, tracer is not None)
-        known = {entry.graph for entries in ranked for entry in entries}
-        ranked += [tuple(entry for _, entry in ways) for ways in cuts.ways if ways[0][1].graph not in known]
-        finalists = diverse(ranked, options.top)
+        cutter = Cutter(primitive, rulebook, options, device, watch, work, on_gpu, tracer is not None)
+        cuts = cutter.cut()
+    if not on_gpu:
+        cuts = compiling(cuts, cutter, compiler, options.target, watch)
+    known = {entry.graph for entries in ranked for entry in entries}
+    ranked += [tuple(entry for _, entry in ways) for ways in cuts.ways if ways[0][1].graph not in known]
+    finalists = diverse(ranked, options.top)
+    library = Ranked(program, predict_us(program, device), proved=True, fused=False)
     tuned: dict[Graph, Tuned] = {}
     measurements: list[Record] = []
     if on_gpu:
         with watch.stage("tune"):
-            written = Ranked(program, predict_us(primitive, device), proved=True, fused=False)
-            pool = [(written,), *unlike_first(ranked)]
+            pool = [(library,), *unlike_first(ranked)]
             tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
             finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists
@@ -133,52 +133,54 @@ def _optimize(
         before = {id(entry): given for entry, given in zip(finalists, chosen, strict=True)}
     if isinstance(axes, Axes) and not ranked:
         notes.append(why_nothing(found, structures))
-    library = Ranked(expand(program), predict_us(expand(program), device), proved=True, fused=False)
     way_from = {entry.graph: way for ways in cuts.ways for way, entry in ways}
     way_to = {
         id(entry): way_from[given.graph] for entry, given in zip(finalists, chosen, strict=True) if given.graph in way_from
     }
-    parts = parts_of_ways([*way_to.values()])
+    parts = parts_of_ways([*way_to.values()], options.target)
     with watch.stage("verify"):
-        inside = primitive, tuple(parts.values())
-        verified, rejected, tested = verify_finalists(program, [*finalists, library], inside, rulebook, options, watch, work)
-        checks = dict(zip(parts, tested, strict=True))
+        shown = finalists if any(entry.graph == program for entry in chosen) else [*finalists, library]
+        verified = full_size.verify(shown, primitive, [*parts.values()], work)
+        checks = dict(zip(parts, verified.parts, strict=True))
     with watch.stage("compile"):
-        candidates = compile_verified(program, verified, tuned, options, watch, work)
+        candidates = replace(compiler, tuned=tuned).candidates(verified)
     device_name = "cpu"
     if on_gpu:
         with watch.stage("time"):
             candidates, device_name = time_candidates(candidates, watch)
     way_of = {
         id(candidate): way_to[id(entry)]
-        for candidate, (entry, _, _) in zip(candidates, verified, strict=True)
+        for candidate, (entry, _, _) in zip(candidates, verified.kept, strict=True)
         if id(entry) in way_to
     }
     candidates = _ordered(candidates, device, options, notes)
+    if not candidates[0].float_check.ok:
+        notes.append("the first equals the program in exact numbers, but not as its types round them: see `float_check`")
     if tracer is not None:
-        known_as = [before.get(id(entry), entry) for entry, *_ in verified]
+        known_as = [before.get(id(entry), entry) for entry, *_ in verified.kept]
         trace_cuts(tracer, primitive, cuts)
         trace_plans(tracer, plans, structures, made, chosen, known_as, candidates)
     explanation = None
     if not any(candidate.fused and candidate.compile.ok for candidate in candidates):
         errors = [candidate.compile.error or "" for candidate in candidates if candidate.fused]
         with watch.stage("explain"):
-            missed = Found(primitive, axes, found, plans, structures, made, rejected, errors)
+            missed = Found(primitive, axes, found, plans, structures, made, verified.rejected, errors)
             explanation = explain(missed, rulebook, options, device)
     report = make_report(name, options, rulebook, device_name, found, candidates, watch, notes)
     ways = [way_of[id(candidate)] for candidate in candidates if id(candidate) in way_of]
     report["cuts"] = cuts_report(primitive, cuts, ways, checks)
-    report["per_op"] = {"kernels": len(predict(library.graph, device)), "predicted_us": library.predicted_us}
+    per_op = predict(expand(program), device)
+    report["per_op"] = {"kernels": len(per_op), "predicted_us": sum(cost.us for cost in per_op)}
     best = candidates[0].graph  # where it is the library's, nothing was decided
     decided = {with_warps(polish(entry.graph, options.target).graph, 1): entry.graph for entry in chosen}
     report["cleanup"] = cleanup_record(cleaned)
     report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), options.target))
     report["memory"] = memory_record(candidates[0].graph, program)
     report["explanation"] = explanation
-    report["search"]["candidates"] = len(finalists) + 1
+    report["search"]["candidates"] = len(shown)
     report["search"]["instances"] = sum(entry.count for entry in made)
-    report["verify"]["accepted"] = len(verified)
-    report["verify"]["rejected"] = len(rejected)
+    report["verify"]["accepted"] = len(verified.kept)
+    report["verify"]["rejected"] = len(verified.rejected)
     report["verify"]["structures_accepted"] = len(structures)
     report["verify"]["structures_rejected"] = small_rejected
     return Result(tuple(candidates), report, tuple(measurements))
@@ -193,7 +195,8 @@ def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, 
     ordered = sorted(candidates, key=_rank)
     if ordered[0].measured_us is not None:
         return ordered
-    kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in ordered if candidate.compile.ok}
+    sound = [candidate for candidate in ordered if candidate.compile.ok and candidate.float_check.ok]
+    kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in sound}
     few = few_kernels(min(kernels.values(), default=0), options.max_kernels)
     simple = [candidate for candidate in ordered if kernels.get(id(candidate), few + 1) <= few]
     if simple:
@@ -210,9 +213,9 @@ def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, 
     return ordered
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float]:
+def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
     us = candidate.predicted_us if candidate.measured_us is None else candidate.measured_us
-    return not candidate.compile.ok, us
+    return not candidate.compile.ok, not candidate.float_check.ok, us
 
 
 __all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize"]

@@ -116,7 +116,7 @@ class Watch:
         begin = perf_counter()
         self.observer(name, 0, None, "")
         yield
-        self.seconds[name] = perf_counter() - begin
+        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
 
     def total(self) -> float:
         return perf_counter() - self.start

@@ -1,17 +1,15 @@
-"""The stages of a run that need no GPU: search, structures, instantiation, verification, compiling; each a plain function.
+"""The first stages of a run: search, structures, instantiation; each a plain function.
 
 What is done to many items alike goes through `work`: a function that gives a result for each item, which runs anywhere.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 from time import perf_counter, time
 
-from mirage_eg.backends.compile import compile_source
-from mirage_eg.backends.emit import emit
 from mirage_eg.backends.warps import with_warps
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
@@ -20,20 +18,15 @@ from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, sma
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
 from mirage_eg.oracle import oracle_builder
 from mirage_eg.phrase import phrase
-from mirage_eg.probe import Part, Probe
-from mirage_eg.prove import Prover
-from mirage_eg.results import Candidate, CompileRecord, Instances, Plan, Ranked, Searched, Watch
+from mirage_eg.results import Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, split_choices
 from mirage_eg.segments import Segmenter, SegmentLimits
 from mirage_eg.trace import Tracer
 from mirage_eg.traced_search import search_heard
-from mirage_eg.tune import Tuned
-from mirage_eg.verdict import FloatCheck, Verdict
 from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
@@ -201,98 +194,3 @@ def unlike_first(ranked: Sequence[Sequence[Ranked]]) -> list[Sequence[Ranked]]:
         order.append((seen[kind], entries))
         seen[kind] += 1
     return [entries for _, entries in sorted(order, key=lambda pair: pair[0])]
-
-
-Verified = tuple[Ranked, Verdict, FloatCheck]
-
-
-def verify_finalists(
-    program: Graph,
-    finalists: Sequence[Ranked],
-    inside: tuple[Graph, Sequence[Part]],
-    rulebook: Rulebook,
-    options: Options,
-    watch: Watch,
-    work: Work,
-) -> tuple[list[Verified], list[Verdict], list[Verdict]]:
-    """Those that are equal in random fields, with what the indexed laws prove of them, and a float check of each.
-
-    Also the verdicts on the others, and on the kernels `inside`: where they stand in a form of the program in primitive ops.
-    """
-
-    def verify() -> tuple[list[tuple[Verdict, FloatCheck | None]], list[Verdict]]:
-        return _verify_at_full_size(program, finalists, inside, rulebook, options, watch)
-
-    item = (tuple((entry.graph, entry.proved) for entry in finalists), *inside)
-    verdicts, parts = work.once("verify", item, verify)
-    kept = [(entry, verdict, check) for entry, (verdict, check) in zip(finalists, verdicts, strict=True) if check is not None]
-    return kept, [verdict for verdict, check in verdicts if check is None], parts
-
-
-def _verify_at_full_size(
-    program: Graph,
-    finalists: Sequence[Ranked],
-    inside: tuple[Graph, Sequence[Part]],
-    rulebook: Rulebook,
-    options: Options,
-    watch: Watch,
-) -> tuple[list[tuple[Verdict, FloatCheck | None]], list[Verdict]]:
-    """In this process alone: inputs of full size are large, and stand in memory once."""
-    reference = Reference(program, draws=options.draws, seed=options.seed)
-    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None)
-
-    def progress(done: int, total: int) -> None:  # fields are the first half of the work
-        watch.observer("verify", done * len(finalists) // total, 2 * len(finalists), "fields")
-
-    probe = Probe(*inside) if inside[1] else None
-    tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress, probe)]
-    verdicts = [
-        with_proof(verdict, f"candidate {place}", entry.graph, prover, entry.proved)
-        for place, (entry, verdict) in enumerate(zip(finalists, tested, strict=False))
-    ]
-    equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
-
-    def progress_of_floats(done: int, total: int) -> None:
-        watch.observer(
-            "verify", len(finalists) + done * len(finalists) // total, 2 * len(finalists), f"{len(equal)} equal, floats"
-        )
-
-    checks = iter(reference.float_check_all(equal, progress_of_floats))
-    return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], tested[len(finalists) :]
-
-
-def compile_verified(
-    program: Graph,
-    verified: Sequence[tuple[Ranked, Verdict, FloatCheck]],
-    tuned: Mapping[Graph, Tuned],
-    options: Options,
-    watch: Watch,
-    work: Work,
-) -> list[Candidate]:
-    """Emit as tuned and compile."""
-    sources = [
-        tuned[entry.graph].variant.source if entry.graph in tuned else emit(entry.graph, program=program)
-        for entry, _, _ in verified
-    ]
-    compiled = 0
-
-    def progress(done: int, record: CompileRecord) -> None:
-        nonlocal compiled
-        compiled += record.ok
-        watch.observer("compile", done, len(sources), f"{compiled} compiled")
-
-    records = work.run("compile", _compile_sources, options.target, sources, progress)
-    candidates = []
-    for record, source, (entry, verdict, check) in zip(records, sources, verified, strict=True):
-        graph, measured = entry.graph, None
-        if entry.graph in tuned:
-            measured = tuned[entry.graph].us
-            graph = with_warps(graph, tuned[entry.graph].variant.schedule.num_warps or ())
-        proved = "proved" in verdict.known_by
-        candidates.append(Candidate(graph, source, entry.predicted_us, measured, verdict, check, record, proved, entry.fused))
-    return candidates
-
-
-def _compile_sources(target: str, sources: Sequence[str]) -> Iterator[CompileRecord]:
-    for source in sources:
-        yield CompileRecord(target, tuple(compile_source(source, target)))

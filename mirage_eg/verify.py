@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.backends.algebra import Algebra
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.modular import PRIMES
+from mirage_eg.backends.shifted import ShiftedFloats, shifts_exponentials
 from mirage_eg.backends.threads import with_own_threads
 from mirage_eg.bound import Bound, longest_reduction
 from mirage_eg.compare import Found, compare_numbers, compare_residues
@@ -70,6 +72,11 @@ class Reference:
         """Make what is made once for all candidates: inputs and program of every draw."""
         for first in range(0, self.draws, self._together):
             self._drawn.field(first, min(self._together, self.draws - first))
+
+    @with_own_threads
+    def draw_ahead(self) -> None:
+        """Make what can be made before there are candidates."""
+        self._drawn.ahead(self.draws)
 
     def check(self, candidate: Graph) -> Verdict:
         """Equal if the field finds no difference, and float64 none where the field obeys other laws than numbers do."""
@@ -224,7 +231,8 @@ class Reference:
         Inputs have the size at which the program stays within the range of its types (`backends.scales`). Tolerance: 8
         roundings of the coarsest type for each kernel, and K of the type that accumulates. Elements at which the program is not
         finite are left out, at all others the candidate must be; an output without a finite element fails. On larger inputs
-        it is only asked whether the candidate overflows where the program, in float64, does not.
+        it is only asked whether the candidate, its exponentials shifted as its kernels shift them, overflows where the program,
+        in float64, does not.
         """
         for candidate in candidates:
             self.check_types(candidate)
@@ -241,8 +249,13 @@ class Reference:
         results = []
         for done, (candidate, check) in enumerate(zip(candidates, checks, strict=True), len(candidates) + 1):
             large = self._drawn.large()
-            got = evaluate(candidate, large.inputs, self._rounding(candidate), self._drawn.slice_elements, rounded=True)
-            lost = [self.xp.isfinite(want) & ~self.xp.isfinite(x) for x, want in zip(got, large.outputs, strict=True)]
+            shifted = ShiftedFloats(self._rounding(candidate))
+            algebra: Algebra[Any] = shifted if shifts_exponentials(candidate) else shifted.plain
+            got = evaluate(candidate, large.inputs, algebra, self._drawn.slice_elements, rounded=True)
+            lost = [
+                self.xp.isfinite(want) & ~self.xp.isfinite(shifted.number(x))
+                for x, want in zip(got, large.outputs, strict=True)
+            ]
             results.append(FloatCheck(*check, any(bool(x.any()) for x in lost), large.magnitude))
             if on_progress:
                 on_progress(done, 2 * len(candidates))

@@ -51,6 +51,10 @@ class Work:
                 on_done(done, result)
         return results
 
+    def has(self, stage: str) -> bool:
+        """Whether an earlier run has finished something of this stage."""
+        return self.checkpoint is not None and self.checkpoint.has(stage)
+
     def once(self, stage: str, item: Any, compute: Callable[[], Any]) -> Any:
         """What `compute` gives, which is one piece of work and runs here."""
         if self.checkpoint is None:
