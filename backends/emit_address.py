@@ -63,7 +63,6 @@ def is_persistent(grid: Shape, choices: Choices) -> bool:
 
 def coordinates(grid: Shape, used: set[int], wide: bool, choices: Choices) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
-    suffix = ".to(tl.int64)" if wide else ""
     dims = range(len(grid))[::-1] if choices.last_first else range(len(grid))
     persistent = is_persistent(grid, choices)
     flat = persistent or launch_grid(grid, choices)[: len(grid)] != tuple(grid[dim] for dim in dims)
@@ -74,7 +73,7 @@ def coordinates(grid: Shape, used: set[int], wide: bool, choices: Choices) -> li
         if dim in used:
             last = place == len(grid) - 1
             index = f"tl.program_id({place})" if not flat else _digit(number, stride, grid[dim], last)
-            lines[dim] = f"{GRID_NAMES[dim]} = {index}{suffix}"
+            lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
         stride *= grid[dim]
     return [lines[dim] for dim in sorted(lines)]
 

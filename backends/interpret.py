@@ -28,16 +28,17 @@ class InterpreterError(MirageError):
 
 
 @contextmanager
-def interpreter() -> Iterator[RunProgram]:
+def interpreter(module: str = __name__) -> Iterator[RunProgram]:
     """A function that runs an emitted program (its text or path) on arrays and gives its outputs in float64.
 
-    Arrays are rounded to the element types that the program declares and laid out with its strides.
+    Arrays are rounded to the element types that the program declares and laid out with its strides. `module` is what the
+    process runs: this one, or one that calls `serve` with a way of its own to run programs.
     """
     workers: list[subprocess.Popen[bytes]] = []
 
     def run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
         if not workers or workers[-1].poll() is not None:  # the first, or the last one fell over a program
-            workers.append(_start())
+            workers.append(_start(module))
         worker = workers[-1]
         assert worker.stdin is not None and worker.stdout is not None
         pickle.dump((source, list(arrays)), worker.stdin)
@@ -58,12 +59,12 @@ def interpreter() -> Iterator[RunProgram]:
             worker.communicate()
 
 
-def _start() -> "subprocess.Popen[bytes]":
+def _start(module: str) -> "subprocess.Popen[bytes]":
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    return subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    return subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
-def _serve() -> None:
+def serve(run: RunProgram) -> None:
     """Answer requests until the pipe is closed; a program that raises is answered with its traceback and ends the process."""
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
@@ -80,7 +81,7 @@ def _serve() -> None:
             source, arrays = pickle.load(requests)
         except EOFError:
             return
-        answer(_run(source, arrays))
+        answer(run(source, arrays))
 
 
 def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
@@ -93,8 +94,14 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
         for array, (shape, dtype, strides) in zip(arrays, module.INPUTS.values(), strict=True):
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
             tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array))))
-        results = module.run(*tensors)
-        return [result.to(torch.float64).numpy() for result in (results if isinstance(results, tuple) else (results,))]
+        return as_float64(module.run(*tensors))
+
+
+def as_float64(results: Any) -> list[Array]:
+    """What a program returned, as arrays."""
+    import torch
+
+    return [result.to(torch.float64).numpy() for result in (results if isinstance(results, tuple) else (results,))]
 
 
 def _mend_bfloat16_products() -> None:
@@ -116,4 +123,4 @@ def _mend_bfloat16_products() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    serve(_run)
