@@ -44,8 +44,9 @@ ELSEWHERE = {
         "mirage-eg rules": "property_tests/test_rules_docs.py",
         "mirage-eg optimize": "property_tests/test_rules_docs.py",
     },
+    "rules/README.md": {"mirage-eg": "property_tests/test_rules_readme.py"},
 }
-HERE = ("README.md", "rules/README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md")
+HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md")
 GIVEN = {  # files that a page speaks of and does not show
     "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
     '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
@@ -102,7 +103,7 @@ def test_a_page_with_commands_is_not_overlooked() -> None:
 def test_the_commands_of_a_page_end_well_in_its_order(name: str, tmp_path: Path) -> None:
     text = read(name)
     shown = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", text, re.DOTALL)
-    for file, content in [*GIVEN.items(), *shown, *(_rule_files(text) if name == "rules/README.md" else [])]:
+    for file, content in [*GIVEN.items(), *shown]:
         (tmp_path / file).write_text(content, encoding="utf-8")
     lines = [command for command in commands(name) if disposed(name, command) == "here"]
     assert lines
@@ -113,13 +114,6 @@ def test_the_commands_of_a_page_end_well_in_its_order(name: str, tmp_path: Path)
             ["bash", "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=dict(os.environ)
         )
         assert (done.returncode, done.stderr) == (0, ""), command
-
-
-def _rule_files(text: str) -> list[tuple[str, str]]:
-    sources = [
-        source for language, source in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL) if language in ("egg", "python")
-    ]
-    return list(zip(("my_axioms.egg", "softplus.py", "softplus.egg"), sources, strict=True))
 
 
 def blocks(name: str) -> list[tuple[str, str]]:

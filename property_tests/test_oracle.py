@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.expression import Expression, Tree, express, flatten, splits
@@ -149,6 +149,7 @@ def test_a_frozen_oracle_survives_pickling() -> None:
     assert kept(again, ("Add", ("Var", "y"), ("Var", "x")))
 
 
+@settings(max_examples=25)  # an e-graph or two each
 @given(st.sampled_from(DOMAINS), st.sampled_from(sorted(WORKLOADS)), st.data())
 def test_laws_that_match_nothing_are_left_out_of_an_e_graph_and_it_is_the_same_one(
     domain: str, name: str, data: st.DataObject

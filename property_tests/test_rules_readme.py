@@ -1,6 +1,7 @@
 """rules/README.md: its axioms are sound and found useful, its op from outside is fused and right."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +14,35 @@ from mirage_eg.new_op import register_op
 README = Path(__file__).parents[1] / "rules" / "README.md"
 
 
-@pytest.fixture
-def blocks(tmp_path: Path) -> dict[str, Path]:
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code blocks of the page, written to the files that it names."""
     found = re.findall(r"```(\w+)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     sources = [text for language, text in found if language in ("egg", "python")]
-    names = ("my_axioms.egg", "softplus.py", "softplus.egg")
-    for name, text in zip(names, sources, strict=True):
-        (tmp_path / name).write_text(text)
-    return {name: tmp_path / name for name in names}
+    folder = tmp_path_factory.mktemp("readme")
+    for name, text in zip(("my_axioms.egg", "softplus.py", "softplus.egg"), sources, strict=True):
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outputs(folder: Path) -> list[tuple[str, str]]:
+    """Each command of the page, without its remark, and what it prints, run in the page's order."""
+    results = []
+    for line in COMMANDS:
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "mirage-eg"
+        done = run(*arguments, folder=folder)
+        assert (done.returncode, done.stderr) == (0, ""), line
+        results.append((" ".join(arguments), done.stdout))
+    return results
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -29,27 +50,25 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
 
 
-@pytest.mark.usefixtures("blocks")
-def test_the_axioms_of_the_page_are_sound_and_make_something_newly_findable(tmp_path: Path) -> None:
-    checked = run("rules", "check", "my_axioms.egg", folder=tmp_path)
-    assert (checked.returncode, checked.stderr) == (0, "")
-    seen = run("rules", "impact", "my_axioms.egg", "rmsnorm", "--max-block-ops", "7", folder=tmp_path)
-    assert "rmsnorm: newly found" in seen.stdout
+def test_every_command_of_the_page_ends_well_and_both_files_are_sound(outputs: list[tuple[str, str]]) -> None:
+    assert len(outputs) == 5
+    checked = [text for command, text in outputs if command.startswith("rules check")]
+    assert len(checked) == 2 and all(text.endswith("sound\n") for text in checked)
 
 
-@pytest.mark.usefixtures("blocks")
-def test_the_op_of_the_page_is_checked_fused_proved_and_written(tmp_path: Path) -> None:
-    checked = run("rules", "check", "softplus.egg", "--ops", "softplus.py", folder=tmp_path)
-    assert (checked.returncode, checked.stderr) == (0, "")
-    done = run("optimize", "softplus.py", "--rules", "softplus.egg", "--top", "2", "--jobs", "1", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "one product" in done.stdout
-    assert "tl.log(1.0 + tl.exp(product))" in (tmp_path / "mirage_out/softplus/best.py").read_text()
+def test_the_axioms_of_the_page_make_something_newly_findable(outputs: list[tuple[str, str]]) -> None:
+    [seen] = [text for command, text in outputs if command.startswith("rules impact")]
+    assert "rmsnorm: newly found" in seen
 
 
-@pytest.mark.usefixtures("blocks")
-def test_an_op_without_its_rule_file_is_one_line(tmp_path: Path) -> None:
-    done = run("optimize", "softplus.py", folder=tmp_path)
+def test_the_op_of_the_page_is_fused_proved_and_written(outputs: list[tuple[str, str]], folder: Path) -> None:
+    [done] = [text for command, text in outputs if command.startswith("optimize softplus.py")]
+    assert "one product" in done and "proved" in done
+    assert "tl.log(1.0 + tl.exp(product))" in (folder / "mirage_out/softplus/best.py").read_text()
+
+
+def test_an_op_without_its_rule_file_is_one_line(folder: Path) -> None:
+    done = run("optimize", "softplus.py", folder=folder)
     assert done.returncode == 2
     assert "no loaded theory declares" in done.stderr
     assert done.stderr.count("\n") == 1
