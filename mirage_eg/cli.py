@@ -340,7 +340,9 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
 
 def _verified(candidate: "Candidate") -> str:
     tested = f"{candidate.verdict.verdict}, {candidate.verdict.draws} draws"
-    return f"proved; {tested}" if candidate.proved else tested
+    check = candidate.float_check
+    marks = ["WRONG AS ROUNDED"] * (not check.ok) + [f"OVERFLOWS on inputs ×{check.magnitude:g}"] * check.overflows
+    return "; ".join(["proved"] * candidate.proved + [tested, *marks])
 
 
 def _compiled(record: "CompileRecord") -> str:

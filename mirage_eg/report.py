@@ -129,6 +129,11 @@ def _mugraph_record(candidate: Candidate, device: Device) -> dict[str, Any]:
         "threads": [block.threads for block in blocks_of(candidate.graph)],
         "verdict": str(candidate.verdict.verdict),
         "proved": candidate.proved,
+        "float_check": {
+            "ok": candidate.float_check.ok,
+            "error": candidate.float_check.error,
+            "overflows": candidate.float_check.overflows,
+        },
         "compiled": candidate.compile.ok,
         "predicted_us": candidate.predicted_us,
         "measured_us": candidate.measured_us,

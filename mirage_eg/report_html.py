@@ -235,9 +235,15 @@ def _row(rank: int, entry: Mapping[str, Any]) -> tuple[object, ...]:
         ", ".join(map(str, entry["loop"])) or "–",
         f"{entry['predicted_us']:.1f}",
         measured,
-        entry["verdict"] + (", proved" if entry["proved"] else ""),
+        ", ".join([entry["verdict"], *_remarks(entry)]),
         "yes" if entry["compiled"] else "no",
     )
+
+
+def _remarks(entry: Mapping[str, Any]) -> list[str]:
+    check = entry["float_check"]
+    remarks = {"proved": entry["proved"], "wrong as rounded": not check["ok"], "overflows on large inputs": check["overflows"]}
+    return [remark for remark, true in remarks.items() if true]
 
 
 def _rules(report: Mapping[str, Any]) -> str:
