@@ -13,6 +13,7 @@ import json
 import platform
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -26,6 +27,7 @@ from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_arrays import Cupy, Layout, Library, Torch
 from mirage_eg.backends.runtime_driver import Driver, LaunchCall
+from mirage_eg.backends.timing import gpu_available
 from mirage_eg.ir.graph import Graph, Level, node
 from mirage_eg.ir.shapes import Shape
 
@@ -106,13 +108,23 @@ def stand_in() -> tuple[Library, Driver]:
     return FakeLibrary(), Nothing()
 
 
+def _missing(library: str) -> str:
+    """What this machine lacks for a library; empty where it has all."""
+    if find_spec(library) is None:
+        return f"--library {library}: it is not installed"
+    return "" if gpu_available() else f"--library {library}: no CUDA GPU is usable here; --library none needs none"
+
+
 def main() -> int:
-    """Print a table, or a JSON line."""
+    """Print a table, or a JSON line; exit code 2 where there is no GPU or no such library."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", choices=("torch", "cupy", "none"), default="none")
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.library != "none" and (problem := _missing(options.library)):
+        print(f"launch: {problem}", file=sys.stderr)
+        return 2
     library: Library
     driver: Driver | None = None
     match options.library:

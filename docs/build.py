@@ -119,7 +119,8 @@ One {line["device"]} (driver {line["driver"][0]}; {versions}), float16.
 Microseconds, the median of CUDA-graph replays (warm), and with the L2 cache flushed before each run (cold). The best peer
 is the fastest of eager PyTorch, torch.compile (default, max-autotune where it was run) and the fused library calls.
 Ratios above 1: ours is faster. The floor: each input read and output written once, or all products, at measured rates.
-[Kernels](kernels.md) says how it is measured and where it falls short.
+[Kernels](kernels.md) says how it is measured and where it falls short. `OUT=DIR python benchmarks/on_gpu.py` on a machine
+with a GPU takes every figure of this page that needs one again, step by step (`--list`), and runs the tests that need it.
 
 ![ours and the best peer](figures/results_bars.svg)
 

@@ -1,0 +1,169 @@
+"""All that needs a GPU, step by step: tests, verification, launches, the 18 rows, choices, a decoder layer, a file alone.
+
+    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--peers all|quick|none]
+    python benchmarks/on_gpu.py --list
+
+Each step is a command under a time limit, whose output goes to STEP.log in the folder $OUT (./gpu_out where that is not set),
+beside the JSON lines that it writes; a line a step says how it ended, and the next one runs whatever happened. Machines are
+lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of several runs are merged by appending them
+to docs/measurements/{gpu,choices,verify}_h100.jsonl, of which the newest of each row counts; then `python docs/build.py`.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mirage_eg.backends.timing import gpu_available, gpu_name
+from mirage_eg.bench_gpu import BATCHES
+from mirage_eg.bench_gpu import STANDARD as ROWS
+from mirage_eg.workloads import WORKLOADS
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = sys.executable
+COMMAND = [PYTHON, "-m", "mirage_eg"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One or more commands, run in order until one fails, and the seconds that they may take together by default."""
+
+    name: str
+    about: str
+    commands: tuple[tuple[str, ...], ...]
+    seconds: int
+
+
+def _tests(*arguments: str) -> tuple[str, ...]:
+    return (PYTHON, "-m", "pytest", "-q", "--tb=short", "-m", "gpu", *(f"property_tests/{name}" for name in arguments))
+
+
+def steps(out: Path, given: argparse.Namespace) -> list[Step]:
+    """All of them, with these options."""
+    optimized = Path(tempfile.gettempdir()) / "mirage_eg_on_gpu"  # many files, of which the log has what matters
+    layer, gqa = (
+        ("optimize", name, "--device", "cuda", "--out", str(optimized), "--json") for name in ("decoder_layer", "gqa")
+    )
+    batches: dict[str, list[str]] = {}
+    for row in given.rows:
+        workload, batch = row.split(":")
+        batches.setdefault(batch, []).append(workload)
+    tuned = (
+        "--out",
+        str(out / "gpu"),
+        "--seconds",
+        str(given.seconds),
+        "--peers",
+        given.peers,
+        "--parallel",
+        str(given.parallel),
+    )
+    rows = [(*COMMAND, "bench", "gpu", *names, "--batch", batch, *tuned) for batch, names in batches.items()]
+    workloads = list(dict.fromkeys(row.split(":")[0] for row in given.rows))
+    choices = (PYTHON, "benchmarks/choices.py", *workloads, "--seconds", str(given.seconds), "--out", str(out))
+    verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
+    launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
+    return [
+        Step("field", "field checks and passes on the GPU", (_tests("test_field_gpu.py", "test_passes.py"),), 300),
+        Step("compile", "emitted programs check and time themselves", (_tests("test_compile.py"),), 500),
+        Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("test_runtime_gpu.py"),), 580),
+        Step("memcheck", "compute-sanitizer: addresses", ((*_tests("test_sanitizer.py"), "-k", "memcheck"),), 580),
+        Step("synccheck", "compute-sanitizer: barriers", ((*_tests("test_sanitizer.py"), "-k", "synccheck"),), 580),
+        Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
+        Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
+        Step("gpu", "the rows against their peers", tuple(rows), 580),
+        Step("choices", "what each choice of the tuner is worth", (choices,), 580),
+        Step(
+            "decoder",
+            "a decoder layer, tuned and measured as a whole",
+            ((*COMMAND, *layer), (PYTHON, str(optimized / "decoder_layer" / "best.py"))),
+            580,
+        ),
+        Step(
+            "alone", "one emitted file by itself", ((*COMMAND, *gqa), (PYTHON, "-I", str(optimized / "gqa" / "best.py"))), 300
+        ),
+    ]
+
+
+def run(step: Step, out: Path, limit: float) -> int:
+    """Run a step's commands, and say how it ended; gives the exit code, 124 for one that took too long."""
+    start, code = perf_counter(), 0
+    log = out / f"{step.name}.log"
+    environment = os.environ | {"MIRAGE_EG_REQUIRE_GPU": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    with log.open("w", encoding="utf-8") as file:
+        for command in step.commands:
+            file.write(f"$ {shlex.join(command)}\n")
+            file.flush()
+            left = max(1.0, limit - (perf_counter() - start))
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True)
+            try:
+                code = process.wait(left)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)  # what it started too: its own session
+                process.wait()
+                code = 124
+            if code:
+                break
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    ended = "ok" if code == 0 else f"took more than {limit:.0f} s" if code == 124 else f"exit {code}"
+    print(f"{step.name}: {ended}, {perf_counter() - start:.0f} s: {lines[-1].strip()[:200]}", flush=True)
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps; exit code 0 if all went well, 1 if one did not, 2 for bad input or without a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="default: all, in the order of --list")
+    parser.add_argument("--list", action="store_true", help="print the steps and their commands, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="run the commands without a GPU too: each then says so")
+    parser.add_argument("--limit", type=float, help="seconds a step may take, in the place of its own limit")
+    every = [f"{name}:{batch}" for batch in BATCHES for name in ROWS]
+    parser.add_argument(
+        "--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu; its workloads are those of choices"
+    )
+    parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
+    parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")
+    parser.add_argument("--peers", choices=("all", "quick", "none"), default="all")
+    given = parser.parse_args(arguments)
+    out = Path(os.environ.get("OUT", "gpu_out")).resolve()
+    for row in given.rows:
+        name, _, batch = row.partition(":")
+        if name not in WORKLOADS or not batch.isdecimal() or int(batch) < 1:
+            print(
+                f"on_gpu: --rows: got {row!r}, wanted WORKLOAD:BATCH, say {every[0]}; workloads: {', '.join(WORKLOADS)}",
+                file=sys.stderr,
+            )
+            return 2
+    known = {step.name: step for step in steps(out, given)}
+    for name in given.steps:
+        if name not in known:
+            print(f"on_gpu: step: got {name!r}, wanted one of {', '.join(known)}", file=sys.stderr)
+            return 2
+    chosen = [known[name] for name in given.steps or known]
+    if given.list:
+        for step in chosen:
+            print(
+                f"{step.name} ({step.about}; {step.seconds} s)",
+                *(f"    {shlex.join(command)}" for command in step.commands),
+                sep="\n",
+            )
+        return 0
+    if not gpu_available() and not given.dry_run:
+        print("on_gpu: no CUDA GPU is usable here; run it on a machine with one, with torch", file=sys.stderr)
+        return 2
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"on {gpu_name() if gpu_available() else 'no GPU'}, to {out}", flush=True)
+    codes = [run(step, out, given.limit or step.seconds) for step in chosen]
+    return 1 if any(codes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
