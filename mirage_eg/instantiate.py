@@ -18,6 +18,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.realize import Extents, Outline, realize, realize_outlined
+from mirage_eg.room import does_fit, may_fit
 from mirage_eg.shared_memory import shared_memory
 from mirage_eg.space import Chain, Structure
 
@@ -79,7 +80,10 @@ def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class TileLimits:
-    """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32."""
+    """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
+
+    `open_too`: what the model of shared memory leaves open fits for now; `really_fits` asks the compiler.
+    """
 
     shared_memory: int = 220 * 1024
     registers: int = 160 * 1024
@@ -87,6 +91,7 @@ class TileLimits:
     stages: int = 2
     multiprocessors: int = 132
     target: str = "sm_90"
+    open_too: bool = False
 
 
 def instances(
@@ -149,6 +154,10 @@ class Instantiation:
     def fits(self, graph: Graph) -> bool:
         """Whether blocks hold their tiles."""
         return all(fits(block, self.limits) for block in blocks_of(graph))
+
+    def really_fits(self, graph: Graph) -> bool:
+        """The same, by the compiler where the model leaves it open."""
+        return really_fits(graph, self.limits)
 
     def choices(self, device: Device) -> list[Choice]:
         """All choices that may fit, the most promising first."""
@@ -385,16 +394,22 @@ def _padded(extent: int, least: int = 1) -> int:
 
 def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: what is live at once in registers, staged matmul operands in shared memory."""
-    return live_bytes(block) <= limits.registers and _shared_bytes(block, limits) <= limits.shared_memory
+    has_room = may_fit if limits.open_too else _fits_as_guessed
+    return live_bytes(block) <= limits.registers and has_room(block, limits.shared_memory, limits.stages, limits.target)
+
+
+def really_fits(graph: Graph, limits: TileLimits) -> bool:
+    """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where that is open."""
+    return all(does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in blocks_of(graph))
+
+
+def _fits_as_guessed(block: Graph, limit: int, stages: int, target: str) -> bool:
+    return shared_memory(block, stages, target=target) <= limit
 
 
 def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
     """Bytes of shared memory and of registers that a block needs."""
-    return _shared_bytes(block, limits), live_bytes(block)
-
-
-def _shared_bytes(block: Graph, limits: TileLimits) -> int:
-    return shared_memory(block, limits.stages, target=limits.target)
+    return shared_memory(block, limits.stages, target=limits.target), live_bytes(block)
 
 
 def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> int:

@@ -131,7 +131,9 @@ def _instances(
 
     What promises most is built first. When nothing left promises as much as what is there, the rest need not be built.
     """
-    tiles = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
+    tiles = TileLimits(
+        shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target, open_too=True
+    )
     tried: Counter[tuple[Split, frozenset[Load]]] = Counter()
     tries: set[int] = set()  # plans that get extents
     open_: list[tuple[Choice, int, Instantiation]] = []
@@ -163,9 +165,13 @@ def _instances(
         if graph in task.avoided:
             instantiation.refuse(choice)
             continue
-        fitting.add(place)
         kernels = _kernels(graph, device, plans[place].proved, fused=True)
-        if len(best) == task.keep and _order(kernels) >= _order(best[-1]):
+        wanted = len(best) < task.keep or _order(kernels) < _order(best[-1])
+        if wanted and not instantiation.really_fits(graph):
+            instantiation.refuse(choice)
+            continue
+        fitting.add(place)
+        if not wanted:
             continue
         if place not in equal:
             equal[place] = _equal_when_small(plans[place], program, axes, task.seed)

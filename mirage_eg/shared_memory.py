@@ -42,13 +42,13 @@ class Guess:
 
     @property
     def least(self) -> float:
-        """What the kernel takes at least: a tenth less than the guess, or half of one that is not sure."""
-        return self.nbytes / (1.1 if self.sure else 2)
+        """What the kernel takes at least: the guess divided by 1.1, or by 1.5 if it is not sure."""
+        return self.nbytes / (1.1 if self.sure else 1.5)
 
     @property
     def most(self) -> float:
-        """What it takes at most."""
-        return self.nbytes * (1.1 if self.sure else 2)
+        """What it takes at most: so many times the guess."""
+        return self.nbytes * (1.1 if self.sure else 1.5)
 
 
 def shared_memory(block: Graph, stages: int, warps: int | None = None, swapped: bool = False, target: str = "sm_90") -> int:
@@ -72,10 +72,17 @@ def _knows_triton() -> bool:
 
 
 def _is_usual(code: Code) -> bool:
-    """Products in float16 of operands as they are loaded or computed, not swapped."""
+    """Products in float16, not swapped, of operands as they are loaded or computed where they are read."""
     return bool(code.dots) and not any(
-        dot.turned or not dot.half or any(map(code.rearranged, dot.operands)) for dot in code.dots.values()
+        dot.turned or not dot.half or any(_is_odd(code, dot, operand) for operand in dot.operands) for dot in code.dots.values()
     )
+
+
+def _is_odd(code: Code, dot: Dot, operand: int) -> bool:
+    """Moved elements, what mma reads in a loop and is computed before it, and sums of a batch beside the product in a loop."""
+    before = dot.phase is Phase.LOOP and code.graph.phases[operand] is not Phase.LOOP and not code.is_load(operand)
+    summed = dot.batch > 1 and code.is_load(operand) and any(reader.op != "matmul" for reader, _ in code.readers[operand])
+    return code.rearranged(operand) or (before and not dot.wgmma) or (summed and dot.phase is Phase.LOOP)
 
 
 def _operand_buffers(code: Code) -> Iterator[Buffer]:

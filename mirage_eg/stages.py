@@ -6,7 +6,7 @@ What is done to many items alike goes through `work`: a function that gives a re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from math import inf
 from time import perf_counter, time
 
@@ -14,7 +14,7 @@ from mirage_eg.backends.warps import with_warps
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, small_instance
+from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, really_fits, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -159,14 +159,17 @@ def _instantiate(
     common: tuple[Graph, Axes, Device, Filters, int | None, int | None], structures: Sequence[Plan]
 ) -> Iterator[Instances]:
     primitive, axes, device, filters, warps, most = common
-    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
+    limits = TileLimits(
+        shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target, open_too=True
+    )
     for structure in structures:
         graphs: Iterable[Graph] = instances(structure, primitive, axes, limits, filters)
         if warps is not None:
             graphs = (with_warps(graph, warps) for graph in graphs)
         costed = [Ranked(graph, predict_us(graph, device), structure.proved, fused=True) for graph in graphs]
         costed.sort(key=lambda entry: entry.predicted_us)
-        yield Instances(tuple(costed[:most]), len(costed))
+        fitting = (entry for entry in costed if really_fits(entry.graph, limits))
+        yield Instances(tuple(islice(fitting, most)), len(costed))
 
 
 def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
