@@ -28,7 +28,8 @@ from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_arrays import Cupy, Layout, Library, Torch
 from mirage_eg.backends.runtime_driver import Driver, LaunchCall
 from mirage_eg.backends.timing import gpu_available
-from mirage_eg.ir.graph import Graph, Level, node
+from mirage_eg.ir.graph import Graph, node
+from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
 
 SIZE = 256
