@@ -187,6 +187,7 @@ def _optimize(
 
 
 CLOSE = 1.05  # the cost model does not tell times that are closer
+WORTH = 1.25  # times the fastest that a µGraph of few kernels may be predicted to take and still stand first
 
 
 def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, notes: list[str]) -> list[Candidate]:
@@ -199,7 +200,7 @@ def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, 
     kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in sound}
     few = few_kernels(min(kernels.values(), default=0), options.max_kernels)
     simple = [candidate for candidate in ordered if kernels.get(id(candidate), few + 1) <= few]
-    if simple:
+    if simple and (options.max_kernels or simple[0].predicted_us <= WORTH * ordered[0].predicted_us):
         close = [candidate for candidate in simple if candidate.predicted_us <= CLOSE * simple[0].predicted_us]
         first = min(close, key=lambda candidate: kernels[id(candidate)])
         if first.predicted_us > CLOSE * ordered[0].predicted_us:

@@ -1,0 +1,91 @@
+"""Work beside the search: it gives what it would have given alone, can be stopped, and leaves nothing changed behind it."""
+
+import sys
+from threading import Event, get_ident
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from mirage_eg.backends.threads import StoppedError, beside, do_all, with_own_threads
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.verify import Reference
+from property_tests.graphs import EVERY, as_program, block_graphs
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+@given(block=block_graphs(EVERY, attempts=8), draws=st.integers(1, 3))
+def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, draws: int) -> None:
+    program = as_program(block)
+    try:
+        alone = Reference(program, draws).check_all([program, program])
+    except UnsupportedError:
+        with beside(Reference(program, draws).draw_ahead) as ready, pytest.raises(UnsupportedError):
+            ready()
+        return
+    reference = Reference(program, draws)
+    with beside(reference.draw_ahead) as ready:
+        ready()
+        assert [verdict for verdict, _ in reference.check_all([program, program])] == [verdict for verdict, _ in alone]
+    assert reference.float_check(program) == Reference(program, draws).float_check(program)
+
+
+def test_work_beside_is_done_by_one_other_thread() -> None:
+    seen: list[int] = []
+    with beside(lambda: do_all(lambda item: seen.append(get_ident()), range(50))) as ready:
+        ready()
+    assert len(seen) == 50
+    assert set(seen).isdisjoint({get_ident()})
+    assert len(set(seen)) == 1
+
+
+def test_what_it_raises_is_raised_where_it_is_waited_for() -> None:
+    def fail() -> None:
+        raise UnsupportedError("no")
+
+    with beside(fail) as ready, pytest.raises(UnsupportedError, match="no"):
+        ready()
+
+
+def test_leaving_the_body_stops_it_at_the_next_piece() -> None:
+    begun, worked = Event(), 0
+
+    def work(item: int) -> None:
+        nonlocal worked
+        worked += 1
+        begun.set()
+        np.square(np.ones(1 << 20))
+
+    with pytest.raises(KeyboardInterrupt), beside(lambda: do_all(work, range(1 << 16))) as ready:
+        begun.wait()
+        raise KeyboardInterrupt
+    assert 0 < worked < 1 << 16
+    with pytest.raises(StoppedError):
+        ready()
+
+
+def test_turns_at_the_interpreter_and_threads_of_blas_are_as_before_behind_it() -> None:
+    """Also where the body leaves a limit that it entered before, or after, the work did."""
+    turn, threads = sys.getswitchinterval(), blas_threads()
+    inside, leave = Event(), Event()
+
+    @with_own_threads
+    def work() -> None:
+        inside.set()
+        leave.wait()
+
+    with beside(work) as ready:
+        inside.wait()
+        assert sys.getswitchinterval() < turn
+        assert set(blas_threads()) == {1}
+        with_own_threads(lambda: None)()
+        assert set(blas_threads()) == {1}  # the work is still inside
+        leave.set()
+        ready()
+    assert (sys.getswitchinterval(), blas_threads()) == (turn, threads)
