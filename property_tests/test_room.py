@@ -1,0 +1,97 @@
+"""What fits in shared memory: by the model where it is sure, by the compiler where it leaves that open."""
+
+from functools import cache
+from importlib import metadata
+
+import pytest
+
+from mirage_eg import room
+from mirage_eg.backends.compile import compile_source
+from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.instantiate import TileLimits, blocks_of, fits, really_fits
+from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.shared_memory import Guess, guess
+from property_tests.hand_written import gated_mlp
+
+STAGES = 2
+
+
+@cache
+def scaled_before_the_loop() -> Graph:
+    """(2 X · V) W over slices of V's columns: what mma reads in the loop is computed before it."""
+    p = new_kernel_graph()
+    x, v, w = (p.new_input(shape, name=name) for name, shape in (("X", (16, 512)), ("V", (512, 256)), ("W", (256, 64))))
+    b = new_threadblock_graph((2,), forloop_range=2)
+    wide = b.matmul(b.scale(b.new_input(x, (REPLICATED,)), 2.0), b.new_input(v, (REPLICATED,), 1))
+    b.new_output(b.forloop_accum(b.matmul(wide, b.new_input(w, (1,), 0))), (1,))
+    p.mark_output(p.customized([x, v, w], b)[0], name="O")
+    return p.graph()
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("rows", [16, 64])
+def test_the_allocation_is_that_of_a_kernel_compiled_to_the_end(rows: int, target: str) -> None:
+    graph = gated_mlp("float16", rows, 1024, 512, 4, 16).mugraph
+    [block] = blocks_of(graph)
+    [record] = compile_source(emit(graph, schedule=Schedule(num_stages=STAGES)), target)
+    assert record.shared_memory is not None
+    assert room.allocated_bytes(block, STAGES, target) == record.shared_memory
+
+
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+def test_where_the_model_is_not_sure_the_compiler_decides(factor: float, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guess off by a quarter does no harm unless it says that it is sure."""
+    [block] = blocks_of(scaled_before_the_loop())
+    told = room.allocated_bytes(block, STAGES, "sm_90")
+    assert told is not None
+    wrong = Guess(int(factor * told), sure)
+    monkeypatch.setattr(room, "guess", lambda block, stages, target: wrong)
+    between = (wrong.nbytes + told) // 2
+    fits_by_guess, fits_in_truth = wrong.nbytes <= between, told <= between
+    assert fits_by_guess is not fits_in_truth
+    assert room.does_fit(block, between, STAGES, "sm_90") is (fits_by_guess if sure else fits_in_truth)
+
+
+def test_what_the_model_has_been_wrong_about_is_not_sure() -> None:
+    """And what it has not been wrong about is sure, with the Triton whose allocation it knows."""
+    [odd], [usual] = (
+        blocks_of(graph) for graph in (scaled_before_the_loop(), gated_mlp("float16", 64, 1024, 512, 4, 16).mugraph)
+    )
+    assert not guess(odd, STAGES).sure
+    assert guess(usual, STAGES).sure is metadata.version("triton").startswith("3.9.")
+    assert not guess(usual, STAGES, swapped=True, target="gfx942").sure
+
+
+def test_the_compiler_is_not_asked_far_from_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(block: Graph, stages: int, target: str) -> int | None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(room, "allocated_bytes", refuse)
+    [block] = blocks_of(scaled_before_the_loop())
+    guessed = guess(block, STAGES)
+    assert room.does_fit(block, int(1.6 * guessed.nbytes), STAGES, "sm_90")
+    assert not room.does_fit(block, int(0.6 * guessed.nbytes), STAGES, "sm_90")
+    with pytest.raises(AssertionError, match="asked"):
+        room.does_fit(block, guessed.nbytes, STAGES, "sm_90")
+
+
+def test_without_a_compiler_the_guess_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    room.allocated_bytes.cache_clear()
+    [block] = blocks_of(scaled_before_the_loop())
+    guessed = guess(block, STAGES)
+    assert room.does_fit(block, guessed.nbytes, STAGES, "sm_90")
+    assert not room.does_fit(block, guessed.nbytes - 1, STAGES, "sm_90")
+    room.allocated_bytes.cache_clear()
+
+
+def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> None:
+    graph = scaled_before_the_loop()
+    [block] = blocks_of(graph)
+    told = room.allocated_bytes(block, STAGES, "sm_90")
+    assert told is not None
+    small, exact = (TileLimits(shared_memory=limit, stages=STAGES, open_too=True) for limit in (told - 1, told))
+    assert fits(block, small) and not really_fits(graph, small)
+    assert fits(block, exact) and really_fits(graph, exact)
