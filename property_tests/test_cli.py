@@ -24,7 +24,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.options import Options
 from mirage_eg.program import load_program
-from mirage_eg.verdict import Equality, Verdict
+from mirage_eg.verdict import Equality, FloatCheck, Verdict
 from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -339,6 +339,7 @@ class Compiled:
 
 
 COMPILED = Compiled()
+ROUNDED = FloatCheck(True, 1e-4, 1e-2, None)
 
 
 @dataclass(frozen=True)
@@ -350,6 +351,7 @@ class Candidate:
     predicted_us: float = 12.34
     measured_us: float | None = None
     verdict: Verdict = EQUAL
+    float_check: FloatCheck = ROUNDED
     compile: Compiled = COMPILED
     proved: bool = True
 

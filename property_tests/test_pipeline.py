@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.cli import _verified
+from mirage_eg.devices import device_for
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
-from mirage_eg.pipeline import Result, optimize
+from mirage_eg.pipeline import Result, _ordered, optimize
 from mirage_eg.verdict import Equality
 from property_tests.programs import PROGRAMS, attention, rms_linear
 from property_tests.timeless import timeless
@@ -45,6 +48,23 @@ def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
     library = result.candidates[-1]
     assert (library.fused, library.compile.ok) == (False, True)
     assert any("concat" in note for note in result.report["notes"])
+
+
+def test_where_nothing_is_fused_the_librarys_own_softmax_stands_and_not_its_exponential() -> None:
+    program = mi.new_kernel_graph()
+    program.mark_output(program.softmax(program.new_input((2, 200_000), name="x"), 1))
+    [only] = run(program.graph()).candidates
+    assert [item.op for item in only.graph.nodes] == ["input", "softmax", "output"]
+    assert only.float_check.ok and not only.float_check.overflows  # exponentials of so many would not fit float16 when summed
+
+
+def test_what_rounds_wrong_stands_behind_what_does_not_and_is_marked() -> None:
+    best, *others = run(rms_linear()).candidates
+    wrong = replace(best, float_check=replace(best.float_check, ok=False, overflows=True), predicted_us=best.predicted_us / 9)
+    ordered = _ordered([wrong, *others], device_for("sm_90"), Options(), [])
+    assert ordered[-1] is wrong and all(candidate.float_check.ok for candidate in ordered[:-1])
+    assert "WRONG AS ROUNDED" in _verified(wrong) and "OVERFLOWS" in _verified(wrong)
+    assert "WRONG" not in _verified(best) and "OVERFLOWS" not in _verified(best)
 
 
 def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:
