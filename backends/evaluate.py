@@ -9,7 +9,7 @@ graphs of the grid, programs of an axis that nothing reduces (`backends.slices`)
     stack   number of leading dims that all values have and no graph knows: draws that are computed together
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import ceil, prod
@@ -68,7 +68,7 @@ def _evaluate(
         case Level.KERNEL:
             plan = cut(graph, slice_elements)
             if plan is not None:
-                return _cut(plan, inputs, algebra, lead)
+                return _joined(plan, _slices(plan, inputs, algebra, lead), algebra, lead)
             return _Run(graph, algebra, slice_elements, lead, known=known).outputs(inputs)
         case Level.THREAD:
             return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
@@ -78,15 +78,30 @@ def _evaluate(
             assert_never(graph.level)
 
 
-def _cut(plan: Cut, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> list[V]:
-    """A program piece by piece along one of its axes."""
+def evaluate_while(
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, holds: Callable[[Sequence[V]], bool]
+) -> list[V] | None:
+    """`evaluate` a kernel graph; None as soon as `holds` does not of a slice of its outputs."""
+    plan = cut(graph, slice_elements)
     results = []
+    for made in (evaluate(graph, inputs, algebra, slice_elements),) if plan is None else _slices(plan, inputs, algebra, 0):
+        if not holds(made):
+            return None
+        results.append(made)
+    return results[0] if plan is None else _joined(plan, results, algebra, 0)
+
+
+def _slices(plan: Cut, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> Iterator[list[V]]:
+    """A program piece by piece along one of its axes."""
     for piece in plan.pieces:
         windows = [
             value if index is None else _windowed(algebra, value, index, stack)
             for value, index in zip(inputs, piece.windows, strict=True)
         ]
-        results.append(_Run(piece.graph, algebra, 0, stack).outputs(windows))
+        yield _Run(piece.graph, algebra, 0, stack).outputs(windows)
+
+
+def _joined(plan: Cut, results: Iterable[list[V]], algebra: Algebra[V], stack: int) -> list[V]:
     return [algebra.join(pieces, stack + dim) for dim, pieces in zip(plan.output_dims, zip(*results, strict=True), strict=True)]
 
 

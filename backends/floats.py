@@ -97,7 +97,7 @@ def _round_to_float16(x: Array) -> Array:
     """float32 rounded to the nearest float16, ties to even, several times faster than NumPy's conversion there and back.
 
     Where float16 is normal it has 13 bits less than float32. Where it is subnormal its numbers are the multiples of 2^-24, as
-    those of float32 are from ½ to 1: adding ¾ rounds. Other numbers (too large, not finite) go NumPy's way.
+    those of float32 are from ½ to 1: adding ¾ rounds. What is too large becomes infinite.
     """
     flat = np.ascontiguousarray(x).reshape(-1)
     result = np.empty_like(flat)
@@ -120,9 +120,8 @@ def _round_to_float16(x: Array) -> Array:
                     moved = size + _THREE_QUARTERS
                     moved -= _THREE_QUARTERS
                     np.copysign(moved, piece, out=made, where=small)
-                if not size.max() < _OVERFLOWS_HALF:
-                    special = np.flatnonzero(~(size < _OVERFLOWS_HALF))
-                    made[special] = piece[special].astype(np.float16)
+                if not size.max() < _OVERFLOWS_HALF:  # ±∞, and not-a-number stays
+                    np.multiply(piece, np.float32(np.inf), out=made, where=~(size < _OVERFLOWS_HALF))
 
     do_all(fill, for_each_thread(range(0, flat.size, _HALF_PIECE)))
     return result.reshape(x.shape)
