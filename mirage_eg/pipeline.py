@@ -32,7 +32,7 @@ from mirage_eg.shifts import drop_shifts
 from mirage_eg.stages import diverse, instantiate, search_structures, unlike_first, verify_structures
 from mirage_eg.trace import Tracer
 from mirage_eg.trace_plans import trace_cuts, trace_plans
-from mirage_eg.tune import Record, Tuned, Tuning
+from mirage_eg.tune import Record, Tuned, Tuning, tuning_record
 from mirage_eg.work import Work
 
 
@@ -176,6 +176,8 @@ def _optimize(
     report["cleanup"] = cleanup_record(cleaned)
     report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), options.target))
     report["memory"] = memory_record(candidates[0].graph, program)
+    if measurements:
+        report["tuning"] = tuning_record(measurements)
     report["explanation"] = explanation
     report["search"]["candidates"] = len(shown)
     report["search"]["instances"] = sum(entry.count for entry in made)

@@ -4,17 +4,38 @@ The compiler is asked only where the guess leaves the answer open: near the limi
 sure. It gets the block graph alone, as a program of one kernel, and goes as far as its allocation: a fifth of a second.
 """
 
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from os import environ
 
 from mirage_eg.backends.allocate import allocate
-from mirage_eg.backends.compile import loaded
+from mirage_eg.backends.compile import TARGETS, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.shared_memory import guess
+
+
+def leaner(graph: Graph, schedule: Schedule, target: str) -> Schedule | str:
+    """The schedule, with fewer stages of kernels that surely do not fit with as many; which kernel does not even with one."""
+    blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
+    every = schedule.num_stages if isinstance(schedule.num_stages, tuple) else (schedule.num_stages,) * len(blocks)
+    warps = schedule.num_warps if isinstance(schedule.num_warps, tuple) else (schedule.num_warps,) * len(blocks)
+    limit, fitting = TARGETS[target].shared_memory, list(every)
+    for number, block in enumerate(blocks):
+        choices = schedule.choices(number)
+        if choices.descriptors or choices.programs or any(schedule.choices(other).joined for other in range(len(blocks))):
+            continue  # written otherwise than the model knows
+        while (needs := guess(block, fitting[number], warps[number], choices.swapped, target)).sure and needs.least > limit:
+            if fitting[number] <= 1:
+                return (
+                    f"kernel {number}: needs about {needs.nbytes:,} bytes of shared memory by the model; "
+                    f"a block on {target} may have {limit:,}; not compiled"
+                )
+            fitting[number] -= 1
+    return schedule if tuple(fitting) == every else replace(schedule, num_stages=tuple(fitting))
 
 
 def may_fit(block: Graph, limit: int, stages: int, target: str) -> bool:
@@ -52,4 +73,4 @@ def alone(block: Graph) -> Graph:
     return Graph((*inputs, node("block", *range(len(inputs)), graph=block), *outputs), Level.KERNEL)
 
 
-__all__ = ["allocated_bytes", "alone", "does_fit", "may_fit"]
+__all__ = ["allocated_bytes", "alone", "does_fit", "leaner", "may_fit"]

@@ -3,7 +3,8 @@
 Successive halving over what differs most first: structures, then extents of the best structures, then schedules of the best
 µGraphs, kernel by kernel; then the best few are timed with care, warm and cold. Each round is compiled in parallel processes
 and timed one candidate at a time on each GPU, after its outputs were compared with float64. A candidate that does not compile,
-does not fit or is wrong is counted and left. Nothing here is trusted: the winner is verified like every µGraph.
+does not fit or is wrong is counted and left; one that surely does not fit is counted and not compiled. Nothing here is
+trusted: the winner is verified like every µGraph.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.polish import polish
+from mirage_eg.room import leaner
 from mirage_eg.spread import SpreadTimer
 from mirage_eg.variants import Job, Variant, blocks, changed, details, first, joined, like, schedules
 
@@ -195,11 +197,19 @@ def _outcomes(run: _Tuning, sources: Sequence[str]) -> Iterator[Outcome | None]:
 
 
 def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
-    """Emit and compile for (program, µGraph, structure, schedule, target), with fewer stages where they do not fit."""
+    """Emit and compile for (program, µGraph, structure, schedule, target), with fewer stages where they do not fit.
+
+    What surely does not fit, by the model of shared memory, is not compiled.
+    """
     program, graph, structure, schedule, target = job
+    polished = polish(graph, target).graph
+    fitting = leaner(polished, schedule, target)
+    if isinstance(fitting, str):
+        return Variant(graph, structure, schedule, "", fitting, by_model=True)
+    schedule = fitting
     while True:
         try:
-            source = emit(polish(graph, target).graph, program=program, schedule=schedule)
+            source = emit(polished, program=program, schedule=schedule)
             with loaded(source) as module:
                 records = [record for record, _ in compile_module(module, target, resources=False)]
         except MirageError as error:
@@ -253,7 +263,7 @@ def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Recor
     mugraph = fingerprint(text)
     graph = {} if mugraph in run.listed else {"graph": loads(text)}
     run.listed.add(mugraph)
-    return {
+    line = {
         "kind": "measurement",
         "stage": stage,
         "structure": variant.structure,
@@ -265,7 +275,16 @@ def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Recor
         "error": outcome.error,
         "problem": outcome.problem,
         "mugraph": mugraph,
-    } | graph
+    }
+    return line | ({"by_model": True} if variant.by_model else {}) | graph
+
+
+def tuning_record(lines: Sequence[Record]) -> Record:
+    """What became of the candidates of tuning: timed, too large by the model of shared memory and not compiled, failed."""
+    tried = [line for line in lines if line["stage"] != "final"]
+    timed = sum(line["us"] is not None for line in tried)
+    by_model = sum(line.get("by_model", False) for line in tried)
+    return {"tried": len(tried), "timed": timed, "too_large_by_model": by_model, "failed": len(tried) - timed - by_model}
 
 
 __all__ = [
@@ -279,4 +298,5 @@ __all__ = [
     "fingerprint",
     "schedule_record",
     "tune",
+    "tuning_record",
 ]

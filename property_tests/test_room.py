@@ -2,17 +2,20 @@
 
 from functools import cache
 from importlib import metadata
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from mirage_eg import room
-from mirage_eg.backends.compile import compile_source
+from mirage_eg.backends.compile import TARGETS, KernelCompile, compile_source
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.instantiate import TileLimits, blocks_of, fits, really_fits
 from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.shared_memory import Guess, guess
-from property_tests.hand_written import gated_mlp
+from mirage_eg.tune import compile_variant, tuning_record
+from property_tests.hand_written import Pair, gated_mlp
 
 STAGES = 2
 
@@ -95,3 +98,44 @@ def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> 
     small, exact = (TileLimits(shared_memory=limit, stages=STAGES, open_too=True) for limit in (told - 1, told))
     assert fits(block, small) and not really_fits(graph, small)
     assert fits(block, exact) and really_fits(graph, exact)
+
+
+def _job(graphs: Pair, stages: int) -> tuple[Graph, Graph, int, Schedule, str]:
+    return graphs.program, graphs.mugraph, 0, Schedule(num_stages=stages), "sm_90"
+
+
+def test_tuning_does_not_compile_what_surely_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = gated_mlp("float16", 256, 4096, 512, 4, 2), gated_mlp("float16", 64, 1024, 512, 4, 16)
+    compiled: list[str] = []
+
+    def note(module: ModuleType, target: str, resources: bool) -> list[tuple[KernelCompile, Any]]:
+        compiled.append(module.__name__)
+        return []
+
+    monkeypatch.setattr("mirage_eg.tune.compile_module", note)
+    refused, tried = compile_variant(_job(large, 3)), compile_variant(_job(small, 3))
+    assert refused.by_model
+    assert "by the model; a block on sm_90 may have 232,448; not compiled" in str(refused.problem)
+    assert not tried.by_model
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("stages", [2, 4, 6])
+def test_fewer_stages_are_taken_where_the_model_is_sure_and_no_fewer_than_that(stages: int) -> None:
+    graph = gated_mlp("float16", 64, 1024, 256, 1, 8).mugraph
+    [block] = blocks_of(graph)
+    limit = TARGETS["sm_90"].shared_memory
+    leaned = room.leaner(graph, Schedule(num_stages=stages), "sm_90")
+    assert isinstance(leaned, Schedule)
+    kept = leaned.num_stages[0] if isinstance(leaned.num_stages, tuple) else leaned.num_stages
+    assert guess(block, kept).least <= limit
+    assert kept == stages or guess(block, kept + 1).least > limit
+    assert room.leaner(graph, Schedule(num_stages=stages, descriptors=True), "sm_90") == Schedule(
+        num_stages=stages, descriptors=True
+    )
+
+
+def test_the_record_of_tuning_counts_each_candidate_once() -> None:
+    common = {"stage": "extents", "us": None}
+    lines: list[dict[str, Any]] = [common | {"us": 3.0}, common | {"by_model": True}, common, {"stage": "final", "us": 2.9}]
+    assert tuning_record(lines) == {"tried": 3, "timed": 1, "too_large_by_model": 1, "failed": 1}
