@@ -16,6 +16,7 @@ from mirage_eg.backends.threads import do_all, threads
 from mirage_eg.ir.shapes import broadcast
 
 PIECE_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
+SMALL_ELEMENTS = 1 << 13  # of operands for which folding costs more than it saves on NumPy
 
 
 def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], Array] = lambda product: product) -> Array:
@@ -23,6 +24,8 @@ def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], A
     if xp is not np:
         wide = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
         return folded_product(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
+    if x.size + y.size <= SMALL_ELEMENTS:
+        return settle(_on_numpy(x, y, dtype))
     return folded_product(x, y, lambda x, y: settle(_on_numpy(x, y, dtype)), copies=False)
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_eg.backends import products
 from mirage_eg.backends.folds import folded_product
-from mirage_eg.backends.products import product
 
 Operands = tuple[np.ndarray, np.ndarray]
 
@@ -90,15 +90,18 @@ def test_tiles_that_do_not_stand_as_a_matrix_are_folded_by_a_copy_alone() -> Non
     assert shapes == [(2, 4, 5, 2), (2, 5, 8)]
 
 
-@given(stacks(), st.sampled_from([np.float32, np.float64]))
-def test_products_are_settled_once_before_they_are_seen_as_tiles(operands: Operands, dtype: Any) -> None:
+@given(stacks(), st.sampled_from([np.float32, np.float64]), st.booleans())
+def test_a_product_is_settled_once_and_as_it_was_made(operands: Operands, dtype: Any, small: bool) -> None:
     settled = []
 
     def settle(made: np.ndarray) -> np.ndarray:
-        settled.append(made.flags.c_contiguous)
-        made %= 7
-        return made
+        settled.append(made.size)
+        return made % 7
 
     x, y = (side.astype(dtype) for side in operands)
-    np.testing.assert_array_equal(product(np, x, y, np.dtype(np.float64), settle), np.matmul(*operands) % 7)
-    assert settled == [True]
+    with pytest.MonkeyPatch.context() as patch:
+        if not small:
+            patch.setattr(products, "SMALL_ELEMENTS", 0)
+        result = products.product(np, x, y, np.dtype(np.float64), settle)
+    np.testing.assert_array_equal(result, np.matmul(*operands) % 7)
+    assert settled == [result.size]

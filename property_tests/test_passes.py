@@ -130,6 +130,17 @@ def test_a_check_launches_no_more_for_more_draws_and_waits_once(tmp_path: Path) 
     assert counts[0][0] >= counts[1][0] > 10 and {waits for _, waits in counts} == {1}
 
 
+def test_products_of_tiles_need_no_lists_of_pointers_on_the_gpu(tmp_path: Path) -> None:
+    counting = CountingCupy(tmp_path)
+    reference = Reference(attention(), xp=counting)
+    LAUNCHES.clear()
+    reference.check(split_attention(True))
+    assert LAUNCHES["matmul"] and not LAUNCHES["cupy_mat_ptrs"]
+    x, y = (counting.asarray(np.ones(shape)) for shape in ((3, 1, 2, 2), (1, 4, 2, 2)))
+    counting.matmul(x, y)  # as it stands
+    assert LAUNCHES["cupy_mat_ptrs"] == 6
+
+
 def test_an_op_is_one_launch(cupy: FakeCupy) -> None:
     for name, call in CALLS.items():
         cupy.launches.clear()
