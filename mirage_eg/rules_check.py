@@ -19,7 +19,7 @@ from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
 from mirage_eg.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.proof import reaches, sides
 from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, domain_of, header, load_rules, read_files
-from mirage_eg.soundness import Finding, Truth, test_law
+from mirage_eg.soundness import Finding, Truth, check_law
 from mirage_eg.tables import table
 from mirage_eg.unfold import written_out
 from mirage_eg.worker import Worker
@@ -87,7 +87,7 @@ def check_file(
     lints: list[Lint] = []
     for done, law in enumerate(theory.laws, 1):
         forms = written_out(law, rulebook.laws, rulebook.signatures)
-        findings.append(test_law(law, domain, rulebook.signatures, examples, seed, forms))
+        findings.append(check_law(law, domain, rulebook.signatures, examples, seed, forms))
         lints += dict.fromkeys(lint for form in forms for lint in lint_law(plan_law(form, rulebook.signatures), domain))
         lints += _note_field(law)
         on_progress("laws", done, len(theory.laws))

@@ -16,7 +16,7 @@ from mirage_eg.laws import Law
 from mirage_eg.lints import Level, lint_law
 from mirage_eg.models import FLOAT64, MANY_DIGITS, UndefinedError
 from mirage_eg.rulebook import DOMAINS, Rulebook, load_rules, packaged_names
-from mirage_eg.soundness import Truth, test_law
+from mirage_eg.soundness import Truth, check_law
 from property_tests.laws import CANCELLATION, TRUE_BUT_NOT_IN_THE_FIELD, WRONG
 
 EVERYTHING = {domain: load_rules(domain, packaged_names(domain)) for domain in DOMAINS}
@@ -35,7 +35,7 @@ def loaded(folder: Path, text: str, domain: str = "indexed") -> tuple[Rulebook, 
 def test_every_packaged_law_holds_in_its_model(domain: str, place: str) -> None:
     rulebook = EVERYTHING[domain]
     for law in next(theory for theory in rulebook.theories if theory.path == place).laws:
-        finding = test_law(law, domain, rulebook.signatures, examples=40)
+        finding = check_law(law, domain, rulebook.signatures, examples=40)
         assert finding.truth is Truth.HELD, f"{law.place}: {finding.counterexample}"
 
 
@@ -43,7 +43,7 @@ def test_every_packaged_law_holds_in_its_model(domain: str, place: str) -> None:
 def test_a_wrong_law_is_refuted_by_values_that_refute_it(claim: str, tmp_path: Path) -> None:
     domain, text = WRONG[claim]
     rulebook, law = loaded(tmp_path, text, domain)
-    finding = test_law(law, domain, rulebook.signatures)
+    finding = check_law(law, domain, rulebook.signatures)
     assert finding.truth is Truth.REFUTED
     assert finding.counterexample is not None
     assert "\n" in str(finding.counterexample) or "below" in text
@@ -51,7 +51,7 @@ def test_a_wrong_law_is_refuted_by_values_that_refute_it(claim: str, tmp_path: P
 
 def test_the_counterexample_to_an_additive_root_is_as_small_as_can_be(tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, WRONG["sqrt is not additive"][1])
-    shown = str(test_law(law, "indexed", rulebook.signatures).counterexample)
+    shown = str(check_law(law, "indexed", rulebook.signatures).counterexample)
     assert shown.splitlines()[1:] == ["x = 1", "y = 1", "left:  1.414213562", "right: 2"]
 
 
@@ -65,28 +65,28 @@ def test_the_counterexample_to_an_additive_root_is_as_small_as_can_be(tmp_path: 
 )
 def test_a_counterexample_with_tensors_is_small(text: str, lines: list[str], tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, text)
-    shown = str(test_law(law, "indexed", rulebook.signatures).counterexample)
+    shown = str(check_law(law, "indexed", rulebook.signatures).counterexample)
     assert shown.splitlines()[-len(lines) :] == lines
 
 
 @pytest.mark.parametrize("claim", TRUE_BUT_NOT_IN_THE_FIELD)
 def test_a_true_law_that_the_field_does_not_know_is_not_refuted(claim: str, tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD[claim])
-    finding = test_law(law, "indexed", rulebook.signatures)
+    finding = check_law(law, "indexed", rulebook.signatures)
     assert finding.truth is Truth.HELD
     assert finding.trials > 50
 
 
 def test_a_law_on_classes_that_are_not_yet_one_must_hold_where_they_are(tmp_path: Path) -> None:
     rulebook, true = loaded(tmp_path, "(rewrite (Mul x y) (Mul y x) :when ((!= x y)))")
-    assert test_law(true, "indexed", rulebook.signatures).truth is Truth.HELD
+    assert check_law(true, "indexed", rulebook.signatures).truth is Truth.HELD
     rulebook, wrong = loaded(tmp_path, "(rewrite (Div (Sub x y) (Sub x y)) (Exp (Exp x)) :when ((!= x y)))")
-    assert test_law(wrong, "indexed", rulebook.signatures).truth is Truth.REFUTED
+    assert check_law(wrong, "indexed", rulebook.signatures).truth is Truth.REFUTED
 
 
 def test_variables_that_a_condition_calls_equal_are_drawn_equal(tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, "(rule ((= e (Exp x)) (= f (Exp y)) (= x y)) ((union e f)))")
-    finding = test_law(law, "indexed", rulebook.signatures)
+    finding = check_law(law, "indexed", rulebook.signatures)
     assert finding.truth is Truth.HELD
     assert finding.trials > 100
 
@@ -94,7 +94,7 @@ def test_variables_that_a_condition_calls_equal_are_drawn_equal(tmp_path: Path) 
 @pytest.mark.parametrize("claim", CANCELLATION)
 def test_cancellation_is_true_and_linted(claim: str, tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, CANCELLATION[claim])
-    assert test_law(law, "indexed", rulebook.signatures).truth is Truth.HELD
+    assert check_law(law, "indexed", rulebook.signatures).truth is Truth.HELD
     lints = list(lint_law(plan_law(law, rulebook.signatures), "indexed"))
     assert [lint.level for lint in lints] == [Level.ERROR]
     assert "cancellation" in lints[0].message
@@ -120,7 +120,7 @@ def test_no_packaged_law_has_a_lint_that_is_an_error(domain: str) -> None:
 def test_a_law_that_cannot_be_tested_is_an_error_and_not_skipped(text: str, words: str, tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, text)
     with pytest.raises(RuleError, match=words):
-        test_law(law, "indexed", rulebook.signatures)
+        check_law(law, "indexed", rulebook.signatures)
 
 
 def test_the_exact_table_has_the_rows_of_the_op_table() -> None:

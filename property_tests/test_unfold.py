@@ -9,7 +9,7 @@ from mirage_eg.ir.errors import RuleError
 from mirage_eg.laws import Law, applications, patterns
 from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.rules_check import check_file
-from mirage_eg.soundness import Finding, Truth, test_law
+from mirage_eg.soundness import Finding, Truth, check_law
 from mirage_eg.unfold import definitions, is_foreign, written_out
 
 NORM = "(constructor Norm (String E) E)\n(birewrite (Norm i x) (Div x (Sqrt (Mean i (Square x)))))\n"
@@ -54,7 +54,7 @@ def verdict(rulebook: Rulebook, law: Law) -> Finding:
     for form in forms:
         names = {part.name for pattern in patterns(form) for part in applications(pattern)}
         assert not [name for name in names if is_foreign(name, rulebook.signatures) or name == "positive"]
-    return test_law(law, "indexed", rulebook.signatures, 200, forms=forms)
+    return check_law(law, "indexed", rulebook.signatures, 200, forms=forms)
 
 
 @pytest.mark.parametrize("claim", HOLD)
