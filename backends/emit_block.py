@@ -144,7 +144,7 @@ def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
 
 def _body(writer: Writer) -> list[str]:
     """What a block does, once it has its coordinates."""
-    lines = list(writer.lines[Phase.PROLOGUE])
+    lines = [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
@@ -217,6 +217,7 @@ def _write_body(writer: Writer, part: Part, alone: bool) -> None:
 def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consumers: Sequence[Node]) -> None:
     graph = writer.graph
     dtype, stored = graph.types[value].dtype, pointer.dtype
+    early = writer.choices.loads_first and graph.phases[value] is Phase.PROLOGUE
     name = writer.new_name(pointer.tensor)
     tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
@@ -231,13 +232,16 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
     else:
         where = address(writer, pointer, steps, tile)
         mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
-        load = f"tl.load({where}{mask})"
+        load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
     if any(reads_stored(graph, consumer) for consumer in consumers):
         load = cast(load, stored, dtype)
     else:
         load = cast(load, stored, writer.compute_dtype(value))
         writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)
-    writer.say(graph.phases[value], f"{name} = {load}")
+    if early:
+        writer.loads.append((name, f"{name} = {load}"))
+    else:
+        writer.say(graph.phases[value], f"{name} = {load}")
 
 
 def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, alone: bool) -> None:

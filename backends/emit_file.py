@@ -14,7 +14,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph, Node, TensorType
 from mirage_eg.ir.shapes import Shape
 
-_FLAGS = ("swapped", "exp2", "last_first", "descriptors", "joined", "half_partials", "reciprocals")  # of Choices
+_FLAGS = ("swapped", "exp2", "last_first", "descriptors", "joined", "half_partials", "reciprocals", "loads_first")  # of Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Schedule:
     joined: bool | tuple[bool, ...] = False
     half_partials: bool | tuple[bool, ...] = False
     reciprocals: bool | tuple[bool, ...] = False
+    loads_first: bool | tuple[bool, ...] = False
 
     def choices(self, number: int) -> Choices:
         """How the kernel of the block graph with this number is written."""

@@ -3,6 +3,7 @@
 Shared by the parts of the emitter; the only thing in it that changes.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -27,7 +28,7 @@ class Choices:
     the loop are loaded through tensor descriptors (TMA) where they can be. `joined`: where the next kernel combines what this
     one's blocks store in parts, the last block to arrive does it. `half_partials`: partial results of half types are stored as
     float16, each row with a scale (`emit_halves`). `reciprocals`: a division by what is broadcast is a multiplication by its
-    reciprocal.
+    reciprocal. `loads_first`: what is loaded before the loop is asked for before anything is computed.
     """
 
     safe: bool = True
@@ -39,6 +40,7 @@ class Choices:
     joined: bool = False
     half_partials: bool = False
     reciprocals: bool = False
+    loads_first: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Writer:
     choices: Choices
     names: set[str]
     head: list[str] = field(default_factory=list)  # before the first block
+    loads: list[tuple[str, str]] = field(default_factory=list)  # those that come first: what they define, the line
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     tiles: dict[int, Tile] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)
@@ -84,6 +87,20 @@ class Writer:
             )
         self.tiles[value] = tile
         return tile
+
+    def ordered_loads(self) -> list[str]:
+        """The loads that come first, that of what is used first as the last of them.
+
+        The assembler would put off a load until the one before it has come and been used, which costs the time of each;
+        volatile ones keep their order.
+        """
+        behind = [line for phase in Phase for line in self.lines[phase]]
+
+        def first_use(name: str) -> int:
+            used = re.compile(rf"\b{re.escape(name)}\b")
+            return next((place for place, line in enumerate(behind) if used.search(line)), len(behind))
+
+        return [line for _, line in sorted(self.loads, key=lambda load: -first_use(load[0]))]
 
     def compute_dtype(self, value: int) -> DType:
         """In which arithmetic on a value is done."""

@@ -76,6 +76,7 @@ CHOICES = (
     Choice("joined kernels", "a combining kernel", adapt=lambda graph, schedule: replace(schedule, joined=False)),
     Choice("float16 partial results", "float32", adapt=lambda graph, schedule: replace(schedule, half_partials=False)),
     Choice("reciprocals", "divisions", adapt=lambda graph, schedule: replace(schedule, reciprocals=False)),
+    Choice("loads first", "where used", adapt=lambda graph, schedule: replace(schedule, loads_first=False)),
     Choice("exp2", "exp", adapt=lambda graph, schedule: replace(schedule, exp2=False)),
     Choice("safe exponentials", "unsafe", adapt=lambda graph, schedule: replace(schedule, safe=False)),
 )

@@ -1,6 +1,6 @@
 """What tuning tries: schedules of µGraphs, at first and near those that were fast."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -13,9 +13,10 @@ from mirage_eg.backends.emit_tiles import flatten, is_skinny
 from mirage_eg.backends.warps import written_warps
 from mirage_eg.devices import device_for
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
 
 _MANY = (16, 32)  # warps
+_EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,19 @@ def first(graph: Graph, structure: int) -> Iterator[Job]:
 
 
 def _standard(graph: Graph) -> Schedule:
-    """Powers of two from the start: compiled for NVIDIA, tl.exp scales its argument and its result for subnormal numbers."""
+    """Powers of two and reciprocals from the start: tl.exp and divisions compile to several more instructions an element."""
     inner = blocks(graph)
-    exponentials = tuple(map(_has_exponential, inner))
+    exponentials, divisions = (tuple(_has(block, ops) for block in inner) for ops in (_EXPONENTIALS, _DIVISIONS))
     return Schedule(
-        num_warps=_written(graph), num_stages=tuple(map(_stages, inner)), exp2=exponentials if any(exponentials) else False
+        num_warps=_written(graph),
+        num_stages=tuple(map(_stages, inner)),
+        exp2=exponentials if any(exponentials) else False,
+        reciprocals=divisions if any(divisions) else False,
     )
 
 
-def _has_exponential(block: Graph) -> bool:
-    return any(item.op in ("exp", "softmax") for item in flatten(expand(block)).nodes)
+def _has(block: Graph, ops: Collection[str]) -> bool:
+    return any(item.op in ops for item in flatten(expand(block)).nodes)
 
 
 def _written(graph: Graph) -> tuple[int, ...]:
@@ -106,6 +110,13 @@ def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
                 yield Job(variant.graph, variant.structure, schedule)
 
 
+def _loaded(block: Graph) -> list[Phase]:
+    """The phase of each input that is loaded."""
+    flat = flatten(expand(block))
+    read = {operand for item in flat.nodes for operand in item.operands}
+    return [flat.phases[values[0]] for item, values in flat.numbered() if item.op == "input" and values[0] in read]
+
+
 def _warps(block: Graph) -> tuple[int, ...]:
     """Without a loop: also many, as long as each thread has the eight elements of a wide load of some tile."""
     largest = max(prod(type_.shape) for type_ in flatten(expand(block)).types)
@@ -121,10 +132,12 @@ def details(variant: Variant, target: str) -> Iterator[Job]:
             names.append("descriptors")
         if sum(extent > 1 for extent in block.grid) > 1:
             names.append("last_first")
-        if _has_exponential(block):
+        if _has(block, _EXPONENTIALS):
             names.append("exp2")
-        if any(item.op == "div" for item in flatten(expand(block)).nodes):
+        if _has(block, _DIVISIONS):
             names.append("reciprocals")
+        if sum(phase is Phase.PROLOGUE for phase in _loaded(block)) > 1:
+            names.append("loads_first")
         if number + 1 < len(inner) and halves_of(block, range(len(block.outputs))):
             names.append("half_partials")
         if _has_skinny(block):

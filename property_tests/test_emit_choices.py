@@ -35,6 +35,7 @@ CHOICES = {
     "joined kernels": Schedule(joined=True),
     "partial results in float16": Schedule(half_partials=True),
     "reciprocals": Schedule(reciprocals=True),
+    "loads first": Schedule(loads_first=True),
     "all of them": Schedule(
         joined=True,
         swapped=True,
@@ -44,6 +45,7 @@ CHOICES = {
         descriptors=True,
         half_partials=True,
         reciprocals=True,
+        loads_first=True,
     ),
 }
 

@@ -1,9 +1,15 @@
 """What tuning tries is offered where it changes a kernel, and only there."""
 
+import re
+import subprocess
 from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
+import triton
 
+from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.ir.graph import Graph
 from mirage_eg.variants import Job, Variant, details, first, schedules
@@ -43,6 +49,7 @@ def test_every_detail_is_one_choice_that_changes_the_source(name: str) -> None:
     [
         ("half_partials", {"split attention"}),
         ("reciprocals", {"attention", "split attention", "norm"}),
+        ("loads_first", {"split attention", "norm"}),
         ("exp2", {"attention", "split attention"}),
         ("descriptors", {"attention", "split attention", "products"}),
     ],
@@ -55,16 +62,60 @@ def test_a_choice_is_offered_where_it_is_one(choice: str, where: set[str]) -> No
     assert offered == where
 
 
-def test_exponentials_are_powers_of_two_from_the_start() -> None:
-    assert started(GRAPHS["split attention"]).schedule.exp2 == (True, False)
+def test_powers_of_two_and_reciprocals_are_tried_from_the_start() -> None:
+    split = started(GRAPHS["split attention"]).schedule
+    assert split.exp2 == (True, False) and split.reciprocals == (False, True)
     assert started(GRAPHS["norm"]).schedule.exp2 is False
+    assert started(GRAPHS["products"]).schedule == Schedule(num_warps=(4,), num_stages=(4,))
+
+
+def ptx(graph: Graph, schedule: Schedule) -> list[str]:
+    """The instructions of its one kernel."""
+    with loaded(emit(graph, schedule=schedule)) as module:
+        [(_, kernel)] = compile_module(module, "sm_90")
+    return [line.strip() for line in kernel.asm["ptx"].split("\n")]
+
+
+def test_a_row_is_divided_by_one_reciprocal() -> None:
+    divisions = [
+        sum(line.startswith("div.full.f32") for line in ptx(GRAPHS["norm"], Schedule(reciprocals=on))) for on in (False, True)
+    ]
+    assert divisions[0] >= 64 and divisions[1] == 2
+
+
+def test_powers_of_two_are_not_scaled_for_subnormal_numbers() -> None:
+    for on in (False, True):
+        lines = ptx(GRAPHS["attention"], Schedule(exp2=on))
+        assert any(line.startswith("ex2.approx.ftz.f32") for line in lines) is on
+
+
+def machine_code(graph: Graph, schedule: Schedule) -> list[str]:
+    """Names of the instructions of its first kernel, as they are in the GPU's memory."""
+    with loaded(emit(graph, schedule=schedule)) as module:
+        _, kernel = compile_module(module, "sm_90")[0]
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        listing = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9.]*)", listing)
+
+
+@pytest.mark.parametrize("warps", [4, 8, 16])
+def test_all_loads_are_under_way_before_the_first_is_waited_for(warps: int) -> None:
+    for on in (False, True):
+        found = machine_code(GRAPHS["norm"], Schedule(loads_first=on, num_warps=warps))
+        loads = [place for place, name in enumerate(found) if name.startswith("LDG")]
+        assert len(loads) >= 3
+        used = next(place for place, name in enumerate(found) if name.startswith("HADD2"))  # float16 becomes float32
+        assert (loads[-1] < used) is on
 
 
 @pytest.mark.parametrize(("columns", "most"), [(512, 8), (4096, 16), (8192, 32)])
 def test_a_thread_has_eight_elements_of_a_row_at_least(columns: int, most: int) -> None:
     variant = started(n_transformer("float16", 4, columns).mugraph)
     warps = [job.schedule.num_warps for job in schedules(variant, None)]
-    assert max(warps) == (most,) and (1,) in warps
+    assert {(1,), (most,)} <= set(warps) and (2 * most,) not in warps
 
 
 def test_a_user_who_says_how_many_warps_gets_these() -> None:
