@@ -27,9 +27,9 @@ def test_the_model_is_within_a_tenth_of_the_compiler(rows: int, loop: int, warps
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_of_the_candidates_of_workloads_nine_in_ten_are_within_a_tenth(target: str, tmp_path: Path) -> None:
-    """Drawn candidates, warps, stages, orders of operands; eight in ten with a Triton before 3.9: it allocates otherwise."""
-    share = 0.9 if tuple(map(int, metadata.version("triton").split(".")[:2])) >= (3, 9) else 0.8
+def test_of_the_candidates_of_workloads_those_that_are_sure_are_within_a_tenth(target: str, tmp_path: Path) -> None:
+    """Drawn candidates, warps, stages, orders of operands. Of all nine in ten are; eight in ten with a Triton before 3.9."""
+    known = metadata.version("triton").startswith("3.9.")
     script = Path(__file__).parent.parent / "benchmarks" / "shared_memory.py"
     drawn = ["rmsnorm", "gated_mlp", "lora", "qknorm", "--each", "4", "--seed", "11", "--target", target]
     done = subprocess.run(
@@ -38,8 +38,11 @@ def test_of_the_candidates_of_workloads_nine_in_ten_are_within_a_tenth(target: s
     assert done.returncode == 0, done.stderr
     lines = [line for line in map(json.loads, done.stdout.splitlines()) if line["compiled"] >= 16 * 1024]
     assert len(lines) >= 8
-    off = [abs(line["modelled"] / line["compiled"] - 1) for line in lines]
-    assert sum(error <= 0.1 for error in off) >= share * len(off), lines
+    right = [abs(line["modelled"] / line["compiled"] - 1) <= 0.1 for line in lines]
+    sure = [line["sure"] for line in lines]
+    assert sum(right) >= (0.9 if known else 0.8) * len(lines), lines
+    assert sum(sure) >= len(lines) / 3 if known else not any(sure)
+    assert all(is_right for is_right, is_sure in zip(right, sure, strict=True) if is_sure), lines
 
 
 def test_the_model_depends_on_what_the_allocation_depends_on() -> None:
