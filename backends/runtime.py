@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.compile import Target, compile_module
-from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Library, Place, cupy_library, torch_library
+from mirage_eg.backends.runtime_arrays import cupy_library, torch_library
 from mirage_eg.backends.runtime_cupy import Tensor
 from mirage_eg.backends.runtime_driver import Driver, LaunchCall, cuda_driver
+from mirage_eg.backends.runtime_library import ALIGNMENT, Layout, Library, Place
 from mirage_eg.backends.runtime_plan import Plan, plan_of
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 

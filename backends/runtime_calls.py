@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_eg.backends.library_cupy import Cupy
+from mirage_eg.backends.library_torch import Torch
 from mirage_eg.backends.runtime import Program
-from mirage_eg.backends.runtime_arrays import Cupy, Library, Torch, any_library, torch_library
+from mirage_eg.backends.runtime_arrays import any_library, torch_library
+from mirage_eg.backends.runtime_library import Library
 from mirage_eg.ir.errors import GraphError, MirageError
 
 

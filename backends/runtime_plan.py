@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from mirage_eg.backends.runtime_arrays import Layout
+from mirage_eg.backends.runtime_library import Layout
 
 
 @dataclass(frozen=True, slots=True)

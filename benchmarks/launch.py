@@ -24,9 +24,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the stand-ins are with 
 from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit import emit
 from mirage_eg.backends.emit_address import row_major
+from mirage_eg.backends.library_cupy import Cupy
+from mirage_eg.backends.library_torch import Torch
 from mirage_eg.backends.runtime import Program
-from mirage_eg.backends.runtime_arrays import Cupy, Layout, Library, Torch
 from mirage_eg.backends.runtime_driver import Driver, LaunchCall
+from mirage_eg.backends.runtime_library import Layout, Library
 from mirage_eg.backends.timing import gpu_available
 from mirage_eg.ir.graph import Graph, node
 from mirage_eg.ir.ops import Level

@@ -15,8 +15,9 @@ from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program as RunningProgram
-from mirage_eg.backends.runtime_arrays import Layout, Library, library_of
+from mirage_eg.backends.runtime_arrays import library_of
 from mirage_eg.backends.runtime_calls import CudaGraph, call, capture
+from mirage_eg.backends.runtime_library import Layout, Library
 from mirage_eg.draw import to_svg
 from mirage_eg.files import write_atomically
 from mirage_eg.ir.builder import KernelGraph

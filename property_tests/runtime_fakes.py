@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.runtime import Program
-from mirage_eg.backends.runtime_arrays import ALIGNMENT, Layout, Place
 from mirage_eg.backends.runtime_driver import LaunchCall
+from mirage_eg.backends.runtime_library import ALIGNMENT, Layout, Place
 from mirage_eg.ir.shapes import Shape
 
 _addresses = count(1 << 20, 1 << 20)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from mirage_eg.backends import runtime
 from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.backends.library_torch import Torch
 from mirage_eg.backends.runtime import Program
-from mirage_eg.backends.runtime_arrays import Layout, Library, Place, Torch
 from mirage_eg.backends.runtime_calls import capture
+from mirage_eg.backends.runtime_library import Layout, Library, Place
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph, node

@@ -1,0 +1,124 @@
+"""torch tensors, by what launching needs of them (`runtime_library.Library`)."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, reduce
+from operator import or_
+from typing import Any
+
+from mirage_eg.backends.runtime_library import ALIGNMENT, Layout, Place
+from mirage_eg.ir.errors import GraphError
+
+
+class Torch:
+    """torch tensors."""
+
+    name = "torch tensor"
+    keeps_captured = True
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._names = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64")}
+        self._grad_enabled = torch.is_grad_enabled
+        # What torch's own generated code calls: a handle, without an object around it.
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def place(self, array: Any, what: str) -> Place:
+        """A tensor that wants a gradient is refused: kernels have none."""
+        if array.requires_grad and self._grad_enabled():
+            raise GraphError(f"{what}: the tensor requires a gradient, which a µGraph has not; call under torch.no_grad()")
+        if array.layout is not self._torch.strided:
+            raise GraphError(f"{what}: got a tensor of layout {array.layout}, wanted a strided one; use .to_dense()")
+        dtype = self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
+        if not array.is_cuda:
+            return Place(None, array.shape, dtype, array.stride(), 0)
+        return Place(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
+
+    def wanted(self, layout: Layout) -> Any:
+        """As torch says these."""
+        return layout.shape, getattr(self._torch, layout.dtype), layout.strides
+
+    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
+        """Nothing is said here of what is wrong with an array: calls are many, errors are not."""
+        device, strided, grad_enabled = arrays[0].get_device(), self._torch.strided, self._grad_enabled()
+        if device < 0:
+            return None
+        found = []
+        for array, (shape, dtype, strides) in zip(arrays, wanted, strict=False):
+            if (
+                array.dtype is not dtype
+                or array.layout is not strided
+                or array.get_device() != device
+                or array.shape != shape
+                or array.stride() != strides
+                or (grad_enabled and array.requires_grad)
+            ):
+                return None
+            found.append(array.data_ptr())
+        return None if reduce(or_, found) % ALIGNMENT else (found, device)
+
+    def device(self) -> int:
+        """torch's."""
+        return int(self._torch.cuda.current_device())
+
+    def stream(self, device: int) -> int:
+        """torch's current stream."""
+        return int(self._raw_stream(device)) if self._raw_stream else int(self._torch.cuda.current_stream(device).cuda_stream)
+
+    def empty(self, layout: Layout, device: int) -> Any:
+        """From torch's caching allocator."""
+        return self.maker(layout, device)()
+
+    def zeros(self, layout: Layout, device: int) -> Any:
+        """`zero_` of an empty one."""
+        return self.empty(layout, device).zero_()
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+        """`empty_strided`."""
+        dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)
+        return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
+
+    def address(self, array: Any) -> int:
+        """`data_ptr`."""
+        return int(array.data_ptr())
+
+    def memory(self, nbytes: int, device: int) -> Any:
+        """From torch's caching allocator."""
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._torch.device("cuda", device))
+
+    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+        """A view."""
+        return memory[offset:].view(getattr(self._torch, layout.dtype)).as_strided(layout.shape, layout.strides)
+
+    def copy(self, target: Any, source: Any) -> None:
+        """`copy_`."""
+        target.copy_(source)
+
+    def functions(self) -> Any:
+        """torch."""
+        return self._torch
+
+    def lend(self, array: Any) -> Any:
+        """As it is."""
+        return array
+
+    def take_back(self, tensor: Any) -> Any:
+        """As it is."""
+        return tensor
+
+    def on_stream(self, stream: int, device: int) -> AbstractContextManager[Any]:
+        """Make another library's stream torch's current one."""
+        cuda = self._torch.cuda
+        made = cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
+        context: AbstractContextManager[Any] = cuda.stream(made)
+        return context
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        """By torch.cuda.CUDAGraph, whose pool holds what is allocated meanwhile."""
+        torch = self._torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            captured = run()
+        return captured, graph.replay
