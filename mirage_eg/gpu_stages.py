@@ -7,7 +7,6 @@ from math import inf
 
 from mirage_eg.backends.emit import emit
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate, Ranked, Watch
@@ -49,7 +48,7 @@ def tune_ranked(
     with ExitStack() as stack:
         found = tuning.tuner(
             program,
-            [[expand(program)], *graphs],
+            graphs,
             options.target,
             tuning.wrap(_timer(program, options, stack)),
             effort=tuning.effort,
