@@ -97,10 +97,10 @@ class Cutter:
             tuple(finder.traced()),
         )
 
-    def avoid(self, pieces: Sequence[Piece], again: bool) -> None:
-        """Make no kernels like these any more; `again`: search their segments for others."""
-        self._task = replace(self._task, avoided=self._task.avoided.union(piece.made.graph for piece in pieces))
-        self._finder.forget(pieces, again)
+    def avoid(self, blocks: frozenset[Graph], again: bool) -> None:
+        """Use no such block graph any more; `again`: search for others in its place."""
+        self._task = replace(self._task, avoided=self._task.avoided | blocks)
+        self._finder.forget(blocks, again)
 
 
 def _others(finder: KernelFinder, way: Way) -> list[Way]:
@@ -126,29 +126,27 @@ def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, target: str, watch
         graphs = [polish(entry.graph, target).graph for _, entry in ways]
         with watch.stage("compile"):
             records = [made.record for made in compiler.compile(graphs)]
-        broken = dict.fromkeys(
-            piece
+        broken = frozenset(
+            block
             for (way, _), graph, record in zip(ways, graphs, records, strict=True)
             if not record.ok
-            for piece in _broken(way, graph, record)
+            for block in _broken(way, graph, record)
         )
         if not broken:
             break
         with watch.stage("kernels"):
-            cutter.avoid([*broken], again=attempt < RETRIES)
+            cutter.avoid(broken, again=attempt < RETRIES)
             cuts = cutter.cut()
     return cuts
 
 
-def _broken(way: Way, graph: Graph, record: CompileRecord) -> list[Piece]:
-    """The pieces of a way whose kernels are among those that do not compile; all that were searched, if that cannot be told."""
-    blocks = blocks_of(graph)
-    alone = len(record.kernels) == len(blocks)
-    failed = (
-        {_outline(block) for block, kernel in zip(blocks, record.kernels, strict=False) if not kernel.ok} if alone else set()
-    )
-    searched = [piece for piece in way.pieces if piece.made.fused]
-    return [piece for piece in searched if not failed.isdisjoint(map(_outline, blocks_of(piece.made.graph)))] or searched
+def _broken(way: Way, graph: Graph, record: CompileRecord) -> list[Graph]:
+    """The block graphs of a way, as they were found, that do not compile; all, if that cannot be told."""
+    lowered = blocks_of(graph)
+    alone = len(record.kernels) == len(lowered)
+    failed = {_outline(block) for block, kernel in zip(lowered, record.kernels, strict=False) if not kernel.ok}
+    blocks = [block for piece in way.pieces for block in blocks_of(piece.made.graph)]
+    return [block for block in blocks if alone and _outline(block) in failed] or blocks
 
 
 def _outline(block: Graph) -> tuple[object, ...]:

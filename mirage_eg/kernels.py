@@ -13,7 +13,7 @@ from math import prod
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import Choice, Filters, Instantiation, TileLimits, small_instance
+from mirage_eg.instantiate import Choice, Filters, Instantiation, TileLimits, blocks_of, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
@@ -52,7 +52,7 @@ class Task:
     each: int = 1  # µGraphs of each structure
     keep: int = 1  # µGraphs of one kernel, and of two
     traced: bool = False
-    avoided: frozenset[Graph] = frozenset()  # µGraphs that do not compile
+    avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -162,8 +162,9 @@ def _instances(
             continue
         if (graph := instantiation.take(choice)) is None:
             continue
-        if graph in task.avoided:
-            instantiation.refuse(choice)
+        if not task.avoided.isdisjoint(blocks := blocks_of(graph)):
+            if len(blocks) == 1:
+                instantiation.refuse(choice)
             continue
         kernels = _kernels(graph, device, plans[place].proved, fused=True)
         wanted = len(best) < task.keep or _order(kernels) < _order(best[-1])
@@ -224,16 +225,15 @@ class KernelFinder:
         found = self.found[segment_program(self.program, piece.segment, apart)].kernels
         return [Piece(piece.segment, piece.inputs, kernels) for kernels in found if kernels != piece.made]
 
-    def forget(self, pieces: Sequence[Piece], again: bool) -> None:
-        """Leave out what makes these pieces; `again`: search their segments again when they are asked for."""
-        for piece in pieces:
-            program = segment_program(self.program, piece.segment, piece.inputs != piece.segment.inputs)
-            if again:
-                self.found.pop(program, None)
-            elif program in self.found:
-                found = self.found[program]
-                left = tuple(kernels for kernels in found.kernels if kernels.graph != piece.made.graph)
-                self.found[program] = replace(found, kernels=left)
+    def forget(self, blocks: frozenset[Graph], again: bool) -> None:
+        """Leave out what has these block graphs; `again`: search its segments again when they are asked for."""
+        for program, found in [*self.found.items()]:
+            left = tuple(kernels for kernels in found.kernels if blocks.isdisjoint(blocks_of(kernels.graph)))
+            if left != found.kernels:
+                if again:
+                    del self.found[program]
+                else:
+                    self.found[program] = replace(found, kernels=left)
 
     def find(self, segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""
