@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
-from itertools import zip_longest
 from json import loads
 from time import perf_counter
 from typing import Any, Protocol
@@ -26,7 +25,7 @@ from mirage_eg.ir.serialize import to_json
 from mirage_eg.polish import polish
 from mirage_eg.room import leaner
 from mirage_eg.spread import SpreadTimer
-from mirage_eg.variants import Job, Variant, blocks, changed, details, first, joined, like, schedules
+from mirage_eg.variants import Job, Variant, blocks, changed, details, first, joined, like, merged, sample, schedules, spread
 
 Record = dict[str, Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -116,15 +115,15 @@ def tune(
     """
     effort = effort or Effort()
     run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, adapt)
-    _try(run, "structures", [job for graph, number in _spread(ranked, effort.structures) for job in first(graph, number)])
+    _try(run, "structures", [job for graph, number in spread(ranked, effort.structures) for job in first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
     more: list[Job] = []
     for structure in leading:
         style = next(tuned.variant.schedule for tuned in _fastest(run) if tuned.variant.structure == structure)
-        more += [Job(graph, structure, like(style, graph)) for graph in _sample(ranked[structure], effort.extents)]
+        more += [Job(graph, structure, like(style, graph)) for graph in sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
-    _try(run, "schedules", [job for tuned in _best_graphs(run, effort.best_graphs) for job in schedules(tuned.variant, warps)])
-    _try(run, "details", [job for tuned in _best_graphs(run, 2) for job in details(tuned.variant, target)])
+    _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
+    _try_near(run, "details", 2, lambda variant: details(variant, target))
     _try(
         run,
         "joined",
@@ -134,21 +133,15 @@ def tune(
     return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
 
 
-def _spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
-    """The cheapest of each structure, then one of other extents from each, and so on."""
-    samples = [[(graph, number) for graph in _sample(graphs, 8)] for number, graphs in enumerate(ranked)]
-    rounds = zip_longest(*samples)
-    return [entry for entries in rounds for entry in entries if entry is not None][:most]
-
-
-def _sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
-    """Half are the cheapest, half are spread over the cheaper half of the rest: the cost model is crude."""
-    if len(graphs) <= most:
-        return list(graphs)
-    first, rest = list(graphs[: (most + 1) // 2]), graphs[(most + 1) // 2 :]
-    wanted = most - len(first)
-    half = rest[: max(wanted, len(rest) // 2)]
-    return first + [half[i * len(half) // wanted] for i in range(wanted)]
+def _try_near(run: _Tuning, stage: str, most: int, near: Callable[[Variant], Iterable[Job]]) -> None:
+    """Try what is near the best variants, one change at a time, then all changes together that made one faster."""
+    leading = [(tuned.variant, tuned.us) for tuned in _best_graphs(run, most)]
+    _try(run, stage, [job for variant, _ in leading for job in near(variant)])
+    faster: dict[Graph, list[Schedule]] = {variant.graph: [] for variant, _ in leading}
+    for tuned in _fastest(run):
+        if any(tuned.variant.graph == variant.graph and tuned.us < us for variant, us in leading):
+            faster[tuned.variant.graph].append(tuned.variant.schedule)
+    _try(run, f"{stage} together", [job for variant, _ in leading for job in merged(variant, faster[variant.graph])])
 
 
 def _fastest(run: _Tuning) -> list[Tuned]:

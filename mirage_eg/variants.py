@@ -1,7 +1,8 @@
 """What tuning tries: schedules of µGraphs, at first and near those that were fast."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from math import prod
 from typing import Any
 
@@ -16,6 +17,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
 
 _MANY = (16, 32)  # warps
+_THINGS = {"num_warps": "launch", "num_stages": "launch"}  # choices that are tried together
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
@@ -46,6 +48,23 @@ class Job:
 def blocks(graph: Graph) -> list[Graph]:
     """The block graphs of a kernel graph, in order."""
     return [item["graph"] for item in graph.nodes if item.op == "block"]
+
+
+def spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
+    """The cheapest of each structure, then one of other extents from each, and so on."""
+    samples = [[(graph, number) for graph in sample(graphs, 8)] for number, graphs in enumerate(ranked)]
+    rounds = zip_longest(*samples)
+    return [entry for entries in rounds for entry in entries if entry is not None][:most]
+
+
+def sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
+    """Half are the cheapest, half are spread over the cheaper half of the rest: the cost model is crude."""
+    if len(graphs) <= most:
+        return list(graphs)
+    cheapest, rest = list(graphs[: (most + 1) // 2]), graphs[(most + 1) // 2 :]
+    wanted = most - len(cheapest)
+    half = rest[: max(wanted, len(rest) // 2)]
+    return cheapest + [half[i * len(half) // wanted] for i in range(wanted)]
 
 
 def first(graph: Graph, structure: int) -> Iterator[Job]:
@@ -170,9 +189,50 @@ def joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | N
                 yield Job(fitting, variant.structure, schedule)
 
 
+def merged(variant: Variant, faster: Sequence[Schedule]) -> Iterator[Job]:
+    """The variant with what schedules of the same µGraph change in it, the first of them that changes a thing of a kernel.
+
+    Kernels run one after the other, and most choices do not touch each other: what each gains may be had together.
+    """
+    count = len(blocks(variant.graph))
+    base = {
+        entry.name: _each(getattr(variant.schedule, entry.name), count) for entry in fields(Schedule) if entry.name != "safe"
+    }
+    made: dict[str, Any] = dict(base)
+    taken: set[tuple[str, int]] = set()
+    for schedule in faster:
+        for number in range(count):
+            values = {name: _each(getattr(schedule, name), count)[number] for name in base}
+            apart = [name for name, value in values.items() if value != base[name][number]]
+            for thing in {_THINGS.get(name, name) for name in apart} - {thing for thing, place in taken if place == number}:
+                taken.add((thing, number))
+                for name in apart:
+                    if _THINGS.get(name, name) == thing:
+                        made[name] = changed(made[name], number, values[name])
+    if len(taken) > 1:
+        yield Job(variant.graph, variant.structure, replace(variant.schedule, **made))
+
+
+def _each(value: Any, count: int) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,) * count
+
+
 def changed(values: Any, number: int, value: int) -> tuple[Any, ...]:
     """The values with another one in this place."""
     return (*values[:number], value, *values[number + 1 :])
 
 
-__all__ = ["Job", "Variant", "blocks", "changed", "details", "first", "joined", "like", "schedules"]
+__all__ = [
+    "Job",
+    "Variant",
+    "blocks",
+    "changed",
+    "details",
+    "first",
+    "joined",
+    "like",
+    "merged",
+    "sample",
+    "schedules",
+    "spread",
+]

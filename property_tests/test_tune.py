@@ -1,6 +1,7 @@
 """Tuning finds the fastest of what a timer says, leaves out what is wrong, and keeps its budget."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import Outcome
 from mirage_eg.ir.graph import Graph
 from mirage_eg.tune import Effort, Record, Variant, blocks, compile_variant, tune
-from property_tests.hand_written import attention, gated_mlp, lora
+from property_tests.hand_written import attention, gated_mlp, lora, split_attention
 
 SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
 
@@ -56,7 +57,8 @@ def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatc
     assert tuned[0].us == min(clock.seen.values())
     assert tuned[0].timing is not None
     stages = {line["stage"] for line in lines}
-    assert stages - {"details"} == {"structures", "extents", "schedules", "final"}  # details may all have been tried before
+    perhaps = {"details", "schedules together", "details together"}  # all of which may have been tried before
+    assert stages - perhaps == {"structures", "extents", "schedules", "final"}
     assert sum(line["stage"] != "final" for line in lines) == len(clock.seen)
 
 
@@ -76,6 +78,25 @@ def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.Monke
     tuned = tune(program, ranked, "sm_90", Clock(), effort=SMALL)
     first = {entry.variant.schedule for entry in tuned}
     assert len(first) > 10
+
+
+class Additive(Clock):
+    """Each kernel has a number of warps with which it is fastest, whatever the other has."""
+
+    def quick(self, source: str) -> Outcome:
+        found = re.findall(r'"num_warps": (\d+)', source)
+        self.seen[source] = us = 10.0 + sum(abs(int(have) - best) for have, best in zip(found, (2, 8), strict=True))
+        return Outcome(us, 1e-4, None)
+
+
+def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr("mirage_eg.tune.merged", lambda variant, faster: [])
+        best = tune(graphs.program, [[graphs.mugraph]], "sm_90", Additive(), effort=SMALL)[0]
+        assert (best.variant.schedule.num_warps == (2, 8)) is together
 
 
 def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,17 @@ import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import pytest
 import triton
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.ir.graph import Graph
-from mirage_eg.variants import Job, Variant, details, first, schedules
+from mirage_eg.variants import Job, Variant, changed, details, first, merged, schedules
 from property_tests.hand_written import attention, gated_mlp, n_transformer, split_attention
 
 GRAPHS = {
@@ -121,3 +124,22 @@ def test_a_thread_has_eight_elements_of_a_row_at_least(columns: int, most: int) 
 def test_a_user_who_says_how_many_warps_gets_these() -> None:
     variant = started(GRAPHS["norm"])
     assert {job.schedule for job in schedules(variant, [2])} == {replace(variant.schedule, num_warps=(2,))}
+
+
+@given(costs=st.lists(st.lists(st.integers(1, 9), min_size=3, max_size=3), min_size=4, max_size=4))
+def test_changes_that_do_not_touch_each_other_add_up(costs: list[list[int]]) -> None:
+    """Two kernels, two choices of three values each: the best of single changes gives the best of all."""
+    graph = GRAPHS["split attention"]
+    base = replace(started(graph).schedule, num_warps=(0, 0), programs=(0, 0))
+    places = [("num_warps", 0), ("num_warps", 1), ("programs", 0), ("programs", 1)]
+
+    def cost(schedule: Schedule) -> int:
+        return sum(row[getattr(schedule, name)[kernel]] for row, (name, kernel) in zip(costs, places, strict=True))
+
+    changes: list[dict[str, Any]] = [
+        {name: changed(getattr(base, name), kernel, value)} for name, kernel in places for value in range(3)
+    ]
+    single = [replace(base, **change) for change in changes]
+    faster = sorted((made for made in single if cost(made) < cost(base)), key=cost)
+    found = [base, *faster, *(job.schedule for job in merged(Variant(graph, 0, base, "", None), faster))]
+    assert min(map(cost, found)) == sum(map(min, costs))
