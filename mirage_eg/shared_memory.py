@@ -106,6 +106,8 @@ def _operand_buffers(code: Code) -> Iterator[Buffer]:
                 yield Buffer(code.nbytes(operand), made, 4 * dot.at if phase is Phase.LOOP else made)
             elif code.is_load(operand) and phase is Phase.LOOP:
                 yield Buffer(code.nbytes(operand), 4 * dot.at, 4 * dot.at)
+            elif any(_lies_right(dot, side, code.dots[i]) for i in code.behind(operand, until=code.dots) & code.dots.keys()):
+                pass  # in registers, before the loop too
             elif code.is_load(operand) or (phase is not Phase.LOOP and dot.phase is Phase.LOOP):
                 outside.setdefault(operand, []).append(dot)
             else:
@@ -194,8 +196,7 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
     elif dot.turned and side == 1 and late:
         yield Buffer(nbytes, read - 1, read - 1)
     elif late or _stays(code, dot, side, behind - rings.keys()):
-        if not any(_lies_right(dot, side, product) for product in late):
-            yield Buffer(nbytes, made, max(made, read if side else read - 1))
+        yield Buffer(nbytes, made, max(made, read if side else read - 1))
     else:  # elementwise ops of loads, which are brought where mma wants them beforehand
         for load in filter(code.is_load, behind):
             if load not in rings:
