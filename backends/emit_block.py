@@ -26,7 +26,7 @@ from mirage_eg.backends.emit_ops import ELEMENTWISE
 from mirage_eg.backends.emit_partials import Export, peak_tile
 from mirage_eg.backends.emit_readers import accumulates, reads_stored
 from mirage_eg.backends.emit_rearrange import write_rearrangement
-from mirage_eg.backends.emit_reduce import write_accumulator, write_reduction, write_safe_exponential
+from mirage_eg.backends.emit_reduce import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.emit_safe import safe_exponentials
 from mirage_eg.backends.emit_tiles import Tile, flatten, padding, zero_dims
 from mirage_eg.backends.emit_writer import Choices, Writer, aligned, cast, condition
@@ -284,7 +284,8 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
         row = ELEMENTWISE["mul"]
     name = writer.new_name(ELEMENTWISE[item.op].noun)
     writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
-    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}")
+    missing = missing_logarithm(writer, item.operands[0]) if item.op == "log" else ""
+    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}")
 
 
 __all__ = ["BlockKernel", "emit_block"]

@@ -112,6 +112,18 @@ def _rescaling(writer: Writer, value: int) -> list[str]:
     return factors
 
 
+def missing_logarithm(writer: Writer, value: int) -> str:
+    """What is added to the logarithm of a value that lacks powers of exp(peak)."""
+    extents = writer.graph.types[value].shape
+    terms = []
+    for shift in writer.safe.values():
+        if degree := shift.degrees.get(value, 0):
+            origins = shift.origins[value]
+            peak = picked(shift.peak, [origins.get(dim) in shift.kept for dim, extent in enumerate(extents) if extent > 1])
+            terms.append(f" + {peak}" if degree == 1 else f" + {float(degree)} * {peak}")
+    return "".join(terms)
+
+
 def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeExponential) -> None:
     """exp(x − peak) with the maximum of x over the dims in which the ratio reduces; a running one in the loop."""
     [x] = (writer.tiles[i] for i in item.operands)

@@ -4,7 +4,8 @@ With e′ = exp(x − p), p constant along some dims R of x, the true e is exp(p
 *degree*, the power of exp(p) by which it differs. Sums over dims in R, products and quotients keep that form; where each output
 has degree 0, p cancels and may be the maximum over R (in a loop the running one, accumulators shrinking as it rises). This is
 the reasoning behind online softmax (Milakov and Gimelshein, 2018) and FlashAttention (Dao et al., 2022), without looking for
-attention. Outputs that only generated kernels read may have another degree: their peaks leave with them (`emit_partials`).
+attention. The logarithm of a value of degree d lacks d·p, which is added where it is taken: so log-sum-exp is safe too. Outputs
+that only generated kernels read may have another degree: their peaks leave with them (`emit_partials`).
 """
 
 from collections.abc import Mapping
@@ -78,7 +79,7 @@ def _analyse(graph: Graph, exponential: int, exportable: frozenset[int]) -> Safe
     covered = [frozenset(origin.values()) for origin in trace.origins.values()]
     kept = frozenset.intersection(*covered)
     reduced = dims - kept
-    # A divisor that is finer than the peak could underflow to 0 where the plain one would not.
+    # A divisor that is finer than the peak could underflow to 0 where the plain one would not, and so could a logarithm's.
     if any(reduced & set(trace.origins[divisor].values()) for divisor in trace.divisors):
         return None
     # Rows must keep their order, since a rescaling factor only gets new axes.
@@ -136,6 +137,9 @@ def _elementwise_degree(trace: _Trace, item: Node, degrees: list[Fraction]) -> F
             return degrees[0] - degrees[1]
         case "scale" | "relu":
             return degrees[0]
+        case "log":
+            trace.divisors.append(item.operands[0])  # 0 is no number to take it of either
+            return Fraction(0)
         case "square":
             return 2 * degrees[0]
         case "sqrt":

@@ -72,6 +72,9 @@ class ShiftedFloats:
             return Shifted(x >= _LOWEST, self.plain.xp.maximum(x, _LOWEST))
         if not _any_shifted(operands):
             return self.plain.elementwise(op, operands, attributes)
+        if op == "log":
+            [x] = operands
+            return self.plain.elementwise(op, [x.array], attributes) + x.log
         made = self._homogeneous(op, list(map(self._shifted, operands)), attributes)
         if made is None:
             return self.plain.elementwise(op, self._wide(operands), attributes)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from math import prod
 
 import numpy as np
@@ -18,10 +19,12 @@ from mirage_eg.backends.emit_tiles import flatten
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.interpret import InterpreterError, RunProgram, interpreter
+from mirage_eg.backends.shifted import ShiftedFloats, shifts_exponentials
 from mirage_eg.ir.builder import Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import REPLICATED, Graph, node
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from property_tests.graphs import EVERY, as_program, block_graphs, kernel_programs
 from property_tests.hand_written import (
@@ -135,12 +138,52 @@ def test_attention_survives_scores_of_thousands(run_program: RunProgram, name: s
         assert not worst(run_program(emit(graphs.mugraph, schedule=Schedule(safe=False)), arrays), [wanted]) < 1e-1
 
 
+def sums_of_exponentials(loop: int, parts: int) -> Graph:
+    """log Σ exp(x) over rows and half of log Σ exp(2 x), looped or split over the grid and combined."""
+    kernel = new_kernel_graph()
+    block = new_threadblock_graph((1, parts), forloop_range=loop)
+    whole = kernel.new_input((6, 80), "float32", "X")
+    x = block.new_input(whole, (REPLICATED, 1), 1 if loop > 1 else REPLICATED)
+    sums = [block.exp(block.scale(x, factor)) for factor in (1, 2)]
+    sums = [block.forloop_accum(e, "sum", 1) if loop > 1 else block.sum(e, 1) for e in sums]
+    if parts == 1:
+        for factor, total in enumerate(sums, 1):
+            block.new_output(block.scale(block.log(total), Fraction(1, factor)), (REPLICATED, REPLICATED))
+        kernel.customized([whole], block)
+        return kernel.graph()
+    for total in sums:
+        block.new_output(total, (REPLICATED, NEW_DIM))
+    last = new_threadblock_graph((1,))
+    partial = kernel.customized([whole], block)
+    for factor, part in enumerate(partial, 1):
+        total = last.sum(last.new_input(part, (REPLICATED,)), 0)
+        last.new_output(last.scale(last.log(total), Fraction(1, factor)), (REPLICATED,))
+    kernel.customized(partial, last)
+    return kernel.graph()
+
+
+@pytest.mark.parametrize(("loop", "parts"), [(1, 1), (5, 1), (1, 4), (5, 2)])
+def test_the_logarithm_of_a_sum_of_exponentials_survives_large_numbers(run_program: RunProgram, loop: int, parts: int) -> None:
+    graph = sums_of_exponentials(loop, parts)
+    [x] = inputs_of(graph, scale=1000.0)
+    peak = x.max(1, keepdims=True)
+    wanted = [peak + np.log(np.exp(factor * (x - peak)).sum(1, keepdims=True)) / factor for factor in (1, 2)]
+    wanted = [array.reshape(kind.shape) for array, kind in zip(wanted, graph.output_types, strict=True)]
+    with np.errstate(all="ignore"):
+        assert worst(run_program(emit(graph), [x]), wanted) < 1e-5
+        assert not worst(run_program(emit(graph, schedule=Schedule(safe=False)), [x]), wanted) < 1e-1
+    assert shifts_exponentials(graph)
+    algebra = ShiftedFloats(FloatAlgebra(working=DType.float32, rounds=True))
+    assert worst([algebra.number(value) for value in evaluate(graph, [x], algebra)], wanted) < 1e-5
+
+
 @pytest.mark.parametrize(
     "body",
     [
         lambda b, x: b.div(b.exp(x), b.shift(b.sum(b.exp(x), 1), 1)),  # 1 + Σ is not homogeneous
         lambda b, x: b.exp(x),
-        lambda b, x: b.log(b.sum(b.exp(x), 1)),
+        lambda b, x: b.div(b.log(b.exp(x)), b.sum(b.exp(x), 1)),
+        lambda b, x: (lambda e: b.sub(b.log(b.sum(e, 1)), b.log(e)))(b.exp(x)),  # a logarithm finer than the peak
         lambda b, x: b.div(b.sum(b.exp(x), 1), b.sum(b.sum(b.exp(x), 1), 0)) * 2 + b.sum(b.exp(x), 1),
         lambda b, x: b.div(b.sum(b.exp(x), 0), b.exp(x)),  # the divisor is finer than the peak
         lambda b, x: b.div(b.exp(x), b.sum(b.exp(b.scale(x, 2)), 1)),
