@@ -91,7 +91,6 @@ def _operand_buffers(code: Code) -> Iterator[Buffer]:
     for load, count in rings.items():
         yield Buffer(count * code.nbytes(load), 4 * first, 4 * last + 2)
     outside: dict[int, list[Dot]] = {}
-    in_registers: set[tuple[int, int, Phase]] = set()
     for dot in code.dots.values():
         for side, operand in enumerate(dot.operands):
             phase = code.graph.phases[operand]
@@ -111,12 +110,15 @@ def _operand_buffers(code: Code) -> Iterator[Buffer]:
             elif code.is_load(operand) or (phase is not Phase.LOOP and dot.phase is Phase.LOOP):
                 outside.setdefault(operand, []).append(dot)
             else:
-                if (operand, side, dot.phase) not in in_registers:
+                alike = [other for other in code.dots.values() if _reads_alike(other, dot, side)]
+                if dot == (alike[-1] if dot.wgmma else alike[0]):  # mma keeps in registers what the first of them has read
                     yield from _computed(code, dot, side, rings)
-                if not dot.wgmma:
-                    in_registers.add((operand, side, dot.phase))
     for operand, dots in outside.items():
         yield from _kept(code, operand, dots, bool(rings))
+
+
+def _reads_alike(one: Dot, other: Dot, side: int) -> bool:
+    return (one.operands[side], one.phase, one.wgmma) == (other.operands[side], other.phase, other.wgmma)
 
 
 def _rings(code: Code) -> dict[int, int]:
