@@ -175,6 +175,8 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
             yield Buffer(nbytes, made, max(ends[dot.value] for dot in read_by_wgmma))
     elif same:  # mma keeps in registers what it has read
         yield Buffer(nbytes, made, min(same))
+    elif looped and _hoisted(code, operand):
+        yield Buffer(nbytes, made, made)
     elif looped:
         alike = len({dot.warps for dot in dots}) == 1
         yield Buffer(nbytes, made, 4 * code.loop[0] - 1 if alike and len(looped) < len(dots) else max(ends.values()) - 1)
@@ -182,6 +184,15 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
         yield from (Buffer(nbytes, 4 * dot.at, 4 * dot.at) for dot in dots)
     else:
         yield Buffer(nbytes, made, max(ends.values()))
+
+
+def _hoisted(code: Code, operand: int) -> bool:
+    """Whether the loads of an operand are stored, and it is computed in the registers in which the loop wants it.
+
+    Seen where a product follows the loop; else it is computed first, and stored.
+    """
+    from_loads = not code.is_load(operand) and code.behind(operand).isdisjoint(code.dots)
+    return from_loads and any(dot.phase is Phase.EPILOGUE for dot in code.dots.values())
 
 
 def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iterator[Buffer]:
