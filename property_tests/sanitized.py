@@ -29,7 +29,11 @@ from property_tests.hand_written import inputs_of, worst
 from property_tests.runtime_fakes import layouts
 
 PLANS = 3  # of one kernel, and as many of two
-SCHEDULES = (Schedule(), Schedule(swapped=True, exp2=True, last_first=True, programs=3, descriptors=True))
+SCHEDULES = (
+    Schedule(),
+    Schedule(swapped=True, exp2=True, last_first=True, programs=3, descriptors=True),
+    Schedule(joined=True, half_partials=True, reciprocals=True, loads_first=True),
+)
 TOLERANCE = 2e-2
 
 

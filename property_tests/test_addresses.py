@@ -44,7 +44,9 @@ def variants(graph: Graph) -> list[Schedule]:
             made.schedule for made in chain(details(variant, "sm_90"), joined(variant, [graph], None)) if made.graph == graph
         ]
         tried += [job.schedule, *one, replace(job.schedule, programs=3)]
-    every = Schedule(descriptors=True, last_first=True, swapped=True, half_partials=True, joined=True, programs=2)
+    every = Schedule(
+        descriptors=True, last_first=True, swapped=True, half_partials=True, joined=True, loads_first=True, programs=2
+    )
     alike = Schedule()
     plain = [
         replace(made, num_warps=4, num_stages=1, exp2=alike.exp2, reciprocals=alike.reciprocals) for made in [*tried, every]
