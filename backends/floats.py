@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
-from mirage_eg.backends.passes import LONGEST_REDUCTION, reduction
+from mirage_eg.backends.passes import LONGEST_REDUCTION, in_pieces, reduction
 from mirage_eg.backends.products import product
 from mirage_eg.backends.threads import do_all, for_each_thread
 from mirage_eg.ir.dtypes import DType
@@ -39,8 +39,12 @@ class FloatAlgebra:
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """By the table ELEMENTWISE."""
-        with np.errstate(all="ignore"):
-            return ELEMENTWISE[op](self.xp, *map(self._wide, operands), **attributes)
+
+        def compute(*pieces: Array) -> Array:
+            with np.errstate(all="ignore"):  # threads do not inherit it
+                return ELEMENTWISE[op](self.xp, *map(self._wide, pieces), **attributes)
+
+        return in_pieces(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
         """In working precision."""

@@ -121,8 +121,8 @@ def reduction(xp: Any, name: str) -> Any:
     )
 
 
-def in_pieces(function: Callable[..., Array], *operands: Array) -> Array:
-    """`function(*operands)` for an elementwise function of NumPy arrays, piece by piece where the result is large."""
+def in_pieces(function: Callable[..., Array], *operands: Array, dtype: Any = np.float64) -> Array:
+    """`function(*operands)`, an elementwise function of NumPy arrays to `dtype`, piece by piece where the result is large."""
     if operands[0].ndim and all(x.size <= _SMALL for x in operands):
         return function(*operands)
     shape = np.broadcast_shapes(*(x.shape for x in operands))
@@ -137,7 +137,7 @@ def in_pieces(function: Callable[..., Array], *operands: Array) -> Array:
         axis -= 1
     step = max(1, PIECE_ELEMENTS // inner)
     wide = [np.broadcast_to(x, shape) for x in operands]
-    result = np.empty(shape)
+    result = np.empty(shape, dtype)
     outers = product(*map(range, shape[:axis]))
     pieces = [(*outer, slice(start, start + step)) for outer in outers for start in range(0, shape[axis], step)]
 
