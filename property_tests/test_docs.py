@@ -183,6 +183,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize --help": ["-m", "mirage_eg", "optimize", "--help"],
     "mirage-eg rules list --laws": ["-m", "mirage_eg", "rules", "list", "--laws"],
     "python benchmarks/choices.py": GPU,
+    "python benchmarks/on_gpu.py": GPU,
     "python benchmarks/choices.py gqa --out DIR": GPU,
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
     "python benchmarks/search.py docs/measurements": ["benchmarks/search.py", "OUT", "--picture"],
