@@ -60,7 +60,7 @@ def write_scaled(writer: Writer, tile: Tile, half: Half) -> tuple[Tile, Tile]:
     unit = [1 if dim == half.dim else extent for dim, extent in enumerate(tile.padded)]
     shape = [1 if dim == half.dim else extent for dim, extent in enumerate(tile.shape)]
     scales = Tile(name, tile.dtype, tuple(shape), tuple(unit))
-    scaled = f"({tile.name} / {aligned(name, scales, tile.shape)})"
+    scaled = f"({tile.name} * {aligned(f'(1.0 / {name})', scales, tile.shape)})"
     return Tile(scaled, tile.dtype, tile.shape, tile.padded), scales
 
 
