@@ -4,8 +4,8 @@
     python benchmarks/on_gpu.py --list
 
 Each step is a command under a time limit, whose output goes to STEP.log in the folder $OUT (./gpu_out where that is not set),
-beside the JSON lines that it writes; a line a step says how it ended, and the next one runs whatever happened. Machines are
-lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of several runs are merged by appending them
+beside the JSON lines that it writes, which a step that is cut off has kept; a line a step says how it ended, and the next one
+runs whatever happened. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of several runs are merged by appending them
 to docs/measurements/{gpu,choices,verify}_h100.jsonl, of which the newest of each row counts; then `python docs/build.py`.
 """
 
@@ -75,6 +75,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         Step("field", "field checks and passes on the GPU", (_tests("test_field_gpu.py", "test_passes.py"),), 300),
         Step("compile", "emitted programs check and time themselves", (_tests("test_compile.py"),), 500),
         Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("test_runtime_gpu.py"),), 580),
+        Step("spread", "tuning on every visible GPU", (_tests("test_spread_gpu.py"),), 120),
         Step("memcheck", "compute-sanitizer: addresses", ((*_tests("test_sanitizer.py"), "-k", "memcheck"),), 580),
         Step("synccheck", "compute-sanitizer: barriers", ((*_tests("test_sanitizer.py"), "-k", "synccheck"),), 580),
         Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
