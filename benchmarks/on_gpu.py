@@ -5,8 +5,9 @@
 
 Each step is a command under a time limit, whose output goes to STEP.log in the folder $OUT (./gpu_out where that is not set),
 beside the JSON lines that it writes, which a step that is cut off has kept; a line a step says how it ended, and the next one
-runs whatever happened. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of several runs are merged by appending them
-to docs/measurements/{gpu,choices,verify}_h100.jsonl, of which the newest of each row counts; then `python docs/build.py`.
+runs whatever happened. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of
+several runs are merged by appending them to docs/measurements/{gpu,choices,verify}_h100.jsonl, of which the newest of each row
+counts; then `python docs/build.py`.
 """
 
 import argparse
@@ -115,7 +116,8 @@ def run(step: Step, out: Path, limit: float) -> int:
                 break
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     ended = "ok" if code == 0 else f"took more than {limit:.0f} s" if code == 124 else f"exit {code}"
-    print(f"{step.name}: {ended}, {perf_counter() - start:.0f} s: {lines[-1].strip()[:200]}", flush=True)
+    reason = next((f" ({line.strip()[:200]})" for line in reversed(lines) if line.startswith(("FAILED", "ERROR"))), "")
+    print(f"{step.name}: {ended}, {perf_counter() - start:.0f} s: {lines[-1].strip()[:200]}{reason}", flush=True)
     return code
 
 
