@@ -112,6 +112,10 @@ class Segmenter:
         self.unsafe = shifted_values(program)
         self.axes, self.reduced = _reductions(program)
         self._cones: dict[int, list[frozenset[int]]] = {}
+        self._common: dict[frozenset[int], frozenset[int]] = {}
+        self._joined: dict[tuple[frozenset[int], int], frozenset[int]] = {}
+        self._read: dict[frozenset[int], tuple[int, ...]] = {}
+        self._admitted: dict[frozenset[int], bool] = {}
 
     @cached_property
     def start(self) -> Needed:
@@ -143,8 +147,15 @@ class Segmenter:
 
     def _joining(self, cone: frozenset[int], value: int) -> frozenset[int]:
         """The ops between `value` and what the cone reads or computes; empty if there is nothing in common."""
-        common = {made for position in cone for made in self.values[position]}
-        common.update(i for i in self._inputs(cone) if not self._is_weight(i))
+        if (cone, value) not in self._joined:
+            self._joined[cone, value] = self._between(cone, value)
+        return self._joined[cone, value]
+
+    def _between(self, cone: frozenset[int], value: int) -> frozenset[int]:
+        if cone not in self._common:
+            made = {made for position in cone for made in self.values[position]}
+            self._common[cone] = frozenset(made.union(i for i in self._inputs(cone) if not self._is_weight(i)))
+        common = self._common[cone]
         nodes: set[int] = set()
         touched = False
         frontier = [value]
@@ -227,12 +238,17 @@ class Segmenter:
         return value
 
     def _inputs(self, nodes: frozenset[int]) -> tuple[int, ...]:
-        read = {i for position in nodes for i in self.items[position].operands if self.makers[i] not in nodes}
-        return tuple(sorted(read))
+        if nodes not in self._read:
+            read = {i for position in nodes for i in self.items[position].operands if self.makers[i] not in nodes}
+            self._read[nodes] = tuple(sorted(read))
+        return self._read[nodes]
 
     def _admissible(self, nodes: frozenset[int]) -> bool:
-        ops = sum(counts(self.items[position]) for position in nodes)
-        return ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1 and not self._contracts_again(nodes)
+        if nodes not in self._admitted:
+            ops = sum(counts(self.items[position]) for position in nodes)
+            admitted = ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
+            self._admitted[nodes] = admitted and not self._contracts_again(nodes)
+        return self._admitted[nodes]
 
     def why_not_one(self) -> str | None:
         """Why the whole program is no segment, if it is none."""
