@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends import floats, meanings
 from mirage_eg.backends.algebra import Algebra
-from mirage_eg.backends.evaluate import evaluate
+from mirage_eg.backends.evaluate import evaluate, evaluate_while
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.slices import cut
@@ -237,6 +237,45 @@ def test_attention_is_cut_along_its_heads_and_along_no_reduced_axis() -> None:
     assert plan is not None and len(plan.pieces) == 5 and plan.output_dims == (0,)
     assert plan.pieces[0].windows == ((0, 0, 1), (0, 0, 1), (0, 0, 1))
     assert cut(expand(program.graph()), 10_000) is None
+
+
+@pytest.mark.parametrize(("elements", "slices"), [(40, 5), (10_000, 1)])
+def test_evaluating_while_something_holds_ends_at_the_first_slice_where_it_does_not(elements: int, slices: int) -> None:
+    program = KernelGraph()
+    q, k = program.new_input((6, 4, 3)), program.new_input((6, 3, 8))
+    program.mark_output(program.exp(program.matmul(q, k)))
+    inputs = [np.random.default_rng(0).standard_normal(kind.shape) for kind in program.graph().input_types]
+    seen: list[np.ndarray] = []
+
+    def holds(outputs: Sequence[np.ndarray]) -> bool:
+        seen.extend(outputs)
+        return len(seen) < last
+
+    [whole] = evaluate(program.graph(), inputs, FloatAlgebra())
+    for last in range(1, slices + 1):
+        seen.clear()
+        assert evaluate_while(program.graph(), inputs, FloatAlgebra(), elements, holds) is None and len(seen) == last
+    seen.clear()
+    last = slices + 1
+    results = evaluate_while(program.graph(), inputs, FloatAlgebra(), elements, holds)
+    assert results is not None
+    [got] = results
+    np.testing.assert_allclose(got, whole, rtol=1e-12)
+    np.testing.assert_array_equal(np.concatenate(seen, axis=2), got)
+
+
+@pytest.mark.parametrize("working", [DType.float32, DType.float64])
+def test_large_arrays_are_computed_piece_by_piece_to_the_same_numbers(working: DType) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 40_000)).astype(np.float32)
+    x[0, :3] = np.inf, -np.inf, np.nan
+    row, small = x[:, :1], FloatAlgebra(np, working)
+    for op, operands in (("div", (x, row)), ("gelu", (x,)), ("sqrt", (x,)), ("mul", (row, x))):
+        whole = small.elementwise(op, operands, {})
+        parts = [
+            small.elementwise(op, [y if y is row else y[:, i : i + 100] for y in operands], {}) for i in range(0, 40_000, 100)
+        ]
+        assert whole.dtype == np.dtype(str(working))
+        np.testing.assert_array_equal(whole, np.concatenate(parts, axis=1))
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50))
