@@ -79,10 +79,13 @@ def _is_usual(code: Code) -> bool:
 
 
 def _is_odd(code: Code, dot: Dot, operand: int) -> bool:
-    """Moved elements, what mma reads in a loop and is computed before it, and sums of a batch beside the product in a loop."""
-    before = dot.phase is Phase.LOOP and code.graph.phases[operand] is not Phase.LOOP and not code.is_load(operand)
+    """Moved elements, what mma reads both in the loop and outside, and sums of a batch beside the product in a loop."""
+    if code.rearranged(operand):
+        return True
+    others = [other for other in code.dots.values() if operand in other.operands]
+    apart = len({other.phase for other in others}) > 1 and not code.is_load(operand) and not dot.wgmma
     summed = dot.batch > 1 and code.is_load(operand) and any(reader.op != "matmul" for reader, _ in code.readers[operand])
-    return code.rearranged(operand) or (before and not dot.wgmma) or (summed and dot.phase is Phase.LOOP)
+    return apart or (summed and dot.phase is Phase.LOOP)
 
 
 def _operand_buffers(code: Code) -> Iterator[Buffer]:

@@ -21,12 +21,12 @@ STAGES = 2
 
 
 @cache
-def scaled_before_the_loop() -> Graph:
-    """(2 X · V) W over slices of V's columns: what mma reads in the loop is computed before it."""
+def with_moved_elements() -> Graph:
+    """(Xᵀ · V) W over slices of V's columns: the elements of a load are moved before mma reads them."""
     p = new_kernel_graph()
-    x, v, w = (p.new_input(shape, name=name) for name, shape in (("X", (16, 512)), ("V", (512, 256)), ("W", (256, 64))))
+    x, v, w = (p.new_input(shape, name=name) for name, shape in (("X", (512, 16)), ("V", (512, 256)), ("W", (256, 64))))
     b = new_threadblock_graph((2,), forloop_range=2)
-    wide = b.matmul(b.scale(b.new_input(x, (REPLICATED,)), 2.0), b.new_input(v, (REPLICATED,), 1))
+    wide = b.matmul(b.transpose(b.new_input(x, (REPLICATED,)), (1, 0)), b.new_input(v, (REPLICATED,), 1))
     b.new_output(b.forloop_accum(b.matmul(wide, b.new_input(w, (1,), 0))), (1,))
     p.mark_output(p.customized([x, v, w], b)[0], name="O")
     return p.graph()
@@ -46,7 +46,7 @@ def test_the_allocation_is_that_of_a_kernel_compiled_to_the_end(rows: int, targe
 @pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_where_the_model_is_not_sure_the_compiler_decides(factor: float, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guess off by a quarter does no harm unless it says that it is sure."""
-    [block] = blocks_of(scaled_before_the_loop())
+    [block] = blocks_of(with_moved_elements())
     told = room.allocated_bytes(block, STAGES, "sm_90")
     assert told is not None
     wrong = Guess(int(factor * told), sure)
@@ -59,9 +59,7 @@ def test_where_the_model_is_not_sure_the_compiler_decides(factor: float, sure: b
 
 def test_what_the_model_has_been_wrong_about_is_not_sure() -> None:
     """And what it has not been wrong about is sure, with the Triton whose allocation it knows."""
-    [odd], [usual] = (
-        blocks_of(graph) for graph in (scaled_before_the_loop(), gated_mlp("float16", 64, 1024, 512, 4, 16).mugraph)
-    )
+    [odd], [usual] = (blocks_of(graph) for graph in (with_moved_elements(), gated_mlp("float16", 64, 1024, 512, 4, 16).mugraph))
     assert not guess(odd, STAGES).sure
     assert guess(usual, STAGES).sure is metadata.version("triton").startswith("3.9.")
     assert not guess(usual, STAGES, swapped=True, target="gfx942").sure
@@ -72,7 +70,7 @@ def test_the_compiler_is_not_asked_far_from_the_limit(monkeypatch: pytest.Monkey
         raise AssertionError("asked")
 
     monkeypatch.setattr(room, "allocated_bytes", refuse)
-    [block] = blocks_of(scaled_before_the_loop())
+    [block] = blocks_of(with_moved_elements())
     guessed = guess(block, STAGES)
     assert room.does_fit(block, int(1.6 * guessed.nbytes), STAGES, "sm_90")
     assert not room.does_fit(block, int(0.6 * guessed.nbytes), STAGES, "sm_90")
@@ -83,7 +81,7 @@ def test_the_compiler_is_not_asked_far_from_the_limit(monkeypatch: pytest.Monkey
 def test_without_a_compiler_the_guess_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     room.allocated_bytes.cache_clear()
-    [block] = blocks_of(scaled_before_the_loop())
+    [block] = blocks_of(with_moved_elements())
     guessed = guess(block, STAGES)
     assert room.does_fit(block, guessed.nbytes, STAGES, "sm_90")
     assert not room.does_fit(block, guessed.nbytes - 1, STAGES, "sm_90")
@@ -91,7 +89,7 @@ def test_without_a_compiler_the_guess_decides(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> None:
-    graph = scaled_before_the_loop()
+    graph = with_moved_elements()
     [block] = blocks_of(graph)
     told = room.allocated_bytes(block, STAGES, "sm_90")
     assert told is not None
