@@ -23,9 +23,9 @@ from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.devices import device_for
 from mirage_eg.executors import Workers
-from mirage_eg.instantiate import blocks_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
+from mirage_eg.limits import blocks_of
 from mirage_eg.options import Options
 from mirage_eg.polish import polish
 from mirage_eg.program import load_program

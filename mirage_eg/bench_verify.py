@@ -12,11 +12,12 @@ import numpy as np
 
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import device_for
-from mirage_eg.instantiate import TileLimits, instances, small_instance
+from mirage_eg.instantiate import instances, small_instance
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import TileLimits
 from mirage_eg.prove import Prover
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import search

@@ -9,9 +9,9 @@ from typing import Any
 
 from mirage_eg.compiling import Compiler
 from mirage_eg.devices import Device
-from mirage_eg.instantiate import Filters, blocks_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import Found, KernelFinder, Task, compose, find_kernels
+from mirage_eg.limits import Filters, blocks_of
 from mirage_eg.options import Options
 from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, few_kernels, partition
 from mirage_eg.polish import polish

@@ -13,11 +13,12 @@ from math import prod
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import Choice, Filters, Instantiation, TileLimits, blocks_of, small_instance
+from mirage_eg.instantiate import Choice, Instantiation, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.limits import Filters, TileLimits, blocks_of
 from mirage_eg.partition import Kernels, Piece
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search, split_choices

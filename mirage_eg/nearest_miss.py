@@ -11,11 +11,12 @@ from itertools import islice
 from typing import Any
 
 from mirage_eg.devices import Device
-from mirage_eg.instantiate import Filters, TileLimits, blocks_of, footprint, instances, small_instance
+from mirage_eg.instantiate import instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.limits import Filters, TileLimits, blocks_of, footprint
 from mirage_eg.options import Options
 from mirage_eg.results import Instances, Plan
 from mirage_eg.rulebook import Rulebook

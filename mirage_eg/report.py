@@ -10,9 +10,9 @@ from typing import Any
 from mirage_eg.code_hash import code_hash
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
-from mirage_eg.instantiate import blocks_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
+from mirage_eg.limits import blocks_of
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate, Plan, Watch
 from mirage_eg.rulebook import Rulebook

@@ -16,10 +16,10 @@ from mirage_eg.cuts import Cuts
 from mirage_eg.devices import Device
 from mirage_eg.expression import Split, Term
 from mirage_eg.growth import Size
-from mirage_eg.instantiate import TileLimits
 from mirage_eg.ir.graph import Node, TensorType
 from mirage_eg.laws import Signature
 from mirage_eg.layouts import Access, Choice
+from mirage_eg.limits import TileLimits
 from mirage_eg.lints import Lint
 from mirage_eg.options import Options
 from mirage_eg.partition import Partition, Piece, Way

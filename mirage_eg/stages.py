@@ -14,10 +14,11 @@ from mirage_eg.backends.warps import with_warps
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import Filters, TileLimits, blocks_of, instances, really_fits, small_instance
+from mirage_eg.instantiate import instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import Filters, TileLimits, blocks_of, really_fits
 from mirage_eg.options import Options
 from mirage_eg.oracle import oracle_builder
 from mirage_eg.phrase import phrase

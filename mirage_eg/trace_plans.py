@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from mirage_eg.cuts import Cuts
-from mirage_eg.instantiate import blocks_of
 from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import blocks_of
 from mirage_eg.partition import Piece
 from mirage_eg.phrase import phrase
 from mirage_eg.results import Candidate, Instances, Plan, Ranked

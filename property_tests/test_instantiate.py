@@ -9,11 +9,12 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.cost import predict, predict_us
 from mirage_eg.devices import DEVICES, device_for
-from mirage_eg.instantiate import Filters, Instantiation, TileLimits, blocks_of, fits, instances, small_instance
+from mirage_eg.instantiate import Instantiation, instances, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.limits import Filters, TileLimits, blocks_of, fits
 from mirage_eg.realize import realize, realize_outlined
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from mirage_eg import nearest_miss
 from mirage_eg.devices import device_for
-from mirage_eg.instantiate import TileLimits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.limits import TileLimits
 from mirage_eg.nearest_miss import Found, _needed, explain
 from mirage_eg.options import Options
 from mirage_eg.pipeline import optimize

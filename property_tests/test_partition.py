@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from mirage_eg.cost import predict_us
 from mirage_eg.devices import device_for
-from mirage_eg.instantiate import Filters, blocks_of
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import KernelFinder, Task, compose, find_kernels
+from mirage_eg.limits import Filters, blocks_of
 from mirage_eg.partition import Kernels, Partition, PartitionLimits, Piece, partition
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from mirage_eg.expression import needed_for
-from mirage_eg.instantiate import TileLimits, instances
+from mirage_eg.instantiate import instances
 from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import TileLimits
 from mirage_eg.oracle import build_oracle
 from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program

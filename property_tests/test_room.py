@@ -10,9 +10,9 @@ import pytest
 from mirage_eg import room
 from mirage_eg.backends.compile import TARGETS, KernelCompile, compile_source
 from mirage_eg.backends.emit import Schedule, emit
-from mirage_eg.instantiate import TileLimits, blocks_of, fits, really_fits
 from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import TileLimits, blocks_of, fits, really_fits
 from mirage_eg.shared_memory import Guess, guess
 from mirage_eg.tune import compile_variant, tuning_record
 from property_tests.hand_written import Pair, gated_mlp

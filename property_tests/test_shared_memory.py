@@ -11,9 +11,9 @@ import pytest
 
 from mirage_eg.backends.compile import compile_source
 from mirage_eg.backends.emit import Schedule, emit
-from mirage_eg.instantiate import TileLimits, blocks_of, fits
 from mirage_eg.ir.builder import REPLICATED, Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import TileLimits, blocks_of, fits
 from mirage_eg.room import allocated_bytes
 from mirage_eg.shared_memory import shared_memory
 from property_tests.hand_written import gated_mlp

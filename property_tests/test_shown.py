@@ -25,13 +25,13 @@ from mirage_eg.devices import DEVICES
 from mirage_eg.draw import to_svg
 from mirage_eg.explain import explain
 from mirage_eg.expression import express, splits
-from mirage_eg.instantiate import TileLimits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.laws import Law
 from mirage_eg.layout_picture import layout_picture, lying
 from mirage_eg.layouts import Layouts, choose_layouts, laid_out
+from mirage_eg.limits import TileLimits
 from mirage_eg.memory_picture import memory_picture
 from mirage_eg.options import Options
 from mirage_eg.oracle import Oracle, build_oracle

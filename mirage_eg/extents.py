@@ -1,0 +1,196 @@
+"""Which extents the kernels of a plan may have: grid, loop count and so all tiles, as far as is seen before they are built.
+
+Parallel axes, those that an output has and no op reduces, may be split over the grid; the looped axis is split by the loop, a
+spread axis by the grid of the first kernel. Tiles are powers of two (or the whole axis).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+
+from mirage_eg.estimate import Shape
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.graph import Graph
+from mirage_eg.limits import Filters, TileLimits
+from mirage_eg.realize import Extents
+from mirage_eg.space import Chain, Structure
+
+MAX_GRID_DIMS = 3
+_COMBINING_OPTIONS = 2  # extents tried of a kernel that reduces partial results
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a plan with what its numbers depend on."""
+
+    structure: Structure
+    shapes: tuple[Shape, ...]  # of loads and steps
+    parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
+    spread: int | None  # the axis that the grid must split
+    looped: int | None
+
+    def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
+        """Extents with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
+        grid = [
+            (group, sizes[group[0]] // tiles[group[0]])
+            for group in self.parallel
+            if tiles.get(group[0], sizes[group[0]]) < sizes[group[0]]
+        ]
+        if self.spread is not None:
+            grid.append(((self.spread,), spread))
+        return Extents(sizes, tuple(sorted(grid)), 1 if self.looped is None else loop)
+
+
+def choices_of(
+    plan: Structure | Chain, kernels: Sequence[Kernel], axes: Axes, limits: TileLimits, filters: Filters
+) -> list[tuple[Extents, ...]]:
+    """The extents of all kernels together."""
+    choices: list[tuple[Extents, ...]] = []
+    for spread in _spread_counts(axes.sizes[plan.split.spread], limits) if plan.split.spread is not None else [1]:
+        options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
+        if len(options) == 2:
+            few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
+            options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
+            options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
+            alike = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
+            del options[1][_COMBINING_OPTIONS:]
+            choices += [together for together in alike if together[1] not in options[1]]
+        choices += product(*options)
+    return choices
+
+
+def _in_groups(first: Extents, kernel: Kernel, options: Sequence[Extents]) -> Extents | None:
+    """The extents of a combining kernel whose blocks each read what one group of blocks stored: both can be one kernel."""
+    grid = tuple((group, count) for group, count in first.grid if group != (kernel.spread,))
+    return next((extents for extents in options if extents.grid == grid), None)
+
+
+def kernels_of(plan: Structure | Chain, program: Graph, axes: Axes) -> list[Kernel]:
+    inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
+    sources = [axes.of(value) for value in inputs]
+    match plan:
+        case Structure():
+            return [_kernel(plan, sources, axes, None, plan.split.looped)]
+        case Chain(first, last):
+            kernel = _kernel(first, sources, axes, first.split.spread, first.split.looped)
+            partial = frozenset({len(axes.sizes)})
+            sources = sources + [kernel.shapes[output].axes | partial for output in first.outputs]
+            return [kernel, _kernel(last, sources, axes, None, None)]
+
+
+def _kernel(
+    structure: Structure, sources: Sequence[frozenset[int]], axes: Axes, spread: int | None, looped: int | None
+) -> Kernel:
+    shapes = [Shape(sources[load.input], load.looped) for load in structure.loads]
+    for step in structure.steps:
+        operands = [shapes[i] for i in step.operands]
+        together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
+        shapes.append(Shape(together, any(operand.piece for operand in operands)))
+    reduced = {axis for step in structure.steps for axis in step.reduced}
+    stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
+    parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
+    return Kernel(structure, tuple(shapes), _groups(parallel, shapes), spread, looped)
+
+
+def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
+    """Axes that no value has two of are split together: otherwise each block would compute the other's columns again."""
+    groups: list[list[int]] = []
+    for axis in parallel:
+        beside = frozenset[int]().union(*(shape.axes for shape in shapes if axis in shape.axes))
+        group = next((group for group in groups if beside.isdisjoint(group)), None)
+        if group is None:
+            groups.append([axis])
+        else:
+            group.append(axis)
+    return tuple(map(tuple, groups))
+
+
+def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Extents]:
+    """The extents of one kernel that a block can hold, as far as that is seen before it is built."""
+    sizes = (*axes.sizes, spread)
+    dims = MAX_GRID_DIMS - (kernel.spread is not None)
+    roles = _matmul_roles(kernel)
+    many = len(kernel.parallel) > dims
+    tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
+    length = 1
+    if kernel.looped is not None:
+        length = sizes[kernel.looped] // (spread if kernel.looped == kernel.spread else 1)
+    options = []
+    for loop in [1] if kernel.looped is None else _loop_counts(length, filters):
+        for chosen in product(*tiles):
+            tile = {group[0]: first for group, first in zip(kernel.parallel, chosen, strict=True)}
+            extents = kernel.extents(sizes, tile, loop, spread)
+            if len(extents.grid) <= MAX_GRID_DIMS and _plausible(kernel, extents, limits):
+                options.append(extents)
+    return options
+
+
+@cache
+def _divisors(size: int) -> tuple[int, ...]:
+    return tuple(count for count in range(1, size + 1) if size % count == 0)
+
+
+def _spread_counts(size: int, limits: TileLimits) -> list[int]:
+    """Into how many pieces a spread axis is cut: powers of two that leave at least 32 of it, or any divisors of a small one."""
+    divisors = [count for count in _divisors(size) if 2 <= count <= limits.multiprocessors]
+    usual = [count for count in divisors if size // count >= 32 and not count & (count - 1)]
+    return usual or divisors[:4]
+
+
+def _matmul_roles(kernel: Kernel) -> dict[int, str]:
+    """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
+    roles: dict[int, str] = {}
+    for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
+        if step.op == "matmul":
+            for axis in shape.axes:
+                own = not all(axis in kernel.shapes[i].axes for i in step.operands) or roles.get(axis) == "own"
+                roles[axis] = "own" if own else "batch"
+    return roles
+
+
+def _plausible(kernel: Kernel, extents: Extents, limits: TileLimits) -> bool:
+    """A bound before anything is built: no computed tile alone is larger than the registers."""
+    blocks = {axis: count for group, count in extents.grid for axis in group}
+    for shape in kernel.shapes[len(kernel.structure.loads) :]:
+        elements = 1
+        for axis in shape.axes:
+            loop = extents.loop if axis == kernel.looped and shape.piece else 1
+            elements *= extents.sizes[axis] // blocks.get(axis, 1) // loop
+        if elements * 4 > limits.registers:
+            return False
+    return True
+
+
+def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: dict[int, str], many: bool) -> list[int]:
+    """Tiles of the first axis of a group whose number of blocks divides the other axes too."""
+    first, *others = group
+    tiles = _tile_sizes(sizes[first], most, roles.get(first), many)
+    fitting = [tile for tile in tiles if all(sizes[axis] % (sizes[first] // tile) == 0 for axis in others)]
+    return fitting or [sizes[first]]
+
+
+def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]:
+    """Tiles of a parallel axis: divisors that are powers of two, or the whole axis, up to `most`.
+
+    A batch axis of matmuls is cut into single slices (or not at all, where there are more axes than grid dims); another axis
+    of a matmul is not cut below the 16 that it pads to.
+    """
+    if role == "batch":
+        return [1, size] if many and size > 1 else [1]
+    divisors = [tile for tile in _divisors(size) if tile <= most]
+    least = min(16, size) if role == "own" else 1
+    usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]
+    return usual or divisors[-1:]
+
+
+def _loop_counts(size: int, filters: Filters) -> list[int]:
+    """Loop counts that leave tiles of 16 to 512, or any divisors where the axis is smaller or filters ask for them."""
+    divisors = _divisors(size)
+    if filters.franges is not None:
+        return [count for count in divisors if count in filters.franges]
+    usual = [
+        count for count in divisors if count > 1 and 16 <= size // count <= 512 and not size // count & (size // count - 1)
+    ]
+    return usual or [count for count in divisors if count > 1]

@@ -1,0 +1,120 @@
+"""What a block graph may be: as asked for by the user, and as large as a block of the device can hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.room import does_fit, may_fit
+from mirage_eg.shared_memory import shared_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Restrictions on block graphs; None admits everything. Maps are compared in the order of loads and outputs."""
+
+    griddims: tuple[tuple[int, ...], ...] | None = None
+    imaps: tuple[tuple[int, ...], ...] | None = None
+    omaps: tuple[tuple[int, ...], ...] | None = None
+    fmaps: tuple[int, ...] | None = None
+    franges: tuple[int, ...] | None = None
+
+    def admit(self, block: Graph) -> bool:
+        """Whether a block graph is among those asked for."""
+        grid = _trimmed(block.grid)
+        return (
+            (self.griddims is None or grid in {_trimmed(wanted) for wanted in self.griddims})
+            and (self.franges is None or block.loop in self.franges)
+            and (self.imaps is None or all(_prefix(item["imap"], self.imaps) for item in block.inputs))
+            and (self.omaps is None or all(_prefix(item["omap"], self.omaps) for item in block.outputs))
+            and (self.fmaps is None or all(item["fmap"] in self.fmaps for item in block.inputs))
+        )
+
+
+def _trimmed(grid: Sequence[int]) -> tuple[int, ...]:
+    """A grid without trailing extents of 1."""
+    extents = list(grid)
+    while len(extents) > 1 and extents[-1] == 1:
+        extents.pop()
+    return tuple(extents)
+
+
+def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
+    return any(got == entry[: len(got)] for entry in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class TileLimits:
+    """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
+
+    `open_too`: what the model of shared memory leaves open fits for now; `really_fits` asks the compiler.
+    """
+
+    shared_memory: int = 220 * 1024
+    registers: int = 160 * 1024
+    max_tile: int = 256  # of a parallel axis
+    stages: int = 2
+    multiprocessors: int = 132
+    target: str = "sm_90"
+    open_too: bool = False
+
+
+def blocks_of(graph: Graph) -> list[Graph]:
+    """The block graphs of a kernel graph."""
+    return [item["graph"] for item in graph.nodes if item.op == "block"]
+
+
+def _padded(extent: int, least: int = 1) -> int:
+    return max(least, 1 << (extent - 1).bit_length())
+
+
+def fits(block: Graph, limits: TileLimits) -> bool:
+    """Whether the tiles fit: what is live at once in registers, staged matmul operands in shared memory."""
+    has_room = may_fit if limits.open_too else _fits_as_guessed
+    return live_bytes(block) <= limits.registers and has_room(block, limits.shared_memory, limits.stages, limits.target)
+
+
+def really_fits(graph: Graph, limits: TileLimits) -> bool:
+    """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where that is open."""
+    return all(does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in blocks_of(graph))
+
+
+def _fits_as_guessed(block: Graph, limit: int, stages: int, target: str) -> bool:
+    return shared_memory(block, stages, target=target) <= limit
+
+
+def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
+    """Bytes of shared memory and of registers that a block needs."""
+    return shared_memory(block, limits.stages, target=limits.target), live_bytes(block)
+
+
+def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> int:
+    """The most bytes of float32 tiles that are live at once; a load that only a matmul reads goes through shared memory.
+
+    `shapes` are those of the tiles, the block graph's own if not given.
+    """
+    shapes = [kind.shape for kind in block.types] if shapes is None else shapes
+    last: dict[int, int] = {}
+    through_shared = set(range(len(block.types)))
+    for position, item in enumerate(block.nodes):
+        for operand in item.operands:
+            last[operand] = position
+            if item.op != "matmul":
+                through_shared.discard(operand)
+    live = most = 0
+    alive: dict[int, int] = {}
+    accumulators = 0
+    for position, (item, values) in enumerate(block.numbered()):
+        for value in values:
+            if item.op == "input" and value in through_shared:
+                continue
+            size = prod(map(_padded, shapes[value])) * 4
+            if OPS[item.op].kind is Kind.ACCUMULATOR:
+                accumulators += size
+            else:
+                alive[value] = size
+        live = sum(alive.values()) + accumulators
+        most = max(most, live)
+        alive = {value: size for value, size in alive.items() if last.get(value, -1) > position}
+    return most
