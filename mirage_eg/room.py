@@ -12,10 +12,13 @@ from os import environ
 from mirage_eg.backends.allocate import allocate
 from mirage_eg.backends.compile import TARGETS, loaded
 from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.backends.emit_writer import Choices
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.shared_memory import guess
+
+_KNOWN = ("safe", "swapped", "exp2", "last_first", "reciprocals")  # choices of which the model knows what becomes of buffers
 
 
 def leaner(graph: Graph, schedule: Schedule, target: str) -> Schedule | str:
@@ -26,7 +29,8 @@ def leaner(graph: Graph, schedule: Schedule, target: str) -> Schedule | str:
     limit, fitting = TARGETS[target].shared_memory, list(every)
     for number, block in enumerate(blocks):
         choices = schedule.choices(number)
-        if choices.descriptors or choices.programs or any(schedule.choices(other).joined for other in range(len(blocks))):
+        known = Choices(**{name: getattr(choices, name) for name in _KNOWN})
+        if choices != known or any(schedule.choices(other).joined for other in range(len(blocks))):
             continue  # written otherwise than the model knows
         while (needs := guess(block, fitting[number], warps[number], choices.swapped, target)).sure and needs.least > limit:
             if fitting[number] <= 1:

@@ -1,5 +1,6 @@
 """What fits in shared memory: by the model where it is sure, by the compiler where it leaves that open."""
 
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from types import ModuleType
@@ -128,9 +129,14 @@ def test_fewer_stages_are_taken_where_the_model_is_sure_and_no_fewer_than_that(s
     kept = leaned.num_stages[0] if isinstance(leaned.num_stages, tuple) else leaned.num_stages
     assert guess(block, kept).least <= limit
     assert kept == stages or guess(block, kept + 1).least > limit
-    assert room.leaner(graph, Schedule(num_stages=stages, descriptors=True), "sm_90") == Schedule(
-        num_stages=stages, descriptors=True
-    )
+
+
+@pytest.mark.parametrize("choice", ["descriptors", "joined", "loads_first", "programs"])
+def test_a_kernel_written_otherwise_than_the_model_knows_is_left_to_the_compiler(choice: str) -> None:
+    graph = gated_mlp("float16", 256, 4096, 512, 4, 2).mugraph
+    assert isinstance(room.leaner(graph, Schedule(num_stages=3), "sm_90"), str)
+    schedule = replace(Schedule(num_stages=3), **{choice: 132 if choice == "programs" else True})  # type: ignore[arg-type]
+    assert room.leaner(graph, schedule, "sm_90") == schedule
 
 
 def test_the_record_of_tuning_counts_each_candidate_once() -> None:
