@@ -9,7 +9,7 @@ granted: where no block graph holds a segment, none holds one with the same ops 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
 
@@ -61,6 +61,7 @@ class PartitionLimits:
     segments: SegmentLimits = field(default_factory=SegmentLimits)
     max_kernels: int | None = None  # of a way
     max_states: int = 20_000  # behind that many, ops are kernels of their own
+    max_edges: int = 60_000  # where there are more, segments reach less far
     patience: int = 5  # ways tried in a row that are not cheaper than the best
     close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
     max_ways: int = 8
@@ -159,6 +160,12 @@ def _order(way: Way) -> tuple[float, int]:
 _FEW_US = 1e5  # a kernel more, where the fewest are looked for
 _TIE_US = 1e-3  # a kernel more, where all else is equal
 Edge = tuple[int, int]  # segment, state
+_TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for programs that the one before leaves too large
+    lambda limits: replace(limits, long_axis=limits.long_axis // 2),
+    lambda limits: replace(limits, long_axis=limits.long_axis // 4),
+    lambda limits: replace(limits, long_axis=limits.long_axis // 4, max_outputs=1),
+    lambda limits: replace(limits, long_axis=limits.long_axis // 4, max_outputs=1, max_ops=min(limits.max_ops, 10)),
+)
 
 
 class _Ways:
@@ -169,18 +176,29 @@ class _Ways:
         self.states: list[list[Edge]] = []
         self.pieces: dict[int, tuple[Piece, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
-        self._expand(Segmenter(program, limits.segments), limits.max_states)
+        self.end = -1  # the place of the state that needs nothing; others without edges lead nowhere
+        tried = [limits.segments, *(tighter(limits.segments) for tighter in _TIGHTER)]
+        for number, segments in enumerate(tried, 1):
+            most = limits.max_edges if number < len(tried) else inf
+            if self._expand(Segmenter(program, segments), limits.max_states, most):
+                self.cut |= number > 1
+                break
         self.order = self._topological()
         self.floors = [floor(segment) for segment in self.segments]
         self.barren: set[int] = set()  # taken to have no kernels
 
-    def _expand(self, segmenter: Segmenter, max_states: int) -> None:
+    def _expand(self, segmenter: Segmenter, max_states: int, max_edges: float) -> bool:
+        """Make all states, unless there are too many ways from one to the next."""
+        self.segments, self.states, self.cut = [], [], False
+        count = 0
         numbers: dict[Segment, int] = {}
         places: dict[Needed, int] = {segmenter.start: 0}
         frontier = [segmenter.start]
-        for needed in frontier:
+        for place, needed in enumerate(frontier):
             edges: list[Edge] = []
-            if needed:
+            if not needed:
+                self.end = place
+            else:
                 full = len(places) >= max_states
                 self.cut |= full
                 for segment, left in segmenter.choices(needed, alone=full):
@@ -192,6 +210,10 @@ class _Ways:
                         frontier.append(left)
                     edges.append((numbers[segment], places[left]))
             self.states.append(edges)
+            count += len(edges)
+            if count > max_edges:
+                return False
+        return True
 
     def _topological(self) -> list[int]:
         """States behind all that they lead to."""
@@ -227,7 +249,7 @@ class _Ways:
         found: list[dict[int, tuple[float, int, int, int]]] = [{} for _ in self.states]  # cost, segment, next place, kernels
         for place in self.order:
             here = found[place]
-            if not self.states[place]:
+            if place == self.end:
                 here[0] = 0.0, -1, -1, 0
             for number, target in self.states[place]:
                 for kernels, us in options[number]:
@@ -240,7 +262,7 @@ class _Ways:
             return (), inf
         kernels = min(found[0], key=lambda count: found[0][count][0])
         path, place, least = [], 0, found[0][kernels][0]
-        while self.states[place]:
+        while place != self.end:
             _, number, place, kernels = found[place][kernels]
             path.append(number)
         return tuple(path), least
@@ -279,7 +301,7 @@ class _Ways:
         fronts: list[dict[int, tuple[float, tuple[Piece, ...]]]] = [{} for _ in self.states]
         for place in self.order:
             here = fronts[place]
-            if not self.states[place]:
+            if place == self.end:
                 here[0] = 0.0, ()
             for number, target in self.states[place]:
                 for piece in self.pieces.get(number, ()):
@@ -293,7 +315,7 @@ class _Ways:
         """The cheapest ways through the segments searched, whatever their number of kernels."""
         known: list[list[tuple[float, int, tuple[Piece, ...]]]] = [[] for _ in self.states]
         for place in self.order:
-            here: list[tuple[float, int, tuple[Piece, ...]]] = [] if self.states[place] else [(0.0, 0, ())]
+            here: list[tuple[float, int, tuple[Piece, ...]]] = [(0.0, 0, ())] if place == self.end else []
             for number, target in self.states[place]:
                 here += [
                     (us + piece.made.us, kernels + piece.made.kernels, (*pieces, piece))

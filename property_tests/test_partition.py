@@ -218,6 +218,26 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     assert found.ways[0].us == pytest.approx(cheapest(segmenter.start), abs=0.1)  # ties cost a thousandth a kernel
 
 
+@given(chains(), st.integers(1, 3), st.sampled_from([0, 3, 10**6]))
+def test_every_piece_of_a_way_reads_what_is_there(program: Graph, max_outputs: int, max_edges: int) -> None:
+    """Also where a state leads nowhere, and where a program has so many ways that segments reach less far."""
+
+    def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
+        return [(Piece(s, s.inputs, Kernels(program, 1.0 + len(s.nodes), 1, True, True)),) for s in segments]
+
+    limits = PartitionLimits(SegmentLimits(max_ops=3, max_outputs=max_outputs), patience=10**6, close=1.0, max_edges=max_edges)
+    found = partition(program, find, lambda segment: 1.0, limits)
+    inputs = {values[0] for item, values in program.numbered() if item.op == "input"}
+    for way in found.ways:
+        there = set(inputs)
+        for piece in way.pieces:
+            assert there.issuperset(piece.inputs)
+            there.update(piece.segment.outputs)
+        assert all(there.issuperset(item.operands) for item in program.outputs)
+    assert found.ways or max_outputs < 3
+    assert not (found.complete and max_edges == 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 8, 16])
 def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: int) -> None:
