@@ -65,25 +65,37 @@ def compare_numbers(
     sizes: Sequence[Array],
     tolerance: float,
     strict: bool,
-) -> tuple[float, Difference | None, bool]:
+) -> Callable[[], tuple[float, Difference | None, bool]]:
     """The largest error, the first beyond `tolerance`, and whether every output has elements that could be compared.
 
     Errors are relative to `sizes` (those of `sizes_of`). Elements that are not finite in `wanted` are left out; with `strict`,
-    those that are not finite in `got` alone are differences, else left out too.
+    those that are not finite in `got` alone are differences, else left out too. On a GPU the answer is asked for here and
+    waited for when it is taken.
     """
-    worst, first, compared = 0.0, None, True
     lost = np.float64(np.inf if strict else _LEFT_OUT)
-    for name, x, want, size in zip(names, got, wanted, sizes, strict=True):
-        error = one_pass(
-            xp, "error", lambda x, want, size: _error(x, want, size, lost), x, want, size, constants=() if xp is np else (lost,)
-        )
-        largest = float(error.max())
-        compared &= largest > _LEFT_OUT
-        worst = max(worst, largest)
-        if first is None and largest > tolerance:
-            index = _first(error > tolerance)
-            first = Difference(name, index, float(x[index]), float(want[index]), "float64")
-    return worst, first, compared
+
+    def error_of(x: Array, want: Array, size: Array) -> Array:
+        constants = () if xp is np else (lost,)
+        return one_pass(xp, "error", lambda x, want, size: _error(x, want, size, lost), x, want, size, constants=constants)
+
+    errors = [error_of(*arrays) for arrays in zip(got, wanted, sizes, strict=True)]
+    maxima = [error.max() for error in errors]
+
+    def wait() -> tuple[float, Difference | None, bool]:
+        worst, first, compared = 0.0, None, True
+        for name, x, want, error, maximum in zip(names, got, wanted, errors, maxima, strict=True):
+            largest = float(maximum)
+            compared &= largest > _LEFT_OUT
+            worst = max(worst, largest)
+            if first is None and largest > tolerance:
+                index = _first(error > tolerance)
+                first = Difference(name, index, float(x[index]), float(want[index]), "float64")
+        return worst, first, compared
+
+    if xp is np:
+        found = wait()
+        return lambda: found
+    return wait
 
 
 def sizes_of(xp: Any, wanted: Sequence[Array]) -> list[Array]:

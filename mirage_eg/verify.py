@@ -7,6 +7,7 @@ the inputs of one draw are made once and those of two never stand in memory toge
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from math import ceil, prod
 from time import perf_counter
@@ -182,16 +183,19 @@ class Reference:
         whole, algebra = self._drawn.wide_numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
         inside = probe.numbers(whole, algebra) if probe and any(trial.part for trial in trials) else []
         draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
+        waiting: list[Callable[[], None]] = []  # as in `check_all`
         for trial in trials:
             draw = draws.get(id(trial), whole)
             with trial:
                 tolerance = 2.0**-43 * max(64, longest_reduction(trial.candidate), self._longest)
                 got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, known=draw.known)
-                error, trial.shown, compared = compare_numbers(
-                    self.xp, trial.names, got, draw.outputs, draw.sizes, tolerance, name == "positive"
-                )
-                if compared or trial.shown is not None:
-                    trial.error = max(trial.error or 0.0, error)
+                strict = name == "positive"
+                numbers = compare_numbers(self.xp, trial.names, got, draw.outputs, draw.sizes, tolerance, strict)
+                waiting.append(partial(trial.note_numbers, numbers))
+            if len(waiting) > 1:
+                waiting.pop(0)()
+        for wait in waiting:
+            wait()
 
     def _verdict(self, trial: "_Trial") -> Verdict:
         verdict, difference = Equality.EQUAL, trial.difference
@@ -242,7 +246,7 @@ class Reference:
             draw = self._drawn.numbers("zero-mean")
             got = evaluate(candidate, draw.inputs, self._rounding(candidate), self._drawn.slice_elements, rounded=True)
             names = self.program.output_names
-            error, difference, finite = compare_numbers(self.xp, names, got, draw.outputs, draw.sizes, tolerance, True)
+            error, difference, finite = compare_numbers(self.xp, names, got, draw.outputs, draw.sizes, tolerance, True)()
             checks.append((difference is None and finite, error, tolerance, difference))
             if on_progress:
                 on_progress(done, 2 * len(candidates))
@@ -315,6 +319,13 @@ class _Trial:
     def runs(self, number: int) -> bool:
         """Whether draw `number` can still tell something."""
         return number < self.draws and not self.suspected
+
+    def note_numbers(self, wait: Callable[[], tuple[float, Difference | None, bool]]) -> None:
+        """The result of a comparison in float64."""
+        with self:
+            error, self.shown, compared = wait()
+            if compared or self.shown is not None:
+                self.error = max(self.error or 0.0, error)
 
     def __enter__(self) -> None:
         self.seconds -= perf_counter()

@@ -88,7 +88,7 @@ def test_comparisons_by_kernels_are_those_of_numpy(cupy: FakeCupy, seed: int) ->
     assert on_gpu == on_numpy
     x, y = (np.where(generator.random((3, 4)) < 0.2, generator.choice([np.inf, -np.inf, np.nan]), side) for side in (x, y))
     for strict in (True, False):
-        results = [compare_numbers(xp, ["x"], [x], [y], sizes_of(xp, [y]), 1e-3, strict) for xp in (np, cupy)]
+        results = [compare_numbers(xp, ["x"], [x], [y], sizes_of(xp, [y]), 1e-3, strict)() for xp in (np, cupy)]
         assert str(results[0]) == str(results[1])
 
 
