@@ -189,7 +189,7 @@ def _optimize(
 
 
 CLOSE = 1.05  # the cost model does not tell times that are closer
-WORTH = 1.25  # times the fastest that a µGraph of few kernels may be predicted to take and still stand first
+WORTH = 1.5  # times the fastest that a µGraph of few kernels may be predicted to take and still stand first
 
 
 def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, notes: list[str]) -> list[Candidate]:
