@@ -19,6 +19,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.limits import Filters, TileLimits, blocks_of
+from mirage_eg.oracle import Limits
 from mirage_eg.partition import Kernels, Piece
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search, split_choices
@@ -76,9 +77,9 @@ def _find(task: Task, program: Graph) -> Found:
     limits = replace(task.limits, max_states=states, max_alike=task.plans)
     tracer = Tracer(MOST_OF_SEGMENT) if task.traced else None
     if tracer is None:
-        found = search(program, axes, task.rulebook, limits, choices=choices)
+        found = search(program, axes, task.rulebook, limits, SATURATION, choices=choices)
     else:
-        found = search_all_heard(program, axes, task.rulebook, limits, choices, tracer)
+        found = search_all_heard(program, axes, task.rulebook, limits, SATURATION, choices, tracer)
     for plans in (found.structures, found.chains):
         kernels += _instances(plans, program, axes, task, device, tracer)
     kernels.sort(key=_order)
@@ -95,6 +96,7 @@ def _find(task: Task, program: Graph) -> Found:
 
 LONG, LOOPED, SPREAD = 512, 128, 256  # elements
 FEWEST_STATES = 500  # of each split
+SATURATION = Limits(nodes=10_000)  # of each split of a segment: sums of many products grow ten times larger and fit no block
 
 
 def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
@@ -239,11 +241,18 @@ class KernelFinder:
     def find(self, segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""
         pieces = self._find(segments, apart=False)
-        again = [place for place, found in enumerate(pieces) if not found]
+        again = [place for place, found in enumerate(pieces) if not found and not self._has_axes(segments[place])]
         # X Xᵀ has one axis in two dims, unless each use of X has its own name.
         for place, found in zip(again, self._find([segments[place] for place in again], apart=True), strict=True):
             pieces[place] = found
         return pieces
+
+    def _has_axes(self, segment: Segment) -> bool:
+        try:
+            infer_axes(segment_program(self.program, segment))
+        except UnsupportedError:
+            return False
+        return True
 
     def _find(self, segments: Sequence[Segment], apart: bool) -> list[tuple[Piece, ...]]:
         programs = [segment_program(self.program, segment, apart) for segment in segments]

@@ -7,7 +7,7 @@ from typing import Any
 from mirage_eg.expression import Expression, Split
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import Build, Oracle, oracle_builder
+from mirage_eg.oracle import Build, Limits, Oracle, oracle_builder
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.space import Chain, Structure
@@ -29,10 +29,16 @@ def search_heard(
 
 
 def search_all_heard(
-    program: Graph, axes: Axes, rulebook: Rulebook, limits: SearchLimits, choices: Sequence[Split], tracer: Tracer
+    program: Graph,
+    axes: Axes,
+    rulebook: Rulebook,
+    limits: SearchLimits,
+    saturation: Limits,
+    choices: Sequence[Split],
+    tracer: Tracer,
 ) -> SearchResult:
     """What `search` of all these splits gives."""
-    with oracle_builder(rulebook) as build:
+    with oracle_builder(rulebook, saturation) as build:
         results = [search_heard(program, axes, rulebook, limits, split, build, tracer) for split in choices]
     structures = (plan for result in results for plan in result.structures)
     chains = (plan for result in results for plan in result.chains)
