@@ -36,15 +36,21 @@ def flatten(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class Flat:
-    """A kernel graph that grows op by op."""
+    """A kernel graph that grows op by op; what stands there already is not computed again."""
 
     checker: Checker = field(default_factory=lambda: Checker(Level.KERNEL))
     nodes: list[Node] = field(default_factory=list)
+    known: dict[Node, int] = field(default_factory=dict)
 
     def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
-        """The value of one more op; an output has none and gives -1."""
-        self.nodes.append(node(name, *operands, **attributes))
-        made = self.checker.append(self.nodes[-1])
+        """The value of an op; an output has none and gives -1."""
+        item = node(name, *operands, **attributes)
+        if item in self.known:
+            return self.known[item]
+        self.nodes.append(item)
+        made = self.checker.append(item)
+        if made and OPS[name].kind is not Kind.BOUNDARY:
+            self.known[item] = made[0]
         return made[0] if made else -1
 
     def shape(self, value: int) -> Shape:
