@@ -1,6 +1,7 @@
 """Partial results in float16 are right at any magnitude, for each row has its scale; and half the bytes."""
 
 from collections.abc import Iterator
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -90,7 +91,10 @@ def test_float32_programs_keep_their_precision() -> None:
     assert emit(graph, schedule=HALVES) == emit(graph)
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
+NO_PASS = pytest.mark.skipif(metadata.version("triton").startswith("3.7."), reason="a pass of Triton 3.7 fails on it")
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", pytest.param("sm_100", marks=NO_PASS), "gfx942"])
 def test_they_compile_for_every_target(target: str) -> None:
     graph = split_attention("float16", 2, 64, 64, 256, 64, 4, 1, 32).mugraph
     for joined in (False, True):

@@ -99,10 +99,14 @@ def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> 
     assert fits(block, exact) and really_fits(graph, exact)
 
 
+SURE = pytest.mark.skipif(not metadata.version("triton").startswith("3.9."), reason="the model is sure of Triton 3.9 alone")
+
+
 def _job(graphs: Pair, stages: int) -> tuple[Graph, Graph, int, Schedule, str]:
     return graphs.program, graphs.mugraph, 0, Schedule(num_stages=stages), "sm_90"
 
 
+@SURE
 def test_tuning_does_not_compile_what_surely_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     large, small = gated_mlp("float16", 256, 4096, 512, 4, 2), gated_mlp("float16", 64, 1024, 512, 4, 16)
     compiled: list[str] = []
@@ -119,6 +123,7 @@ def test_tuning_does_not_compile_what_surely_does_not_fit(monkeypatch: pytest.Mo
     assert len(compiled) == 1
 
 
+@SURE
 @pytest.mark.parametrize("stages", [2, 4, 6])
 def test_fewer_stages_are_taken_where_the_model_is_sure_and_no_fewer_than_that(stages: int) -> None:
     graph = gated_mlp("float16", 64, 1024, 256, 1, 8).mugraph
@@ -131,6 +136,7 @@ def test_fewer_stages_are_taken_where_the_model_is_sure_and_no_fewer_than_that(s
     assert kept == stages or guess(block, kept + 1).least > limit
 
 
+@SURE
 @pytest.mark.parametrize("choice", ["descriptors", "joined", "loads_first", "programs"])
 def test_a_kernel_written_otherwise_than_the_model_knows_is_left_to_the_compiler(choice: str) -> None:
     graph = gated_mlp("float16", 256, 4096, 512, 4, 2).mugraph
