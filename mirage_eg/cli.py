@@ -19,6 +19,7 @@ from rich.text import Text
 from mirage_eg import __version__, cli_bench, cli_rules
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.checkpoint import NAME, holds_results
+from mirage_eg.cost import is_kernel
 from mirage_eg.files import check_writable, remove_made, write_atomically
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -324,7 +325,7 @@ def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
 def _cells(candidate: "Candidate") -> tuple[str, ...]:
     graph = candidate.graph
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
-    kernels = sum(item.op not in ("input", "output") for item in graph.nodes)
+    kernels = sum(map(is_kernel, graph.nodes))
     measured = "–" if candidate.measured_us is None else f"{candidate.measured_us:.1f}"
     return (
         str(kernels),

@@ -10,7 +10,7 @@ from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form
 from mirage_eg.block_code import lowered
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.graph import Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
@@ -42,11 +42,16 @@ class Part:
     loop: int = 1
 
 
+def is_kernel(item: Node) -> bool:
+    """Whether a node of a kernel graph is launched: inputs, outputs and what only looks otherwise at memory are not."""
+    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS
+
+
 def parts_of(graph: Graph) -> tuple[Part, ...]:
     """The kernels of a kernel graph, in order."""
     parts = []
     for item, values in graph.numbered():
-        if OPS[item.op].kind is Kind.BOUNDARY or item.op in VIEWS:
+        if not is_kernel(item):
             continue
         dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
         if item.op == "block":

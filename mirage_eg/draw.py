@@ -9,7 +9,7 @@ from fractions import Fraction
 from html import escape
 
 from mirage_eg import svg
-from mirage_eg.cost import VIEWS
+from mirage_eg.cost import VIEWS, is_kernel
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
@@ -200,7 +200,7 @@ class _Told:
 
 def kernel_numbers(graph: Graph) -> dict[int, int]:
     """The numbers of the kernels of a kernel graph, as drawings have them, by the positions of their nodes."""
-    kernels = [at for at, item in enumerate(graph.nodes) if OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS]
+    kernels = [at for at, item in enumerate(graph.nodes) if is_kernel(item)]
     return {at: number for number, at in enumerate(kernels, 1)}
 
 
