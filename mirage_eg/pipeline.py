@@ -194,12 +194,14 @@ WORTH = 1.5  # times the fastest that a µGraph of few kernels may be predicted 
 
 def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, notes: list[str]) -> list[Candidate]:
     """The fastest first. Where the cost model alone says so, one of few kernels, and of those that it tells apart only
-    just, that of the fewest. It knows not what a launch costs outside a CUDA graph."""
+    just, that of the fewest. It knows not what a launch costs outside a CUDA graph, and of library kernels only what they
+    take at least: the program as it is written stands behind what was found."""
     ordered = sorted(candidates, key=_rank)
     if ordered[0].measured_us is not None:
         return ordered
     sound = [candidate for candidate in ordered if candidate.compile.ok and candidate.float_check.ok]
-    kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in sound}
+    found = [candidate for candidate in sound if candidate.fused]
+    kernels = {id(candidate): len(predict(candidate.graph, device)) for candidate in found or sound}
     few = few_kernels(min(kernels.values(), default=0), options.max_kernels)
     simple = [candidate for candidate in ordered if kernels.get(id(candidate), few + 1) <= few]
     if simple and (options.max_kernels or simple[0].predicted_us <= WORTH * ordered[0].predicted_us):
@@ -213,12 +215,19 @@ def _ordered(candidates: Sequence[Candidate], device: Device, options: Options, 
             )
         ordered.remove(first)
         ordered.insert(0, first)
+    for candidate in sound:
+        if not candidate.fused and candidate.predicted_us < ordered[0].predicted_us:
+            notes.append(
+                f"{len(predict(candidate.graph, device))} library kernels, the program as it is written, take at least "
+                f"{candidate.predicted_us:.1f} µs by the cost model: a GPU would tell"
+            )
     return ordered
 
 
-def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
+def _rank(candidate: Candidate) -> tuple[bool, bool, bool, float]:
+    guessed = candidate.measured_us is None
     us = candidate.predicted_us if candidate.measured_us is None else candidate.measured_us
-    return not candidate.compile.ok, not candidate.float_check.ok, us
+    return not candidate.compile.ok, not candidate.float_check.ok, guessed and not candidate.fused, us
 
 
 __all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize"]

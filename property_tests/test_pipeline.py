@@ -67,6 +67,15 @@ def test_what_rounds_wrong_stands_behind_what_does_not_and_is_marked() -> None:
     assert "WRONG" not in _verified(best) and "OVERFLOWS" not in _verified(best)
 
 
+def test_where_nothing_was_measured_the_program_as_written_stands_behind_and_a_note_says_what_it_takes_at_least() -> None:
+    *found, library = run(rms_linear()).candidates
+    cheap, notes = replace(library, predicted_us=found[0].predicted_us / 9), list[str]()
+    assert _ordered([cheap, *found], device_for("sm_90"), Options(), notes) == [*found, cheap]
+    assert any("library kernels" in note and "at least" in note for note in notes)
+    measured = [replace(candidate, measured_us=candidate.predicted_us) for candidate in (*found, cheap)]
+    assert _ordered(measured, device_for("sm_90"), Options(), [])[0] == measured[-1]
+
+
 def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:
     result = run(unfusable())
     best = result.candidates[0]
