@@ -23,7 +23,7 @@ from mirage_eg.worker import Worker
 
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
 
-SEARCHED_SECONDS = 0.2  # fewer laws are looked for where a saturation takes no longer
+SEARCHED_NODES = 5_000  # fewer laws are looked for where the e-graph is no larger: a saturation takes a few tenths of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class Prover:
     def _sufficient(self, joint: Expression, oracle: Oracle) -> tuple[str, ...]:
         """Laws that prove it together: of those that matched, others are dropped in halves, then one by one.
 
-        Where one saturation takes long, all that matched.
+        Where the e-graph is large, all that matched.
         """
         matched = {law for law, count in oracle.saturation.matches if count}
         equations = [law.name for law in self.rulebook.laws if any(action.kind == "union" for action in law.actions)]
         needed = [law for law in equations if any(name in matched for name in _spellings(law))]
-        if oracle.saturation.seconds > SEARCHED_SECONDS:
+        if oracle.saturation.nodes > SEARCHED_NODES:
             return tuple(needed)
         dropped = set(equations) - set(needed)
         size = max(1, len(needed) // 2)
