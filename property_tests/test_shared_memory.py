@@ -35,13 +35,14 @@ def test_of_the_candidates_of_workloads_those_that_are_sure_are_within_a_tenth(t
     """Drawn candidates, warps, stages, orders of operands. Of all nine in ten are; eight in ten with a Triton before 3.9."""
     known = metadata.version("triton").startswith("3.9.")
     script = Path(__file__).parent.parent / "benchmarks" / "shared_memory.py"
-    drawn = ["rmsnorm", "gated_mlp", "lora", "qknorm", "--each", "4", "--seed", "11", "--target", target]
+    names = ["rmsnorm", "gated_mlp", "lora", "qknorm"] if target == "sm_90" else ["gated_mlp", "qknorm"]
+    drawn = [*names, "--each", "4", "--seed", "11", "--target", target]
     done = subprocess.run(
         [sys.executable, script, *drawn, "--out", tmp_path, "--json"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = [line for line in map(json.loads, done.stdout.splitlines()) if line["compiled"] >= 16 * 1024]
-    assert len(lines) >= 8
+    assert len(lines) >= 2 * len(names)
     right = [abs(line["modelled"] / line["compiled"] - 1) <= 0.1 for line in lines]
     sure = [line["sure"] for line in lines]
     assert sum(right) >= (0.9 if known else 0.8) * len(lines), lines
