@@ -4,18 +4,29 @@ Triton's own passes run as far as the one that allocates. How they are called is
 another kind of GPU, the kernel is compiled to the end.
 """
 
+from functools import cache
 from importlib import metadata
 from types import ModuleType
+from typing import Any
 
 from mirage_eg.backends.compile import TARGETS, compile_module
 
-_KNOWN = "3.9."  # whose passes are called so
+_KNOWN = "3.9."  # whose passes are called so, and whose allocation `mirage_eg.shared_memory` models
+
+
+@cache
+def knows_triton() -> bool:
+    """Whether the Triton at hand is the one whose allocation is known."""
+    try:
+        return metadata.version("triton").startswith(_KNOWN)
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str) -> int | None:
     """Bytes of shared memory of one kernel of an imported program; None where it does not compile."""
     device = TARGETS[target]
-    if device.backend != "cuda" or not metadata.version("triton").startswith(_KNOWN):
+    if device.backend != "cuda" or not knows_triton():
         found = {record.kernel: record for record, _ in compile_module(module, target, resources=False)}
         return found[name].shared_memory
     from triton._C.libtriton import ir, nvidia, passes
@@ -34,14 +45,14 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    stages: dict[str, object] = {}
+    stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     code_of = backend.get_codegen_implementation(options)
     told = {"target": gpu, **options.__dict__}
     try:
         code = source.make_ir(gpu, options, code_of, backend.get_module_map(), context)
         for stage in ("ttir", "ttgir"):
-            code = stages[stage](code, told)  # type: ignore[operator]
+            code = stages[stage](code, told)
         manager = ir.pass_manager(code.context)
         passes.ttgpuir.add_combine_tensor_select_and_if(manager)
         passes.ttgpuir.add_allocate_warp_groups(manager, False)
@@ -55,4 +66,4 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
     return int(code.get_int_attr("ttg.shared"))
 
 
-__all__ = ["allocate"]
+__all__ = ["allocate", "knows_triton"]

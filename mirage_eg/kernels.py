@@ -96,7 +96,7 @@ def _find(task: Task, program: Graph) -> Found:
 
 LONG, LOOPED, SPREAD = 512, 128, 256  # elements
 FEWEST_STATES = 500  # of each split
-SATURATION = Limits(nodes=10_000)  # of each split of a segment: sums of many products grow ten times larger and fit no block
+SATURATION = Limits(nodes=10_000)  # of each split of a segment: products of sums grow ten times larger, for seconds each
 
 
 def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:

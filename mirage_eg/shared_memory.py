@@ -16,11 +16,10 @@ Where a kernel does what few kernels do that were looked at, the guess is not su
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from math import prod
 
 from mirage_eg.allocation import Buffer, allocated
+from mirage_eg.backends.allocate import knows_triton
 from mirage_eg.backends.warps import WARP
 from mirage_eg.block_code import WGMMA_TARGETS, Code, Dot, lowered
 from mirage_eg.ir.graph import Graph, Phase
@@ -30,7 +29,6 @@ from mirage_eg.result_buffers import result_buffers
 
 _ASYNC_BYTES = 4  # that a thread must at least copy
 _MODELLED = frozenset({"sm_80", "sm_90"})
-_TRITON = "3.9"  # whose allocation the model knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +58,7 @@ def guess(block: Graph, stages: int, warps: int | None = None, swapped: bool = F
     """Bytes of shared memory of one block, and whether that is sure."""
     code = Code(lowered(block), stages, warps or block.threads // WARP, swapped, target in WGMMA_TARGETS)
     nbytes = allocated([*_operand_buffers(code), *result_buffers(code)])
-    return Guess(nbytes, target in _MODELLED and _knows_triton() and _is_usual(code))
-
-
-@cache
-def _knows_triton() -> bool:
-    try:
-        return metadata.version("triton").startswith(f"{_TRITON}.")
-    except metadata.PackageNotFoundError:
-        return False
+    return Guess(nbytes, target in _MODELLED and knows_triton() and _is_usual(code))
 
 
 def _is_usual(code: Code) -> bool:
