@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mirage_eg.backends.hazards import hazard
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -159,8 +160,9 @@ def _compile(
     shared = int(made.metadata.shared)
     registers, spills = _resources(made.asm) if resources else (None, None)
     fits = shared <= device.shared_memory
-    problem = None if fits else f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
-    return KernelCompile(name, target, fits, shared, registers, spills, problem, time.perf_counter() - started), made
+    too_much = f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
+    problem = hazard(made.asm["ttgir"]) if fits else too_much
+    return KernelCompile(name, target, problem is None, shared, registers, spills, problem, time.perf_counter() - started), made
 
 
 def _one_line(error: BaseException) -> str:

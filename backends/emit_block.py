@@ -24,7 +24,7 @@ from mirage_eg.backends.emit_halves import Half, write_scaled
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.emit_ops import ELEMENTWISE
 from mirage_eg.backends.emit_partials import Export, peak_tile
-from mirage_eg.backends.emit_readers import accumulates, reads_stored
+from mirage_eg.backends.emit_readers import accumulates, is_kept_apart, reads_stored
 from mirage_eg.backends.emit_rearrange import write_rearrangement
 from mirage_eg.backends.emit_reduce import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.emit_safe import safe_exponentials
@@ -242,6 +242,8 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
         writer.loads.append((name, f"{name} = {load}"))
     else:
         writer.say(graph.phases[value], f"{name} = {load}")
+    if is_kept_apart(graph, value, writer.choices.swapped):
+        writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")
 
 
 def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, alone: bool) -> None:

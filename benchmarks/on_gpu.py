@@ -99,7 +99,8 @@ def run(step: Step, out: Path, limit: float) -> int:
     """Run a step's commands, and say how it ended; gives the exit code, 124 for one that took too long."""
     start, code = perf_counter(), 0
     log = out / f"{step.name}.log"
-    environment = os.environ | {"MIRAGE_EG_REQUIRE_GPU": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"MIRAGE_EG_REQUIRE_GPU": "1", "PYTHONPATH": paths, "COLUMNS": "160"}
     with log.open("w", encoding="utf-8") as file:
         for command in step.commands:
             file.write(f"$ {shlex.join(command)}\n")

@@ -251,8 +251,8 @@ def _time_peer(peer: Any, program: Graph, folder: Path, seed: int) -> Record:
     try:
         with gpu_lock(folder) if peer.slow else nullcontext():
             run = peer.make(tensors)
-        error = _peer_error(run(), program, tensors)
         with gpu_lock(folder):
+            error = _peer_error(run(), program, tensors)
             timing = time_launches(run)
     except RuntimeError as problem:  # a back end that does not take these shapes, or a compiler that gave up
         return {"problem": " ".join(str(problem).split())[:300]}

@@ -54,6 +54,7 @@ class Task:
     each: int = 1  # µGraphs of each structure
     keep: int = 1  # µGraphs of one kernel, and of two
     traced: bool = False
+    asking: bool = True  # the compiler, whether what is kept fits
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
 
 
@@ -135,7 +136,10 @@ def _instances(
     What promises most is built first. When nothing left promises as much as what is there, the rest need not be built.
     """
     tiles = TileLimits(
-        shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target, open_too=True
+        shared_memory=device.shared_memory,
+        multiprocessors=device.multiprocessors,
+        target=device.target,
+        asking=task.asking,
     )
     tried: Counter[tuple[Split, frozenset[Load]]] = Counter()
     tries: set[int] = set()  # plans that get extents

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from mirage_eg.backends.hazards import ROWS
+from mirage_eg.block_code import WGMMA_TARGETS
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.room import does_fit, may_fit
 from mirage_eg.shared_memory import shared_memory
+
+_SWIZZLED = 128  # bytes of a row that wgmma's tiles are swizzled in
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,8 @@ def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
 class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
 
-    `open_too`: what the model of shared memory leaves open fits for now; `really_fits` asks the compiler.
+    `asking`: what the model of shared memory leaves open fits for now, and `really_fits` asks the compiler; without it the
+    model's guess counts, for those who compile whatever they keep.
     """
 
     shared_memory: int = 220 * 1024
@@ -57,7 +62,7 @@ class TileLimits:
     stages: int = 2
     multiprocessors: int = 132
     target: str = "sm_90"
-    open_too: bool = False
+    asking: bool = False
 
 
 def blocks_of(graph: Graph) -> list[Graph]:
@@ -70,14 +75,29 @@ def _padded(extent: int, least: int = 1) -> int:
 
 
 def fits(block: Graph, limits: TileLimits) -> bool:
-    """Whether the tiles fit: what is live at once in registers, staged matmul operands in shared memory."""
-    has_room = may_fit if limits.open_too else _fits_as_guessed
-    return live_bytes(block) <= limits.registers and has_room(block, limits.shared_memory, limits.stages, limits.target)
+    """Whether the tiles fit: what is live at once in registers, staged operands in shared memory, and none is too tall."""
+    has_room = may_fit if limits.asking else _fits_as_guessed
+    return (
+        live_bytes(block) <= limits.registers
+        and (limits.target not in WGMMA_TARGETS or not _is_misread(block))
+        and has_room(block, limits.shared_memory, limits.stages, limits.target)
+    )
+
+
+def _is_misread(block: Graph) -> bool:
+    """Whether Triton reads the right operand of a product in another order than it writes it (`hazards`)."""
+    rights = (block.types[item.operands[1]] for item in block.nodes if item.op == "matmul")
+    return any(
+        prod(kind.shape[:-2]) == 1 and kind.shape[-2] > ROWS and kind.shape[-1] * kind.dtype.itemsize > _SWIZZLED
+        for kind in rights
+    )
 
 
 def really_fits(graph: Graph, limits: TileLimits) -> bool:
-    """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where that is open."""
-    return all(does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in blocks_of(graph))
+    """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where it is to be asked."""
+    return not limits.asking or all(
+        does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in blocks_of(graph)
+    )
 
 
 def _fits_as_guessed(block: Graph, limit: int, stages: int, target: str) -> bool:

@@ -161,7 +161,10 @@ def _instantiate(
 ) -> Iterator[Instances]:
     primitive, axes, device, filters, warps, most = common
     limits = TileLimits(
-        shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target, open_too=True
+        shared_memory=device.shared_memory,
+        multiprocessors=device.multiprocessors,
+        target=device.target,
+        asking=most is not None,  # all of them go to the tuner, which compiles what it tries
     )
     for structure in structures:
         graphs: Iterable[Graph] = instances(structure, primitive, axes, limits, filters)

@@ -94,8 +94,18 @@ def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> 
     [block] = blocks_of(graph)
     told = room.allocated_bytes(block, STAGES, "sm_90")
     assert told is not None
-    small, exact = (TileLimits(shared_memory=limit, stages=STAGES, open_too=True) for limit in (told - 1, told))
+    small, exact = (TileLimits(shared_memory=limit, stages=STAGES, asking=True) for limit in (told - 1, told))
     assert fits(block, small) and not really_fits(graph, small)
+    assert fits(block, exact) and really_fits(graph, exact)
+
+
+def test_who_compiles_all_that_is_kept_takes_the_guess_and_asks_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = with_moved_elements()
+    [block] = blocks_of(graph)
+    guessed = guess(block, STAGES).nbytes
+    monkeypatch.setattr(room, "allocated_bytes", lambda *_: pytest.fail("the compiler was asked"))
+    small, exact = (TileLimits(shared_memory=limit, stages=STAGES) for limit in (guessed - 1, guessed))
+    assert not fits(block, small)
     assert fits(block, exact) and really_fits(graph, exact)
 
 
