@@ -106,14 +106,11 @@ def _has_skinny(block: Graph) -> bool:
 
 
 def like(schedule: Schedule, graph: Graph) -> Schedule:
-    """The schedule for another µGraph of the same structure: as many kernels, perhaps without a loop."""
-    swapped = schedule.swapped if isinstance(schedule.swapped, tuple) else ()
-    return replace(
-        _standard(graph),
-        swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, blocks(graph), strict=True))
-        if swapped
-        else False,
-    )
+    """The schedule for another µGraph of the same structure; one of more or fewer kernels gets its own."""
+    standard, swapped, inner = _standard(graph), schedule.swapped, blocks(graph)
+    if not isinstance(swapped, tuple) or len(swapped) != len(inner):
+        return standard
+    return replace(standard, swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, inner, strict=True)))
 
 
 def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
@@ -179,7 +176,9 @@ def joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | N
         block = variant.graph.nodes[number]["graph"]
         if not any(NEW_DIM in item["omap"] for item in block.outputs):
             continue
-        alike = [graph for graph in graphs if len(graph.nodes) > number and graph.nodes[number] == variant.graph.nodes[number]]
+        alike = [
+            graph for graph in graphs if len(blocks(graph)) == len(nodes) and graph.nodes[number] == variant.graph.nodes[number]
+        ]
         fitting = next((graph for graph in [variant.graph, *alike] if can_join(graph, number)), None)
         if fitting is not None:
             flags = variant.schedule.joined or (False,) * len(nodes)

@@ -25,7 +25,7 @@ STAGES = 2
 def with_moved_elements() -> Graph:
     """(Xᵀ · V) W over slices of V's columns: the elements of a load are moved before mma reads them."""
     p = new_kernel_graph()
-    x, v, w = (p.new_input(shape, name=name) for name, shape in (("X", (512, 16)), ("V", (512, 256)), ("W", (256, 64))))
+    x, v, w = (p.new_input(shape, name=name) for name, shape in (("X", (256, 16)), ("V", (256, 256)), ("W", (256, 64))))
     b = new_threadblock_graph((2,), forloop_range=2)
     wide = b.matmul(b.transpose(b.new_input(x, (REPLICATED,)), (1, 0)), b.new_input(v, (REPLICATED,), 1))
     b.new_output(b.forloop_accum(b.matmul(wide, b.new_input(w, (1,), 0))), (1,))
