@@ -1,12 +1,10 @@
 """CuPy arrays, by what launching needs of them (`runtime_library.Library`)."""
 
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from mirage_eg.backends.runtime_cupy import CupyTorch, Tensor
-from mirage_eg.backends.runtime_library import ALIGNMENT, Layout, Place
+from mirage_eg.backends.runtime_library import ALIGNMENT, Check, Layout, Place
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 
@@ -33,21 +31,31 @@ class Cupy:
         strides = tuple([stride // size for stride in array.strides])
         return Place(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
 
-    def wanted(self, layout: Layout) -> Any:
-        """As CuPy says these, strides in bytes; it has no bfloat16, which no array is then."""
-        size = DType(layout.dtype).itemsize
-        dtype = None if layout.dtype == "bfloat16" else self._cupy.dtype(layout.dtype)
-        return layout.shape, dtype, tuple(stride * size for stride in layout.strides)
+    def checker(self, layouts: Sequence[Layout]) -> Check:
+        """CuPy says strides in bytes. It has no bfloat16, which no array is then."""
+        wanted = []
+        for layout in layouts:
+            size = DType(layout.dtype).itemsize
+            dtype = None if layout.dtype == "bfloat16" else self._cupy.dtype(layout.dtype)
+            wanted.append((dtype, layout.shape, tuple(stride * size for stride in layout.strides)))
 
-    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
-        """As with torch."""
-        device, found = arrays[0].data.device_id, []
-        for array, (shape, dtype, strides) in zip(arrays, wanted, strict=False):
-            data = array.data
-            if array.dtype != dtype or array.shape != shape or array.strides != strides or data.device_id != device:
-                return None
-            found.append(data.ptr)
-        return None if reduce(or_, found) % ALIGNMENT else (found, device)
+        def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
+            device: int = arrays[0].data.device_id
+            found = []
+            for array, (dtype, shape, strides) in zip(arrays, wanted, strict=False):
+                data = array.data
+                if (
+                    array.dtype is not dtype  # one object for each type, or it is looked at closely
+                    or array.shape != shape
+                    or array.strides != strides
+                    or data.device_id != device
+                    or (pointer := data.ptr) % ALIGNMENT
+                ):
+                    return None
+                found.append(pointer)
+            return found, device
+
+        return check
 
     def device(self) -> int:
         """CuPy's."""

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Any
 
-from mirage_eg.backends.runtime_library import ALIGNMENT, Layout, Place
+from mirage_eg.backends.runtime_library import ALIGNMENT, Check, Layout, Place
 from mirage_eg.ir.errors import GraphError
 
 
@@ -36,28 +35,29 @@ class Torch:
             return Place(None, array.shape, dtype, array.stride(), 0)
         return Place(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
 
-    def wanted(self, layout: Layout) -> Any:
-        """As torch says these."""
-        return layout.shape, getattr(self._torch, layout.dtype), layout.strides
-
-    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
+    def checker(self, layouts: Sequence[Layout]) -> Check:
         """Nothing is said here of what is wrong with an array: calls are many, errors are not."""
-        device, strided, grad_enabled = arrays[0].get_device(), self._torch.strided, self._grad_enabled()
-        if device < 0:
-            return None
-        found = []
-        for array, (shape, dtype, strides) in zip(arrays, wanted, strict=False):
-            if (
-                array.dtype is not dtype
-                or array.layout is not strided
-                or array.get_device() != device
-                or array.shape != shape
-                or array.stride() != strides
-                or (grad_enabled and array.requires_grad)
-            ):
-                return None
-            found.append(array.data_ptr())
-        return None if reduce(or_, found) % ALIGNMENT else (found, device)
+        wanted = [(getattr(self._torch, layout.dtype), layout.shape, layout.strides, layout.is_dense) for layout in layouts]
+        strided, grad_enabled = self._torch.strided, self._grad_enabled
+
+        def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
+            device: int = arrays[0].get_device()
+            tracked, found = grad_enabled(), []
+            for array, (dtype, shape, strides, dense) in zip(arrays, wanted, strict=False):
+                if (
+                    array.dtype is not dtype
+                    or array.layout is not strided
+                    or array.get_device() != device
+                    or array.shape != shape
+                    or not (array.is_contiguous() if dense else array.stride() == strides)  # the former is faster
+                    or (tracked and array.requires_grad)
+                    or (pointer := array.data_ptr()) % ALIGNMENT
+                ):
+                    return None
+                found.append(pointer)
+            return None if device < 0 else (found, device)
+
+        return check
 
     def device(self) -> int:
         """torch's."""
@@ -65,7 +65,8 @@ class Torch:
 
     def stream(self, device: int) -> int:
         """torch's current stream."""
-        return int(self._raw_stream(device)) if self._raw_stream else int(self._torch.cuda.current_stream(device).cuda_stream)
+        handle: int = self._raw_stream(device) if self._raw_stream else self._torch.cuda.current_stream(device).cuda_stream
+        return handle
 
     def empty(self, layout: Layout, device: int) -> Any:
         """From torch's caching allocator."""

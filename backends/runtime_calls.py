@@ -35,7 +35,7 @@ def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequenc
     """
     if not (program.calls_torch and isinstance(library, Cupy)):
         return program(arrays, library, out)
-    device = program.check(arrays, library, out)
+    _, device = program.border.check(arrays, library, out)
     stream = library.stream(device)
     if program.driver.capturing(stream):
         raise GraphError("this µGraph has library kernels, whose memory a CuPy capture does not keep; use to_cuda_graph()")
@@ -58,7 +58,7 @@ def capture(program: Program, arrays: Sequence[Any] | None = None, library: Libr
         device = library.device()
         arrays = [library.empty(layout, device) for layout in program.plan.inputs]
     else:
-        device = program.check(arrays, library)
+        _, device = program.border.check(arrays, library)
     if program.calls_torch and isinstance(library, Cupy):
         return _captured_by_torch(program, arrays, library, device)
     first, fixed, kept = call(program, arrays, library), library, list(arrays)

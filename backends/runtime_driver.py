@@ -93,10 +93,9 @@ class CudaDriver:
             raise MirageError(f"the NVIDIA driver is too old: {error}; wanted one for CUDA 12 or later") from None
         for name, types in _SIGNATURES.items():
             self._functions[name].argtypes = types
-        self._launch = self._functions["cuLaunchKernelEx"]
-        self._current = self._functions["cuCtxGetCurrent"]
-        self._capturing = self._functions["cuStreamIsCapturing"]
-        self._identify = self._functions["cuStreamGetId"]
+        # What every call needs, without declared types: to convert to those takes longer than the call.
+        self._launch, self._current = library["cuLaunchKernelEx"], library["cuCtxGetCurrent"]
+        self._capturing, self._identify = library["cuStreamIsCapturing"], library["cuStreamGetId"]
         self._contexts: dict[int, int] = {}
         self._call("cuInit", 0)
 
@@ -127,14 +126,10 @@ class CudaDriver:
 
     def enter(self, device: int) -> bool:
         """Push the device's primary context, unless it is the current one."""
-        context = self._contexts.get(device)
-        if context is None:
-            retained = c_void_p()
-            self._call("cuDevicePrimaryCtxRetain", byref(retained), self._device(device))
-            assert retained.value is not None
-            context = self._contexts[device] = retained.value
+        context = self._contexts.get(device) or self._retain(device)
         current = c_void_p()
-        self._check("cuCtxGetCurrent", self._current(byref(current)))
+        if status := self._current(byref(current)):
+            self._refuse("cuCtxGetCurrent", status)
         if current.value == context:
             return False
         self._call("cuCtxPushCurrent_v2", context)
@@ -149,42 +144,51 @@ class CudaDriver:
         if stream == 0:
             return -1
         number = c_uint64()
-        self._check("cuStreamGetId", self._identify(stream, byref(number)))
+        if status := self._identify(c_void_p(stream), byref(number)):
+            self._refuse("cuStreamGetId", status)
         return number.value
 
     def capturing(self, stream: int) -> bool:
         """The default stream is never captured."""
         if stream == 0:
             return False
-        status = c_int()
-        self._check("cuStreamIsCapturing", self._capturing(stream, byref(status)))
-        return status.value != 0
+        capturing = c_int()
+        if status := self._capturing(c_void_p(stream), byref(capturing)):
+            self._refuse("cuStreamIsCapturing", status)
+        return capturing.value != 0
 
     def prepare(
         self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
     ) -> LaunchCall:
         """Blocks are rows of threads; all is converted beforehand, which costs more than the driver's own part."""
         config = _LaunchConfig(*grid, threads, 1, 1, shared, stream, None, 0)
-        return partial(self._launch, ctypes.pointer(config), c_void_p(function), parameters, None)
+        return partial(self._launch, byref(config), c_void_p(function), parameters, None)
 
     def refuse(self, status: int) -> NoReturn:
         """With the driver's own words."""
-        self._check("cuLaunchKernelEx", status)
-        raise AssertionError("a status of 0 is no error")
+        self._refuse("cuLaunchKernelEx", status)
 
     def _device(self, device: int) -> int:
         number = c_int()
         self._call("cuDeviceGet", byref(number), device)
         return number.value
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        self._check(name, self._functions[name](*arguments))
+    def _retain(self, device: int) -> int:
+        """The primary context of a device."""
+        retained = c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", byref(retained), self._device(device))
+        assert retained.value is not None
+        self._contexts[device] = retained.value
+        return retained.value
 
-    def _check(self, name: str, status: int) -> None:
-        if status:
-            text = c_char_p()
-            self._functions["cuGetErrorString"](status, byref(text))
-            raise MirageError(f"the CUDA driver: {name}: {(text.value or b'unknown error').decode()} (error {status})")
+    def _call(self, name: str, *arguments: Any) -> None:
+        if status := self._functions[name](*arguments):
+            self._refuse(name, status)
+
+    def _refuse(self, name: str, status: int) -> NoReturn:
+        text = c_char_p()
+        self._functions["cuGetErrorString"](status, byref(text))
+        raise MirageError(f"the CUDA driver: {name}: {(text.value or b'unknown error').decode()} (error {status})")
 
 
 @cache

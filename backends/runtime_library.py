@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from mirage_eg.backends.emit_address import row_major
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.shapes import Shape
 
@@ -18,6 +19,11 @@ class Layout:
     shape: Shape
     dtype: str
     strides: Shape
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is row-major and without gaps."""
+        return self.strides == row_major(self.shape)
 
     @property
     def elements(self) -> int:
@@ -40,6 +46,10 @@ class Place(NamedTuple):  # made for each argument of each call: a tuple is made
     pointer: int
 
 
+# Gives the addresses of arrays and the device that has them all; None where `Library.place` must look closer.
+Check = Callable[[Sequence[Any]], tuple[list[int], int] | None]
+
+
 class Library(Protocol):
     """An array library."""
 
@@ -53,11 +63,8 @@ class Library(Protocol):
             GraphError: it cannot be passed to a kernel.
         """
 
-    def wanted(self, layout: Layout) -> Any:
-        """What `addresses` compares an array with."""
-
-    def addresses(self, arrays: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], int] | None:
-        """The addresses of arrays that are just as wanted, and the device that has all; None where `place` must look closer."""
+    def checker(self, layouts: Sequence[Layout]) -> Check:
+        """What tells arrays that are just so, or the first of them, from others, as fast as it can."""
 
     def device(self) -> int:
         """The current device."""
@@ -99,4 +106,4 @@ class Library(Protocol):
         """What `run` returns when a CUDA graph of it is captured, and what replays that graph on the current stream."""
 
 
-__all__ = ["ALIGNMENT", "Layout", "Library", "Place"]
+__all__ = ["ALIGNMENT", "Check", "Layout", "Library", "Place"]

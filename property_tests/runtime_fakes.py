@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_driver import LaunchCall
-from mirage_eg.backends.runtime_library import ALIGNMENT, Layout, Place
+from mirage_eg.backends.runtime_library import ALIGNMENT, Check, Layout, Place
 from mirage_eg.ir.shapes import Shape
 
 _addresses = count(1 << 20, 1 << 20)
@@ -41,17 +41,17 @@ class FakeLibrary:
     def place(self, array: FakeArray, what: str) -> Place:
         return Place(array.device, array.shape, array.dtype, array.strides, array.pointer)
 
-    def wanted(self, layout: Layout) -> Layout:
-        return layout
+    def checker(self, layouts: Sequence[Layout]) -> Check:
+        def check(arrays: Sequence[FakeArray]) -> tuple[list[int], int] | None:
+            device = arrays[0].device
+            alike = all(
+                (array.device, array.shape, array.dtype, array.strides) == (device, kind.shape, kind.dtype, kind.strides)
+                and array.pointer % ALIGNMENT == 0
+                for array, kind in zip(arrays, layouts, strict=False)
+            )
+            return ([array.pointer for array in arrays], device) if device is not None and alike else None
 
-    def addresses(self, arrays: Sequence[FakeArray], wanted: Sequence[Layout]) -> tuple[list[int], int] | None:
-        device = arrays[0].device
-        alike = all(
-            (array.device, array.shape, array.dtype, array.strides) == (device, kind.shape, kind.dtype, kind.strides)
-            and array.pointer % ALIGNMENT == 0
-            for array, kind in zip(arrays, wanted, strict=False)
-        )
-        return ([array.pointer for array in arrays], device) if device is not None and alike else None
+        return check
 
     def device(self) -> int:
         return 0

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -19,6 +19,7 @@ from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.library_torch import Torch
 from mirage_eg.backends.runtime import Program
+from mirage_eg.backends.runtime_border import look
 from mirage_eg.backends.runtime_calls import capture
 from mirage_eg.backends.runtime_library import Layout, Library, Place
 from mirage_eg.ir.builder import new_kernel_graph
@@ -232,10 +233,10 @@ def test_the_stride_of_a_single_element_does_not_matter(extent: int, stride: int
     wanted = Layout("x", (extent, 8), "float32", (8, 1))
     array = FakeArray((extent, 8), "float32", (stride, 1))
     if extent == 1 or stride == 8:
-        assert runtime._check(FakeLibrary(), array, wanted, "argument x").pointer == array.pointer
+        assert look(FakeLibrary(), array, wanted, "argument x").pointer == array.pointer
     else:
         with pytest.raises(GraphError, match="argument x: got strides"):
-            runtime._check(FakeLibrary(), array, wanted, "argument x")
+            look(FakeLibrary(), array, wanted, "argument x")
 
 
 @pytest.mark.parametrize("change", [{"shape": (2, 32, 8)}, {"dtype": "float32"}, {"device": 1}, {"strides": (512, 1, 32)}])
@@ -314,10 +315,11 @@ class TorchOnTheHost(Torch):
     def stream(self, device: int) -> int:
         return 7
 
-    def empty(self, layout: Layout, device: int) -> Any:
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
         import torch
 
-        return torch.full(layout.shape, 5.0).as_strided(layout.shape, layout.strides).to(getattr(torch, layout.dtype))
+        dtype = getattr(torch, layout.dtype)
+        return lambda: torch.full(layout.shape, 5.0).as_strided(layout.shape, layout.strides).to(dtype)
 
 
 def between() -> Graph:
