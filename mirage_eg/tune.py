@@ -47,8 +47,8 @@ class Effort:
     """How many candidates each round of tuning may have, and seconds after which no further one is timed."""
 
     structures: int = 32
-    best_structures: int = 4
-    extents: int = 10  # of each of the best structures
+    best_structures: int = 8
+    extents: int = 8  # of each of the best structures
     best_graphs: int = 6
     finalists: int = 6  # variants that are timed with care at the end, besides the best one of each of the `reported` µGraphs
     reported: int = 16
