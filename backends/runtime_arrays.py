@@ -23,28 +23,7 @@ def cupy_library() -> Cupy:
     return Cupy()
 
 
-_kinds: dict[type, str] = {}  # of types that were met
-
-
-def _kind(array: Any) -> str:
-    """`torch`, `cupy`, `numpy`, or nothing of these."""
-    met = _kinds.get(type(array))
-    if met is None:
-        met = _look_up_kind(array)
-        if met:  # a library may yet be imported
-            _kinds[type(array)] = met
-    return met
-
-
-def _look_up_kind(array: Any) -> str:
-    for module, type_ in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
-        present = sys.modules.get(module)
-        if present is not None and isinstance(array, getattr(present, type_)):
-            return module
-    return ""
-
-
-_SPOKEN = {"torch": "a torch tensor", "cupy": "a CuPy array", "numpy": "a NumPy array"}
+_met: dict[type, Library] = {}  # of what types arrays were, and whose those are
 
 
 def library_of(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
@@ -53,23 +32,40 @@ def library_of(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Librar
     Raises:
         GraphError: one that is of none, or of another than the first; the message names it.
     """
+    library = _met.get(type(arrays[0]))
+    for array in arrays:
+        if library is None or _met.get(type(array)) is not library:
+            return _look_closer(arrays, what, names)
+    return library
+
+
+_SPOKEN = {"torch": "a torch tensor", "cupy": "a CuPy array", "numpy": "a NumPy array"}
+
+
+def _look_closer(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
     kinds = [_kind(array) for array in arrays]
-    if not kinds[0] or kinds.count(kinds[0]) != len(kinds):
-        for name, array, kind in zip(names, arrays, kinds, strict=True):
-            if not kind:
-                raise GraphError(f"{what} {name}: got {type(array).__name__}, wanted {', '.join(_SPOKEN.values())}")
-            if kind != kinds[0]:
-                raise GraphError(
-                    f"{what} {name}: got {_SPOKEN[kind]}, but {what} {names[0]} is {_SPOKEN[kinds[0]]}; wanted all of one "
-                    "library (NumPy's run on the CPU)"
-                )
-    match kinds[0]:
-        case "torch":
-            return torch_library()
-        case "cupy":
-            return cupy_library()
-        case _:
-            return None
+    for name, array, kind in zip(names, arrays, kinds, strict=True):
+        if not kind:
+            raise GraphError(f"{what} {name}: got {type(array).__name__}, wanted {', '.join(_SPOKEN.values())}")
+        if kind != kinds[0]:
+            raise GraphError(
+                f"{what} {name}: got {_SPOKEN[kind]}, but {what} {names[0]} is {_SPOKEN[kinds[0]]}; wanted all of one "
+                "library (NumPy's run on the CPU)"
+            )
+    if kinds[0] == "numpy":
+        return None
+    library: Library = torch_library() if kinds[0] == "torch" else cupy_library()
+    _met.update((type(array), library) for array in arrays)
+    return library
+
+
+def _kind(array: Any) -> str:
+    """`torch`, `cupy`, `numpy`, or nothing of these."""
+    for module, type_ in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
+        present = sys.modules.get(module)
+        if present is not None and isinstance(array, getattr(present, type_)):
+            return module
+    return ""
 
 
 def any_library() -> Library:

@@ -80,8 +80,11 @@ class Lane:
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
         """Launch all; `addresses` are those of the arrays, then of the buffers. Gives the outputs."""
         if out is None:
-            made = [make() for make in self._makers]
-            addresses += [self._library.address(array) for array in made]
+            known = [*arrays]
+            for make in self._makers:
+                array = make()
+                known.append(array)
+                addresses.append(self._library.address(array))
         elif self._copied:
             addresses = [addresses[number] for number in self._written]
         with self.lock:
@@ -90,7 +93,6 @@ class Lane:
                 if status := launch():
                     self._driver.refuse(status)
         if out is None:
-            known = [*arrays, *made]
             return tuple([known[number] for number in self._returned])
         if self._copied:
             known = [*arrays, *out]

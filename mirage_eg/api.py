@@ -68,9 +68,10 @@ class MuGraph:
                 names it.
         """
         names = self._input_names
-        self._count("arrays", arrays, names)
+        if len(arrays) != len(names):
+            raise _miscounted("arrays", arrays, names)
         library = library_of(arrays, "argument", names) if arrays else None
-        buffers = self._buffers(out, library)
+        buffers = None if out is None else self._buffers(out, library)
         results = self._evaluate(arrays, buffers) if library is None else call(self._program(), arrays, library, buffers)
         return results[0] if len(results) == 1 else results
 
@@ -85,23 +86,18 @@ class MuGraph:
         if not arrays:
             return capture(self._program())
         names = self.graph.input_names
-        self._count("arrays", arrays, names)
+        if len(arrays) != len(names):
+            raise _miscounted("arrays", arrays, names)
         library = library_of(arrays, "argument", names)
         if library is None:
             raise GraphError(f"argument {names[0]}: got a NumPy array, wanted CuPy arrays or CUDA torch tensors")
         return capture(self._program(), arrays, library)
 
-    def _count(self, what: str, given: Sequence[Any], names: Sequence[str]) -> None:
-        if len(given) != len(names):
-            raise GraphError(f"got {len(given)} {what}, wanted {len(names)}: {', '.join(names)}")
-
-    def _buffers(self, out: Any, library: Library | None) -> Sequence[Any] | None:
+    def _buffers(self, out: Any, library: Library | None) -> Sequence[Any]:
         """`out` as a sequence of arrays of the arguments' library."""
-        if out is None:
-            return None
-        buffers = tuple(out) if isinstance(out, tuple | list) else (out,)
-        names = self._output_names
-        self._count("buffers in out", buffers, names)
+        buffers, names = out if isinstance(out, (tuple, list)) else (out,), self._output_names
+        if len(buffers) != len(names):
+            raise _miscounted("buffers in out", buffers, names)
         if library_of(buffers, "out", names) is not library:
             raise GraphError("out: got buffers of another array library than the arguments; wanted the same")
         return buffers
@@ -137,6 +133,10 @@ class MuGraph:
 
     def _repr_svg_(self) -> str:
         return to_svg(self.graph)
+
+
+def _miscounted(what: str, given: Sequence[Any], names: Sequence[str]) -> GraphError:
+    return GraphError(f"got {len(given)} {what}, wanted {len(names)}: {', '.join(names)}")
 
 
 def _numpy_dtype(wanted: TensorType) -> str:
