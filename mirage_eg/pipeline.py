@@ -125,11 +125,15 @@ def _optimize(
             pool = [(library,), *unlike_first(ranked)]
             tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
-            finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us)[: options.top] or finalists
+            finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us) or finalists
     with watch.stage("optimize"):
-        chosen = finalists
-        finalists = [replace(entry, graph=polish(entry.graph, options.target).graph) for entry in chosen]
-        tuned = {polish(graph, options.target).graph: entry for graph, entry in tuned.items()}
+        first_of: dict[Graph, Ranked] = {}  # several may be one µGraph once they are polished
+        for entry in finalists:
+            first_of.setdefault(polish(entry.graph, options.target).graph, entry)
+        polished = [*first_of.items()][: options.top]
+        chosen = [entry for _, entry in polished]
+        finalists = [replace(entry, graph=graph) for graph, entry in polished]
+        tuned = {graph: tuned[entry.graph] for graph, entry in polished if entry.graph in tuned}
         before = {id(entry): given for entry, given in zip(finalists, chosen, strict=True)}
     if isinstance(axes, Axes) and not ranked:
         notes.append(why_nothing(found, structures))

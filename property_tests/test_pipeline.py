@@ -1,8 +1,9 @@
 """The whole way on small programs: what comes out is verified, compiled, written whole, and always something that runs."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.emit import emit
+from mirage_eg.backends.timing import Timing
 from mirage_eg.cli import _verified
 from mirage_eg.devices import device_for
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.pipeline import Result, _ordered, optimize
+from mirage_eg.polish import polish
+from mirage_eg.tune import Tuned, Tuning, Variant
+from mirage_eg.variants import first
 from mirage_eg.verdict import Equality
 from property_tests.programs import PROGRAMS, attention, rms_linear
 from property_tests.timeless import timeless
@@ -41,6 +47,34 @@ def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: s
     assert all(candidate.verdict.verdict is Equality.EQUAL for candidate in result.candidates)
     assert all(candidate.float_check.ok for candidate in result.candidates)
     assert result.report["best"]["kernels"] <= 2
+
+
+@pytest.mark.parametrize("name", ["product", "three_products"])
+def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(program: Graph, ranked: Sequence[Sequence[Graph]], *_: Any, **__: Any) -> list[Tuned]:
+        every = [graph for graphs in ranked for graph in graphs]
+        sources = [emit(polish(graph, "sm_90").graph, program=program) for graph in every]
+        us = [float(len(every) - place) for place in range(len(every))]  # what the model likes least is the fastest
+        return [
+            Tuned(
+                Variant(graph, 0, next(first(graph, 0)).schedule, source, None),
+                time,
+                0.0,
+                Timing(time, 0.0, time, 0.0, "graph", "no GPU"),
+            )
+            for graph, source, time in sorted(zip(every, sources, us, strict=True), key=lambda entry: entry[2])
+        ]
+
+    monkeypatch.setattr("mirage_eg.pipeline.uses_gpu", lambda options: True)
+    monkeypatch.setattr("mirage_eg.gpu_stages._timer", lambda *_: None)
+    monkeypatch.setattr("mirage_eg.backends.timing.gpu_name", lambda: "no GPU")
+    slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
+    monkeypatch.setattr("mirage_eg.backends.timing.time_source", lambda source: slow)
+    result = optimize(name, PROGRAMS[name](), Options(device="cuda", jobs=1, top=12), tuning=Tuning(tuner=measured))
+    graphs = [candidate.graph for candidate in result.candidates]
+    assert len(set(graphs)) == len(graphs) > 3
+    times = [candidate.measured_us for candidate in result.candidates]
+    assert times == sorted(times, key=lambda us: us or inf)
 
 
 def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:

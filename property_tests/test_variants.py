@@ -130,7 +130,7 @@ def test_a_style_is_taken_over_by_a_graph_of_as_many_kernels_alone() -> None:
     fused, split = gated_mlp("float16", 16, 1024, 512, 4, 8).mugraph, split_product("float16", 16, 1024, 128, 4, 8).mugraph
     for graph, other in ((fused, split), (split, fused)):
         assert len(blocks(graph)) != len(blocks(other))
-        plain, styled = first(graph, 0)
+        _, styled = first(graph, 0)
         assert like(styled.schedule, graph) == styled.schedule
         assert like(styled.schedule, other) == next(first(other, 0)).schedule
 
