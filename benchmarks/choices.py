@@ -1,14 +1,19 @@
 """What each choice of tuning is worth on the GPU at hand: a table, and JSON lines in DIR/choices.jsonl.
 
     python benchmarks/choices.py [WORKLOAD…] [--batch N] [--seconds S] [--out DIR] [--json]
+    python benchmarks/choices.py --pairs MEASUREMENTS… [--json]
 
 For each workload the best with everything against the best without the choice (mirage_eg/bench_choices.py): S seconds of tuning
 with everything, half of that for each choice, and less as little is new.
+
+`--pairs` needs no GPU: of what runs of the tuner have measured (`measurements.jsonl` of `mirage-eg bench gpu`) it compares what
+differs in one choice of one kernel alone (mirage_eg/bench_pairs.py).
 """
 
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -17,6 +22,7 @@ from rich.table import Table
 
 from mirage_eg.backends.timing import gpu_available
 from mirage_eg.bench_choices import CHOICES, measure_choices
+from mirage_eg.bench_pairs import Gain, gains
 from mirage_eg.bench_row import append, machine
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.options import Options
@@ -35,8 +41,11 @@ def main() -> int:
     parser.add_argument("--structures", type=int, default=32)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--out", type=Path, default=Path("mirage_bench"))
+    parser.add_argument("--pairs", type=Path, nargs="+", metavar="MEASUREMENTS")
     parser.add_argument("--json", action="store_true", help="print the lines instead of a table")
     given = parser.parse_args()
+    if given.pairs:
+        return compare(given.pairs, given.json)
     try:
         if not gpu_available():
             raise MirageError("no CUDA GPU is usable here; run it on a machine with one, with torch")
@@ -61,6 +70,30 @@ def main() -> int:
         return 2
     if not given.json:
         console().print(table(lines))
+    return 0
+
+
+def compare(files: list[Path], as_json: bool) -> int:
+    """What differs in one choice alone, each file by itself: one run, one machine. Of a workload and batch the last counts."""
+    found: dict[tuple[str, str, int], Gain] = {}
+    for path in files:
+        try:
+            measured = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            found |= {(gain.choice, gain.workload, gain.batch): gain for gain in gains(measured)}
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            print(f"choices: {path}: {error}; wanted the measurements.jsonl of mirage-eg bench gpu", file=sys.stderr)
+            return 2
+    if as_json:
+        for gain in found.values():
+            print(json.dumps(asdict(gain) | {"ratio": gain.ratio}))
+        return 0
+    made = Table(title="time with the choice off / on, all else alike: above 1 it gains", title_justify="left")
+    for head in ("choice", "workload", "batch", "on (µs)", "off (µs)", "off / on", "median of all pairs", "pairs"):
+        made.add_column(head, justify="left" if head in ("choice", "workload") else "right")
+    for gain in sorted(found.values(), key=lambda gain: (gain.choice, gain.workload, gain.batch)):
+        times = f"{gain.on_us:.1f}", f"{gain.off_us:.1f}", f"{gain.ratio:.2f}", f"{gain.median_ratio:.2f}"
+        made.add_row(gain.choice, gain.workload, str(gain.batch), *times, str(gain.pairs))
+    console().print(made)
     return 0
 
 

@@ -34,6 +34,7 @@ DOCS = Path(__file__).parent
 ROWS = DOCS / "measurements" / "gpu_h100.jsonl"
 VERIFIED = DOCS / "measurements" / "verify_h100.jsonl"
 CHOICES = DOCS / "measurements" / "choices_h100.jsonl"
+PAIRS = DOCS / "measurements" / "choice_pairs_h100.jsonl"
 GENERATED = "<!-- Written by docs/build.py: change it there. -->\n"
 
 
@@ -136,6 +137,8 @@ Geometric mean of the ratios: {_mean(rows, "warm_ratio")} warm, {_mean(rows, "co
 
 {_choices()}
 
+{_pairs()}
+
 ## Search
 
 [The search](search.md#how-the-time-grows) has the table of its times, from `measurements/search.jsonl`.
@@ -197,6 +200,24 @@ def _choices() -> str:
 everything and a sixth to a half of that without each choice (`python benchmarks/choices.py`): the best time without
 a choice over the best with everything, warm (cold). 1.00: the winner does not make the choice.
 –: nothing without it is right on large inputs too.
+
+{table}"""
+
+
+def _pairs() -> str:
+    """The table of `benchmarks/choices.py --pairs`, from its lines."""
+    lines = [json.loads(it) for it in PAIRS.read_text(encoding="utf-8").splitlines()]
+    cells = {(it["choice"], it["workload"], it["batch"]): it for it in lines}
+    columns = sorted({key[1:] for key in cells}, key=lambda column: (list(WORKLOADS).index(column[0]), column[1]))
+    head = ["choice", *(f"{name}, b = {batch}" for name, batch in columns)]
+    rows = [head, ["---"] * len(head)]
+    for choice in sorted({it["choice"] for it in lines}):
+        found = [cells.get((choice, *column)) for column in columns]
+        rows.append([choice, *("" if it is None else f"{it['ratio']:.2f} ({it['on_us']:.1f})" for it in found)])
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"""Each choice by itself (`python benchmarks/choices.py --pairs`): of what the tuner has measured on an H100 for the table above,
+two schedules of one µGraph that differ in this choice of one kernel alone, the pair with the fastest member: warm time
+with the choice off over time with it on, and (µs with it on). Above 1 the choice gains. Empty: not tried there.
 
 {table}"""
 
