@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -33,18 +34,20 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout("x", shape, draw(st.sampled_from(DTYPES)), tuple(strides))
 
 
-def tensor(layout: Layout, offset: int, device: int, tracked: bool) -> Any:
-    """A tensor of the host that says it is on a device."""
+@cache
+def tensor_type(device: int) -> Any:
+    """Of tensors of the host that say they are on a device."""
     import torch
 
-    class Elsewhere(torch.Tensor):
-        is_cuda = True
+    return type(f"On{device}", (torch.Tensor,), {"is_cuda": True, "get_device": lambda self: device})
 
-        def get_device(self) -> int:
-            return device
+
+def tensor(layout: Layout, offset: int, device: int, tracked: bool) -> Any:
+    """One of those."""
+    import torch
 
     memory = torch.zeros(64 + offset, dtype=getattr(torch, layout.dtype))
-    return memory.as_strided(layout.shape, layout.strides, offset).requires_grad_(tracked).as_subclass(Elsewhere)
+    return memory.as_strided(layout.shape, layout.strides, offset).requires_grad_(tracked).as_subclass(tensor_type(device))
 
 
 def cupy_array(layout: Layout, offset: int, device: int, tracked: bool) -> Any:
@@ -66,33 +69,46 @@ def torch_library() -> Iterator[Library]:
     yield Torch()
 
 
+@contextmanager
+def another_torch() -> Iterator[Library]:
+    """One without what is not public: each tensor is compared."""
+    with mock.patch.dict(sys.modules, {"torch._C._dynamo.guards": None}):
+        yield Torch()
+
+
 LIBRARIES: dict[str, tuple[Any, Callable[..., Any]]] = {
     "torch": (torch_library, tensor),
+    "another torch": (another_torch, tensor),
     "cupy": (cupy_library, cupy_array),
 }
 
 
+@st.composite
+def variants(draw: st.DrawFn, wanted: Layout) -> tuple[Layout, int, int, bool]:
+    """What `tensor` and `cupy_array` take: just right, or not."""
+    layout = wanted if draw(st.booleans()) else draw(layouts())
+    return layout, draw(st.sampled_from((0, 0, 1, 8))), draw(st.sampled_from((1, 1, 1, 2))), draw(st.booleans())
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
-@given(
-    wanted=layouts(),
-    other=st.none() | layouts(),
-    offset=st.sampled_from((0, 0, 1, 8)),
-    device=st.sampled_from((0, 0, 1, 2)),
-    tracked=st.booleans(),
-)
+@given(data=st.data(), wanted=layouts(), gradients=st.lists(st.booleans(), min_size=1, max_size=4))
 def test_what_the_quick_check_takes_a_close_look_takes(
-    name: str, wanted: Layout, other: Layout | None, offset: int, device: int, tracked: bool
+    name: str, data: st.DataObject, wanted: Layout, gradients: list[bool]
 ) -> None:
+    import torch
+
     enter, make = LIBRARIES[name]
     first = Layout("w", (3,), "float32", (1,))
-    arrays = [make(first, 0, 1, False), make(other or wanted, offset, device, tracked)]
     border = Border(["w", "x"], [first, wanted], [])
     with enter() as library:
-        quick = library.checker([first, wanted])(arrays)
-        if quick is None:
-            return
-        assert border.look_closer(arrays, library) == quick
-        assert quick == ([library.address(array) for array in arrays], 1)
+        check = library.checker([first, wanted])
+        for enabled in gradients:
+            arrays = [make(first, 0, 1, False), make(*data.draw(variants(wanted)))]
+            with torch.set_grad_enabled(enabled):
+                quick = check(arrays)
+                if quick is not None:
+                    assert border.look_closer(arrays, library) == quick
+                    assert quick == ([library.address(array) for array in arrays], 1)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -103,7 +119,9 @@ def test_what_is_just_right_needs_no_close_look(name: str, wanted: Layout, devic
     enter, make = LIBRARIES[name]
     with enter() as library:
         array = make(wanted, 0, device, False)
-        assert library.checker([wanted])([array]) == ([library.address(array)], device)
+        check = library.checker([wanted])
+        for _ in range(2):
+            assert check([array]) == ([library.address(array)], device)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
