@@ -4,54 +4,24 @@ Kernels are compiled once a device; what they write between them is allocated on
 their addresses and hands each kernel to the driver. Nothing is copied and nothing waits.
 """
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 from threading import Lock
 from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.compile import Target, compile_module
-from mirage_eg.backends.runtime_arrays import cupy_library, torch_library
 from mirage_eg.backends.runtime_border import Border
-from mirage_eg.backends.runtime_cupy import Tensor
 from mirage_eg.backends.runtime_driver import Driver, cuda_driver
-from mirage_eg.backends.runtime_lane import Function, Lane, parameters_at
+from mirage_eg.backends.runtime_lane import Function, Lane, Site
 from mirage_eg.backends.runtime_library import Layout, Library
+from mirage_eg.backends.runtime_mixed import MixedLane, stand_in
 from mirage_eg.backends.runtime_plan import plan_of
 from mirage_eg.ir.errors import UnsupportedError
 
 _MOST_LANES = 16  # streams whose memory is kept
 _WARP = 32
-
-
-class _Dispatch:
-    """Stands where a kernel stood in a program with library kernels: launches on the library's current stream."""
-
-    def __init__(self, program: "Program", kernel: str) -> None:
-        self._program, self._kernel = program, kernel
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def launch(*tensors: Any, **options: Any) -> None:  # the options have been used by the compiler
-            program = self._program
-            library: Library = cupy_library() if isinstance(tensors[0], Tensor) else torch_library()
-            places = [library.place(library.take_back(tensor), "intermediate") for tensor in tensors]
-            device = places[0].device
-            assert device is not None
-            function = program.functions(device)[self._kernel]
-            needed = function.scratch * prod(grid)
-            scratch = library.memory(needed, device) if needed else None  # given back in the order of the stream
-            start = 0 if scratch is None else library.place(scratch, "scratch").pointer
-            slots = (ctypes.c_uint64 * (len(places) + 2))(*(place.pointer for place in places), start, 0)
-            stream, parameters = library.stream(device), parameters_at(slots, range(len(places)))
-            driver = program.driver
-            launched = driver.prepare(function.handle, grid, function.threads, function.shared, stream, parameters)
-            if status := launched():
-                driver.refuse(status)
-
-        return launch
 
 
 class Program:
@@ -77,15 +47,13 @@ class Program:
         self._driver = driver
         self._kernels = ModuleType("kernels")
         self._loaded: dict[int, dict[str, Function]] = {}
-        self._lanes: dict[tuple[str, int, int], Lane] = {}
-        self._captured: list[Lane] = []  # whose memory CUDA graphs use
+        self._lanes: dict[tuple[str, int, int], Lane | MixedLane] = {}
+        self._captured: list[Lane | MixedLane] = []  # whose memory CUDA graphs use
         self._making = Lock()
         if hasattr(module, "SIGNATURES"):
             kernels = {name: getattr(module, name) for name in module.SIGNATURES}
             self._kernels.__dict__.update(SIGNATURES=module.SIGNATURES, OPTIONS=module.OPTIONS, **kernels)
-            if self.calls_torch:
-                for name in kernels:
-                    setattr(module, name, _Dispatch(self, name))
+        self._running = stand_in(module) if self.calls_torch else None
 
     @property
     def has_own_outputs(self) -> bool:
@@ -133,13 +101,12 @@ class Program:
         driver = self.driver
         entered = driver.enter(device)
         try:
-            lane = self._lane(library, device, library.stream(device))
-            return self._run_library_calls(lane, arrays, library, out) if self.calls_torch else lane.run(arrays, addresses, out)
+            return self._lane(library, device, library.stream(device)).run(arrays, addresses, out)
         finally:
             if entered:
                 driver.leave()
 
-    def _lane(self, library: Library, device: int, stream: int) -> Lane:
+    def _lane(self, library: Library, device: int, stream: int) -> Lane | MixedLane:
         """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
         driver = self.driver
         if driver.capturing(stream):
@@ -157,25 +124,10 @@ class Program:
                 del self._lanes[next(iter(self._lanes))]
         return lane
 
-    def _new_lane(self, library: Library, device: int, stream: int) -> Lane:
+    def _new_lane(self, library: Library, device: int, stream: int) -> Lane | MixedLane:
         functions = self.functions(device) if hasattr(self._module, "SIGNATURES") else {}
-        return Lane(self.plan, library, device).prepare(self.plan, functions, stream, self.driver)
-
-    def _run_library_calls(
-        self, lane: Lane, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None
-    ) -> tuple[Any, ...]:
-        """Run a program that has library kernels."""
-        with lane.lock:
-            lent = [library.lend(array) for array in (*arrays, *lane.buffers())]
-            results = _tuple(self._module.launch(*lent, library.functions()))
-        made = tuple([library.take_back(result) for result in results])
-        for target, result in zip(out or (), made, strict=out is not None):
-            library.copy(target, result)
-        return made if out is None else tuple(out)
-
-
-def _tuple(results: Any) -> tuple[Any, ...]:
-    return results if isinstance(results, tuple) else (results,)
+        site = Site(library, device, stream, self.driver, functions)
+        return Lane(self.plan, site) if self._running is None else MixedLane(self.plan, site, self._module, self._running)
 
 
 __all__ = ["Program"]

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from threading import Thread
+from threading import Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -340,7 +341,6 @@ def test_a_program_that_calls_torch_reuses_what_it_does_not_return(monkeypatch: 
     import torch
 
     library: Library = TorchOnTheHost()
-    monkeypatch.setattr(runtime, "torch_library", lambda: library)
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     driver = FakeDriver()
     with running(between(), driver) as program:
@@ -354,6 +354,31 @@ def test_a_program_that_calls_torch_reuses_what_it_does_not_return(monkeypatch: 
         assert torch.equal(out[0], results[0][0])
     assert len(driver.launched) == 4
     assert all(launched.stream == 7 for launched in driver.launched)
+
+
+def test_library_kernels_and_generated_ones_are_on_the_stream_of_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    class OfThreads(TorchOnTheHost):
+        def stream(self, device: int) -> int:
+            return streams[current_thread().name]
+
+    monkeypatch.setattr(runtime, "compile_module", uncompiled)
+    driver, library, streams = FakeDriver(), OfThreads(), {"one": 3, "two": 4}
+    with running(between(), driver) as program:
+        arrays = [torch.ones(kind.shape, dtype=torch.float16) for kind in program.plan.inputs]
+        outs = {name: [torch.empty(kind.shape, dtype=torch.float16) for kind in program.outputs] for name in streams}
+
+        def work() -> None:
+            for _ in range(50):
+                program(arrays, library, outs[current_thread().name])
+
+        threads = [Thread(target=work, name=name) for name in streams]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert Counter(launched.stream for launched in driver.launched) == {3: 50, 4: 50}
 
 
 def test_a_tensor_that_wants_a_gradient_is_refused() -> None:
