@@ -24,8 +24,10 @@ from mirage_eg.backends.warps import WARP
 from mirage_eg.block_code import WGMMA_TARGETS, Code, Dot, lowered
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.register_layouts import left_registers, row_registers, scratch_share
+from mirage_eg.linear_layouts import conversion_bytes, permuted, reshaped
+from mirage_eg.linear_layouts import operand as operand_layout
 from mirage_eg.result_buffers import result_buffers
+from mirage_eg.tile_layouts import held_tiles
 
 _ASYNC_BYTES = 4  # that a thread must at least copy
 _MODELLED = frozenset({"sm_80", "sm_90"})
@@ -97,7 +99,7 @@ def _operand_buffers(code: Code) -> Iterator[Buffer]:
                 made = 4 * code.place[operand] + 2
                 yield Buffer(code.nbytes(operand), made, 4 * dot.at if phase is Phase.LOOP else made)
             elif code.is_load(operand) and phase is Phase.LOOP:
-                yield Buffer(code.nbytes(operand), 4 * dot.at, 4 * dot.at)
+                yield from _fetched_late(code, dot, operand)
             elif any(_lies_right(dot, side, code.dots[i]) for i in code.behind(operand, until=code.dots) & code.dots.keys()):
                 pass  # in registers, before the loop too
             elif code.is_load(operand) or (phase is not Phase.LOOP and dot.phase is Phase.LOOP):
@@ -138,6 +140,17 @@ def _rings(code: Code) -> dict[int, int]:
     return {load: count for load, count in rings.items() if count}
 
 
+def _fetched_late(code: Code, dot: Dot, load: int) -> Iterator[Buffer]:
+    """A load in the loop that is no ring: stored at its product in a pipeline, else where it stands, for all that read it."""
+    if code.stages > 1:
+        yield Buffer(code.nbytes(load), 4 * dot.at, 4 * dot.at)
+        return
+    readers = [other for other in code.dots.values() if load in other.operands and other.phase is Phase.LOOP]
+    if dot is readers[0]:
+        last = max((other.at for other in readers if other.wgmma), default=min(other.at for other in readers))
+        yield Buffer(code.nbytes(load), 4 * code.place[load] + 2, 4 * last)
+
+
 def _run_bytes(code: Code, load: int) -> int:
     """Bytes of a row-major tensor that a load finds side by side, as far as the last dim says."""
     long = [dim for dim, extent in enumerate(code.makers[load]["shape"]) if extent > 1]
@@ -153,8 +166,8 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
         dot for dot in dots if dot.turned and dot.operands[0] == operand and not dot.wgmma and dot.phase is not Phase.LOOP
     ]
     for dot in weights:
-        share = _turned_share(code, dot)
-        yield Buffer(int(nbytes * share), 4 * dot.at, 4 * dot.at)
+        itemsize = code.graph.types[dots[0].value].dtype.itemsize
+        yield Buffer(_turned_bytes(code, dot, itemsize), 4 * dot.at, 4 * dot.at)
     if not (dots := [dot for dot in dots if dot not in weights]):
         return
     ends = {dot.value: 4 * code.loop[1] + 2 if dot.phase is Phase.LOOP else 4 * dot.at for dot in dots}
@@ -206,7 +219,8 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
     else:  # elementwise ops of loads, which are brought where mma wants them beforehand
         for load in filter(code.is_load, behind):
             if load not in rings:
-                when = 4 * dot.at if code.graph.phases[load] is Phase.LOOP else 4 * code.place[load] + 2
+                late = code.graph.phases[load] is Phase.LOOP and code.stages > 1
+                when = 4 * dot.at if late else 4 * code.place[load] + 2
                 yield Buffer(code.nbytes(load), when, when)
 
 
@@ -225,11 +239,11 @@ def _lies_right(dot: Dot, side: int, made: Dot) -> bool:
     return side == 0 if dot.wgmma else dot.warps == made.warps and made.warps[1 - side] == 1
 
 
-def _turned_share(code: Code, dot: Dot) -> float:
+def _turned_bytes(code: Code, dot: Dot, itemsize: int) -> int:
     """How much of the weight of swapped operands is in shared memory at once while it becomes the left operand of mma."""
     rows, columns = dot.shape[0], prod(code.padded[dot.operands[0]]) // dot.shape[0]
-    steps = frozenset((1 - dim, step) for dim, step in left_registers((rows, columns), dot.warps))
-    return scratch_share(steps, row_registers((columns, rows), 2, code.warps), 2, 2)
+    source = permuted(reshaped(held_tiles(code)[dot.operands[0]].layout, (columns, rows)), (1, 0))
+    return conversion_bytes(source, operand_layout((rows, columns), 0, dot.warps), itemsize, code.wgmma)
 
 
 __all__ = ["Guess", "guess", "shared_memory"]

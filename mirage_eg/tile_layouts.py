@@ -1,0 +1,174 @@
+"""How each tile of a block graph lies among the threads of a block: a guess at what Triton's passes decide.
+
+A load or store lies along its runs in memory (`Coalesce.cpp`), the result of a product as its instruction wants it; what is
+computed from tiles lies as they do, and what is reduced lies as a slice of what it was (`RemoveLayoutConversions.cpp`). A load
+of fewer elements than threads is loaded anew wherever it is wanted, and changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+
+from mirage_eg.backends.emit_address import row_major
+from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form
+from mirage_eg.backends.warps import WARP
+from mirage_eg.block_code import Code, Dot
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.linear_layouts import Layout, blocked, mma, permuted, reshaped, sliced
+
+_WIDEST = 16  # bytes that a thread reads or writes at once
+_WGMMA_COLUMNS = 256  # most of one instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How a tile lies; `free`: the threads can have it in any other layout for nothing, and `dot`: it lies as a product does."""
+
+    layout: Layout
+    free: bool = False
+    dot: bool = False
+
+
+def held_tiles(code: Code) -> Mapping[int, Held]:
+    """Of each value that a node of the block graph makes how it lies."""
+    found: dict[int, Held] = {}
+    for item, values in code.graph.numbered():
+        for value in values:
+            found[value] = _held(code, found, item, value)
+    return found
+
+
+def stored(code: Code, item: Node) -> Layout:
+    """How an output lies when it is written."""
+    value = item.operands[0]
+    return _in_memory(code, item, value, DType(item["dtype"]) if item.get("dtype") else code.graph.types[value].dtype)
+
+
+def product(code: Code, dot: Dot, shape: Shape) -> Layout:
+    """How the result of a product lies, as a tile of this shape."""
+    rows, columns = dot.shape
+    whole = (prod(shape) // (rows * columns), rows, columns) if dot.batch > 1 else (rows, columns)
+    beside = (min(dot.batch, code.warps), *dot.warps) if dot.batch > 1 else dot.warps
+    width = min(_WGMMA_COLUMNS, columns // dot.warps[-1]) if dot.wgmma else 8
+    made = mma(whole, beside, width, dot.wgmma)
+    return reshaped(permuted(made, (1, 0)) if dot.turned else made, shape)
+
+
+def axis(code: Code, value: int, dim: int) -> int:
+    """Which dim of the tile a dim of a value is."""
+    return sum(extent > 1 for extent in code.padded[value][:dim])
+
+
+def spread(code: Code, layout: Layout, value: int, over: int) -> Layout | None:
+    """How a smaller tile must lie to be spread over another one; None where their dims do not say."""
+    small, large = code.padded[value], code.padded[over]
+    small = (1,) * (len(large) - len(small)) + tuple(small)
+    dims = [(x, y) for x, y in zip(small, large, strict=True) if y > 1]
+    if any(x not in (1, y) for x, y in dims):
+        return None
+    for dim in reversed(range(len(dims))):
+        if dims[dim][0] == 1:
+            layout = sliced(layout, dim)
+    return layout
+
+
+def _held(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held:
+    tile = code.tile(value)
+    plain = Held(blocked(tile, 1, code.warps, _last_first(tile)))
+    if item.op == "input":
+        layout = _in_memory(code, item, value, code.graph.types[value].dtype)
+        return Held(layout, free=prod(tile) < WARP * code.warps)
+    if value in code.dots:
+        return Held(product(code, code.dots[value], tile), dot=True)
+    match OPS[item.op].kind:
+        case Kind.MATMUL:
+            return _summed(code, found, item, value) or plain
+        case Kind.ELEMENTWISE:
+            like = [found[i] for i in item.operands if code.tile(i) == tile]
+            return _leading(like) or plain
+        case Kind.REDUCTION | Kind.ACCUMULATOR:
+            operand = item.operands[0]
+            whole, dim = found[operand], item.get("dim")
+            if code.tile(operand) == tile:
+                return whole
+            left = sliced(whole.layout, axis(code, operand, dim)) if dim is not None else None
+            return Held(left, dot=whole.dot) if left is not None and left.shape == tile else plain
+        case Kind.REARRANGEMENT if item.op != "broadcast" and len(item.operands) == 1:
+            return _rearranged(code, found[item.operands[0]], item, value) or plain
+        case _:
+            return plain
+
+
+def _leading(tiles: list[Held]) -> Held | None:
+    """Which of the tiles that meet in an op the others follow."""
+    return next(iter(sorted(tiles, key=lambda each: (not each.dot, each.free))), None)
+
+
+def _summed(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held | None:
+    """A product that is written as a multiplication and a sum: as the larger operand lies, reduced."""
+    shapes = [code.graph.types[i].shape for i in item.operands]
+    if matmul_form(*shapes) is not MatmulForm.SUM:
+        return None
+    for side, operand in enumerate(item.operands):
+        dim = len(shapes[side]) - (1 if side == 0 else 2)
+        whole = found[operand]
+        left = sliced(whole.layout, axis(code, operand, dim))
+        if left.shape == code.tile(value) and not whole.free:
+            return Held(left)
+    return None
+
+
+def _rearranged(code: Code, whole: Held, item: Node, value: int) -> Held | None:
+    tile, operand = code.tile(value), item.operands[0]
+    if prod(tile) != prod(whole.layout.shape):
+        return None
+    order = item.get("permutation")
+    if order is None:
+        return Held(reshaped(whole.layout, tile), whole.free, whole.dot)
+    long = [dim for dim in order if code.padded[operand][dim] > 1]
+    return Held(permuted(whole.layout, tuple(axis(code, operand, dim) for dim in long)), whole.free, whole.dot)
+
+
+def _in_memory(code: Code, item: Node, value: int, dtype: DType) -> Layout:
+    """Neighbouring threads hold neighbours in memory, each as many as it can read or write at once."""
+    tile, strides = code.tile(value), _strides(code, item, value)
+    order = tuple(sorted(reversed(range(len(tile))), key=lambda dim: strides[dim] != 1))
+    if not order or strides[order[0]] != 1:
+        return blocked(tile, 1, code.warps, order)
+    run = gcd(*(stride for dim, stride in enumerate(strides) if dim != order[0]), _run(code, item, value, order[0]))
+    most = _WIDEST // dtype.itemsize
+    own = min(run & -run, most, tile[order[0]], max(1, prod(tile) // (WARP * code.warps)))
+    return blocked(tile, own, code.warps, order)
+
+
+def _run(code: Code, item: Node, value: int, dim: int) -> int:
+    """Elements of the tensor's tile that lie side by side."""
+    return [extent for extent in code.graph.types[value].shape if extent > 1][dim]
+
+
+def _strides(code: Code, item: Node, value: int) -> Shape:
+    """The strides of the dims of a tile."""
+    shape = code.graph.types[value].shape
+    given = item.get("strides")
+    if given is None:
+        given = row_major(item["shape"] if item.op == "input" else _whole(code, item, shape))
+    return tuple(stride for stride, extent in zip(given[-len(shape) :] if shape else (), shape, strict=True) if extent > 1)
+
+
+def _whole(code: Code, item: Node, shape: Shape) -> Shape:
+    """The shape of the tensor that the blocks write together."""
+    extents = list(shape)
+    for count, dim in zip(code.graph.grid, item.get("omap") or (), strict=False):
+        if dim >= 0:
+            extents[dim] *= count
+    return tuple(extents)
+
+
+def _last_first(tile: Shape) -> Shape:
+    return tuple(reversed(range(len(tile))))
+
+
+__all__ = ["Held", "axis", "held_tiles", "product", "spread", "stored"]
