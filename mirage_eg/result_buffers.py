@@ -74,7 +74,7 @@ def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
             itemsize = code.graph.types[source].dtype.itemsize if loaded else _COMPUTED
             wanted = product(code, dot, code.tile(source))
             nbytes = conversion_bytes(held[source].layout, wanted, itemsize, code.wgmma)
-            when = 4 * code.place[source] + 2 if loaded else 4 * at
+            when = 4 * code.place[source] + 2
             yield Buffer(nbytes, when, when)
 
 

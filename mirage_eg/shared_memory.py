@@ -119,6 +119,8 @@ def _reads_alike(one: Dot, other: Dot, side: int) -> bool:
 def _rings(code: Code) -> dict[int, int]:
     """Of each load that is fetched ahead through shared memory, its buffers."""
     rings: dict[int, int] = {}
+    if code.stages == 1:
+        return rings
     for dot in code.dots.values():
         if dot.phase is not Phase.LOOP:
             continue
@@ -145,6 +147,9 @@ def _fetched_late(code: Code, dot: Dot, load: int) -> Iterator[Buffer]:
     if code.stages > 1:
         yield Buffer(code.nbytes(load), 4 * dot.at, 4 * dot.at)
         return
+    if dot.turned and not dot.wgmma:
+        yield _turned(code, dot, load)
+        return
     readers = [other for other in code.dots.values() if load in other.operands and other.phase is Phase.LOOP]
     if dot is readers[0]:
         last = max((other.at for other in readers if other.wgmma), default=min(other.at for other in readers))
@@ -163,11 +168,9 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
     nbytes, made = code.nbytes(operand, code.graph.types[dots[0].value].dtype.itemsize), 4 * code.place[operand] + 2
     phase = code.graph.phases[operand]
     weights = [
-        dot for dot in dots if dot.turned and dot.operands[0] == operand and not dot.wgmma and dot.phase is not Phase.LOOP
+        dot for dot in dots if dot.turned and code.is_load(operand) and not dot.wgmma and dot.phase is not Phase.LOOP
     ]
-    for dot in weights:
-        itemsize = code.graph.types[dots[0].value].dtype.itemsize
-        yield Buffer(_turned_bytes(code, dot, itemsize), 4 * dot.at, 4 * dot.at)
+    yield from (_turned(code, dot, operand) for dot in weights)
     if not (dots := [dot for dot in dots if dot not in weights]):
         return
     ends = {dot.value: 4 * code.loop[1] + 2 if dot.phase is Phase.LOOP else 4 * dot.at for dot in dots}
@@ -239,11 +242,15 @@ def _lies_right(dot: Dot, side: int, made: Dot) -> bool:
     return side == 0 if dot.wgmma else dot.warps == made.warps and made.warps[1 - side] == 1
 
 
-def _turned_bytes(code: Code, dot: Dot, itemsize: int) -> int:
-    """How much of the weight of swapped operands is in shared memory at once while it becomes the left operand of mma."""
-    rows, columns = dot.shape[0], prod(code.padded[dot.operands[0]]) // dot.shape[0]
-    source = permuted(reshaped(held_tiles(code)[dot.operands[0]].layout, (columns, rows)), (1, 0))
-    return conversion_bytes(source, operand_layout((rows, columns), 0, dot.warps), itemsize, code.wgmma)
+def _turned(code: Code, dot: Dot, load: int) -> Buffer:
+    """What a load goes through when it becomes an operand of swapped operands, full size or less."""
+    side, tile = dot.operands.index(load), code.padded[load]
+    inner = prod(code.padded[dot.operands[0]]) // dot.shape[0]
+    shape = (dot.shape[0], inner) if side == 0 else (inner, dot.shape[1])
+    source = permuted(reshaped(held_tiles(code)[load].layout, shape[::-1]), (1, 0))
+    wanted = operand_layout(shape, side, dot.warps, dot.wgmma)
+    nbytes = conversion_bytes(source, wanted, code.graph.types[dot.value].dtype.itemsize, code.wgmma)
+    return Buffer(nbytes, 4 * code.place[load] + 2, 4 * code.place[load] + 2)
 
 
 __all__ = ["Guess", "guess", "shared_memory"]
