@@ -86,6 +86,18 @@ def sliced(layout: Layout, dim: int) -> Layout:
     return Layout(layout.shape[:dim] + layout.shape[dim + 1 :], held, cut(layout.lanes), cut(layout.warps))
 
 
+def resized(layout: Layout, dim: int, extent: int) -> Layout:
+    """The layout with another extent of a dim: steps beyond it hold copies, and a longer one is held in more registers."""
+    rank = len(layout.shape)
+
+    def cut(steps: Iterable[Shape]) -> tuple[Shape, ...]:
+        return tuple(step if step[dim] < extent else (0,) * rank for step in steps)
+
+    more = tuple(_unit(rank, dim, step) for step in _powers(layout.shape[dim], extent))
+    shape = (*layout.shape[:dim], extent, *layout.shape[dim + 1 :])
+    return Layout(shape, cut(layout.registers) + more, cut(layout.lanes), cut(layout.warps))
+
+
 def permuted(layout: Layout, order: Shape) -> Layout:
     """The layout of a tile whose dims are transposed: dim i of the result is dim order[i]."""
 
@@ -203,4 +215,4 @@ def _powers(first: int, end: int) -> list[int]:
     return [first << i for i in range(end.bit_length()) if first << i < end]
 
 
-__all__ = ["Layout", "blocked", "conversion_bytes", "mma", "operand", "permuted", "reduction_bytes", "reshaped", "sliced"]
+__all__ = ["Layout", "blocked", "conversion_bytes", "mma", "operand", "permuted", "reduction_bytes", "reshaped", "resized", "sliced"]

@@ -11,8 +11,8 @@ from mirage_eg.block_code import Code, Dot
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.linear_layouts import conversion_bytes, reduction_bytes
-from mirage_eg.tile_layouts import Held, axis, held_tiles, product, spread, stored
+from mirage_eg.linear_layouts import conversion_bytes, reduction_bytes, sliced
+from mirage_eg.tile_layouts import Held, axis, held_tiles, multiplied, product, spread, stored
 
 _COMPUTED = 4  # bytes of an element in which ops compute
 
@@ -28,6 +28,8 @@ def result_buffers(code: Code) -> Iterator[Buffer]:
                 operand = item.operands[0]
                 nbytes = reduction_bytes(held[operand].layout, axis(code, operand, item["dim"]))
                 yield Buffer(nbytes, 4 * at + 2, 4 * at + 2)
+            case Kind.MATMUL if values[0] not in code.dots:
+                yield from (Buffer(nbytes, 4 * at, 4 * at) for nbytes in _summed(code, held, item))
             case Kind.ELEMENTWISE if code.behind(*item.operands).isdisjoint(code.dots):
                 yield from (Buffer(nbytes, 4 * at, 4 * at) for nbytes in _brought_together(code, held, item, values[0]))
     for dot in code.dots.values():
@@ -59,14 +61,39 @@ def _brought_together(code: Code, held: Mapping[int, Held], item: Node, value: i
             yield conversion_bytes(held[operand].layout, wanted, _COMPUTED, code.wgmma)
 
 
+def _summed(code: Code, held: Mapping[int, Held], item: Node) -> Iterator[int]:
+    """Bytes in which the operands of a product that is a sum are brought together, and then the terms of the sum."""
+    terms = multiplied(code, held, item)
+    if terms is None:
+        return
+    layout, inner = terms
+    for side, operand in enumerate(item.operands):
+        if held[operand].free or code.tile(operand) == layout.shape:
+            continue
+        tile = code.tile(operand)
+        outer = [dim for dim in range(len(layout.shape)) if dim < inner] if side else [len(layout.shape) - 1]
+        wanted = layout
+        for dim in reversed(outer):
+            if wanted.shape != tile:
+                wanted = sliced(wanted, dim)
+        if wanted.shape == tile:
+            itemsize = code.graph.types[operand].dtype.itemsize if code.is_load(operand) else _COMPUTED
+            yield conversion_bytes(held[operand].layout, wanted, itemsize, code.wgmma)
+    yield reduction_bytes(layout, inner)
+
+
 def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
     """What joins a product in an elementwise op changes its layout, or the product of swapped operands does."""
     for reader, at in code.readers[dot.value]:
         if OPS[reader.op].kind is not Kind.ELEMENTWISE:
             continue
         sources = {i for operand in reader.operands if code.shown[operand] != dot.value for i in _sources(code, operand)}
+        if not any(prod(code.padded[source]) >= prod(code.padded[dot.value]) for source in sources):
+            yield from _spread(code, held, dot, reader, at)
         for source in sources:
-            if prod(code.padded[source]) < prod(code.padded[dot.value]) or code.makers[source].op == "matmul":
+            if code.makers[source].op == "matmul":
+                continue
+            if prod(code.padded[source]) < prod(code.padded[dot.value]):
                 continue
             loaded = code.is_load(source) and not dot.turned
             if not loaded and OPS[code.makers[source].op].kind is Kind.ACCUMULATOR:
@@ -76,6 +103,17 @@ def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
             nbytes = conversion_bytes(held[source].layout, wanted, itemsize, code.wgmma)
             when = 4 * code.place[source] + 2
             yield Buffer(nbytes, when, when)
+
+
+def _spread(code: Code, held: Mapping[int, Held], dot: Dot, reader: Node, at: int) -> Iterator[Buffer]:
+    """What was made of smaller tiles joins a product: as large as it is then."""
+    for operand in reader.operands:
+        fetched_ahead = code.stages > 1 and code.graph.phases[operand] is Phase.LOOP  # lies as it is wanted
+        if held[operand].dot or held[operand].free or code.is_load(operand) or fetched_ahead:
+            continue
+        wanted = spread(code, product(code, dot, code.tile(dot.value)), operand, dot.value)
+        if wanted is not None and wanted.shape == held[operand].layout.shape:
+            yield Buffer(conversion_bytes(held[operand].layout, wanted, _COMPUTED, code.wgmma), 4 * at, 4 * at)
 
 
 def _sources(code: Code, value: int) -> set[int]:

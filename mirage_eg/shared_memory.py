@@ -175,14 +175,16 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
         return
     ends = {dot.value: 4 * code.loop[1] + 2 if dot.phase is Phase.LOOP else 4 * dot.at for dot in dots}
     read_by_wgmma = [dot for dot in dots if dot.wgmma]
-    same = [4 * dot.at for dot in dots if dot.phase is phase]
-    looped = [dot for dot in dots if dot.phase is Phase.LOOP]
     if read_by_wgmma:
         if pipelined and all(dot.turned and dot.phase is not phase for dot in read_by_wgmma):
             yield from (Buffer(nbytes, 4 * dot.at, 4 * dot.at) for dot in read_by_wgmma)
         else:
             yield Buffer(nbytes, made, max(ends[dot.value] for dot in read_by_wgmma))
-    elif same:  # mma keeps in registers what it has read
+    if not (dots := [dot for dot in dots if not dot.wgmma]):
+        return
+    same = [4 * dot.at for dot in dots if dot.phase is phase]
+    looped = [dot for dot in dots if dot.phase is Phase.LOOP]
+    if same:  # mma keeps in registers what it has read
         yield Buffer(nbytes, made, min(same))
     elif looped and _hoisted(code, operand):
         yield Buffer(nbytes, made, made)
@@ -231,8 +233,10 @@ def _stays(code: Code, dot: Dot, side: int, behind: set[int]) -> bool:
     """Whether an operand changes its layout where it is computed, and not its loads before that."""
     if dot.turned and side == 0:
         full = prod(code.padded[dot.operands[0]])
-        return any(code.is_load(i) and prod(code.padded[i]) == full for i in behind)
-    return any(OPS[code.makers[i].op].kind in (Kind.REDUCTION, Kind.ACCUMULATOR) for i in behind)
+        if any(code.is_load(i) and prod(code.padded[i]) == full for i in behind):
+            return True
+    reduced = [i for i in behind if OPS[code.makers[i].op].kind in (Kind.REDUCTION, Kind.ACCUMULATOR)]
+    return any(code.stages > 1 or code.graph.phases[i] is dot.phase for i in reduced)
 
 
 def _lies_right(dot: Dot, side: int, made: Dot) -> bool:

@@ -17,7 +17,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.linear_layouts import Layout, blocked, mma, permuted, reshaped, sliced
+from mirage_eg.linear_layouts import Layout, blocked, mma, permuted, reshaped, resized, sliced
 
 _WIDEST = 16  # bytes that a thread reads or writes at once
 _WGMMA_COLUMNS = 256  # most of one instruction
@@ -25,11 +25,15 @@ _WGMMA_COLUMNS = 256  # most of one instruction
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How a tile lies; `free`: the threads can have it in any other layout for nothing, and `dot`: it lies as a product does."""
+    """How a tile lies; `free`: the threads can have it in any other layout for nothing, and `dot`: it lies as a product does.
+
+    `whole`: what it is a slice of, and along which dim.
+    """
 
     layout: Layout
     free: bool = False
     dot: bool = False
+    whole: tuple[Layout, int] | None = None
 
 
 def held_tiles(code: Code) -> Mapping[int, Held]:
@@ -48,13 +52,32 @@ def stored(code: Code, item: Node) -> Layout:
 
 
 def product(code: Code, dot: Dot, shape: Shape) -> Layout:
-    """How the result of a product lies, as a tile of this shape."""
-    rows, columns = dot.shape
-    whole = (prod(shape) // (rows * columns), rows, columns) if dot.batch > 1 else (rows, columns)
-    beside = (min(dot.batch, code.warps), *dot.warps) if dot.batch > 1 else dot.warps
-    width = min(_WGMMA_COLUMNS, columns // dot.warps[-1]) if dot.wgmma else 8
-    made = mma(whole, beside, width, dot.wgmma)
+    """How a tile of this shape lies that lies as the result of a product does."""
+    if dot.batch > 1:
+        whole = (prod(shape[:-2]), *shape[-2:])
+        return reshaped(mma(whole, (min(dot.batch, code.warps), *dot.warps)), shape)
+    rows, columns = prod(shape[:-1]), shape[-1]
+    if dot.turned:
+        rows, columns = columns, rows
+    width = min(_WGMMA_COLUMNS, dot.shape[1] // dot.warps[1]) if dot.wgmma else 8
+    made = mma((rows, columns), dot.warps, width, dot.wgmma)
     return reshaped(permuted(made, (1, 0)) if dot.turned else made, shape)
+
+
+def multiplied(code: Code, held: Mapping[int, Held], item: Node) -> tuple[Layout, int] | None:
+    """How the terms of a product lie that is written as a multiplication and a sum, and the dim that is summed up.
+
+    As the operand that has them all; else one after the other.
+    """
+    shapes = [code.graph.types[i].shape for i in item.operands]
+    if matmul_form(*shapes) is not MatmulForm.SUM:
+        return None
+    left, right = (code.padded[i] for i in item.operands)
+    lead = right[:-2] if len(right) > len(left) else left[:-2]
+    rows = tuple(extent for extent in (*lead, left[-2]) if extent > 1)
+    terms = (*rows, *(extent for extent in left[-1:] if extent > 1), *(extent for extent in right[-1:] if extent > 1))
+    like = [held[i].layout for i in item.operands if code.tile(i) == terms]
+    return (like[0] if like else blocked(terms, 1, code.warps, _last_first(terms))), len(rows)
 
 
 def axis(code: Code, value: int, dim: int) -> int:
@@ -85,17 +108,24 @@ def _held(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held
         return Held(product(code, code.dots[value], tile), dot=True)
     match OPS[item.op].kind:
         case Kind.MATMUL:
-            return _summed(code, found, item, value) or plain
+            terms = multiplied(code, found, item)
+            left = sliced(*terms) if terms is not None and terms[1] < len(terms[0].shape) else None
+            if terms is None:
+                return _widened(code, found, item, value) or plain
+            return Held(left, whole=terms) if left is not None and left.shape == tile else plain
         case Kind.ELEMENTWISE:
             like = [found[i] for i in item.operands if code.tile(i) == tile]
-            return _leading(like) or plain
+            return _leading(like) or _widened(code, found, item, value) or plain
         case Kind.REDUCTION | Kind.ACCUMULATOR:
             operand = item.operands[0]
             whole, dim = found[operand], item.get("dim")
             if code.tile(operand) == tile:
                 return whole
-            left = sliced(whole.layout, axis(code, operand, dim)) if dim is not None else None
-            return Held(left, dot=whole.dot) if left is not None and left.shape == tile else plain
+            if dim is None:
+                return plain
+            along = axis(code, operand, dim)
+            left = sliced(whole.layout, along)
+            return Held(left, dot=whole.dot, whole=(whole.layout, along)) if left.shape == tile else plain
         case Kind.REARRANGEMENT if item.op != "broadcast" and len(item.operands) == 1:
             return _rearranged(code, found[item.operands[0]], item, value) or plain
         case _:
@@ -107,17 +137,17 @@ def _leading(tiles: list[Held]) -> Held | None:
     return next(iter(sorted(tiles, key=lambda each: (not each.dot, each.free))), None)
 
 
-def _summed(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held | None:
-    """A product that is written as a multiplication and a sum: as the larger operand lies, reduced."""
-    shapes = [code.graph.types[i].shape for i in item.operands]
-    if matmul_form(*shapes) is not MatmulForm.SUM:
-        return None
-    for side, operand in enumerate(item.operands):
-        dim = len(shapes[side]) - (1 if side == 0 else 2)
-        whole = found[operand]
-        left = sliced(whole.layout, axis(code, operand, dim))
-        if left.shape == code.tile(value) and not whole.free:
-            return Held(left)
+def _widened(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held | None:
+    """What smaller tiles make together: it lies as that of which one of them is a slice."""
+    large = code.padded[value]
+    for operand in item.operands:
+        held = found[operand]
+        small = (1,) * (len(large) - len(code.padded[operand])) + tuple(code.padded[operand])
+        missing = [axis(code, value, dim) for dim, (x, y) in enumerate(zip(small, large, strict=True)) if x < y]
+        if held.whole is not None and not held.free and missing == [held.whole[1]]:
+            layout = resized(*held.whole, code.tile(value)[held.whole[1]])
+            if layout.shape == code.tile(value):
+                return Held(layout, dot=held.dot)
     return None
 
 
@@ -171,4 +201,4 @@ def _last_first(tile: Shape) -> Shape:
     return tuple(reversed(range(len(tile))))
 
 
-__all__ = ["Held", "axis", "held_tiles", "product", "spread", "stored"]
+__all__ = ["Held", "axis", "held_tiles", "multiplied", "product", "spread", "stored"]
