@@ -96,7 +96,7 @@ def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
             if prod(code.padded[source]) < prod(code.padded[dot.value]):
                 continue
             loaded = code.is_load(source) and not dot.turned
-            if not loaded and OPS[code.makers[source].op].kind is Kind.ACCUMULATOR:
+            if not loaded and held[source].dot and OPS[code.makers[source].op].kind is Kind.ACCUMULATOR:
                 continue
             itemsize = code.graph.types[source].dtype.itemsize if loaded else _COMPUTED
             wanted = product(code, dot, code.tile(source))

@@ -14,7 +14,7 @@ Where a kernel does what few kernels do that were looked at, the guess is not su
 (`mirage_eg.room`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -27,7 +27,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.linear_layouts import conversion_bytes, permuted, reshaped
 from mirage_eg.linear_layouts import operand as operand_layout
 from mirage_eg.result_buffers import result_buffers
-from mirage_eg.tile_layouts import held_tiles
+from mirage_eg.tile_layouts import held_tiles, spread
 
 _ASYNC_BYTES = 4  # that a thread must at least copy
 _MODELLED = frozenset({"sm_80", "sm_90"})
@@ -148,7 +148,8 @@ def _fetched_late(code: Code, dot: Dot, load: int) -> Iterator[Buffer]:
         yield Buffer(code.nbytes(load), 4 * dot.at, 4 * dot.at)
         return
     if dot.turned and not dot.wgmma:
-        yield _turned(code, dot, load)
+        if brought := _turned(code, dot, dot.operands.index(load), load):
+            yield brought
         return
     readers = [other for other in code.dots.values() if load in other.operands and other.phase is Phase.LOOP]
     if dot is readers[0]:
@@ -170,7 +171,7 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
     weights = [
         dot for dot in dots if dot.turned and code.is_load(operand) and not dot.wgmma and dot.phase is not Phase.LOOP
     ]
-    yield from (_turned(code, dot, operand) for dot in weights)
+    yield from filter(None, (_turned(code, dot, dot.operands.index(operand), operand) for dot in weights))
     if not (dots := [dot for dot in dots if dot not in weights]):
         return
     ends = {dot.value: 4 * code.loop[1] + 2 if dot.phase is Phase.LOOP else 4 * dot.at for dot in dots}
@@ -215,7 +216,10 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
         made = max(made, 4 * code.loop[1] + 3)
     behind = code.behind(operand, until=code.dots)
     late = [code.dots[i] for i in behind & code.dots.keys()]
-    if dot.wgmma and side == 1:
+    here = code.stages == 1 and dot.turned and code.graph.phases[operand] is dot.phase
+    if here and not (dot.wgmma and side == 1) and not late and not _sums(code, behind):
+        yield from filter(None, (_turned(code, dot, side, load) for load in behind if code.is_load(load)))
+    elif dot.wgmma and side == 1:
         yield Buffer(nbytes, made, max(made, read))
     elif dot.turned and side == 1 and late:
         yield Buffer(nbytes, read - 1, read - 1)
@@ -235,8 +239,12 @@ def _stays(code: Code, dot: Dot, side: int, behind: set[int]) -> bool:
         full = prod(code.padded[dot.operands[0]])
         if any(code.is_load(i) and prod(code.padded[i]) == full for i in behind):
             return True
-    reduced = [i for i in behind if OPS[code.makers[i].op].kind in (Kind.REDUCTION, Kind.ACCUMULATOR)]
-    return any(code.stages > 1 or code.graph.phases[i] is dot.phase for i in reduced)
+    return any(code.stages > 1 or code.graph.phases[i] is dot.phase for i in _sums(code, behind))
+
+
+def _sums(code: Code, values: Iterable[int]) -> list[int]:
+    """The reductions and accumulators among values."""
+    return [i for i in values if OPS[code.makers[i].op].kind in (Kind.REDUCTION, Kind.ACCUMULATOR)]
 
 
 def _lies_right(dot: Dot, side: int, made: Dot) -> bool:
@@ -246,14 +254,16 @@ def _lies_right(dot: Dot, side: int, made: Dot) -> bool:
     return side == 0 if dot.wgmma else dot.warps == made.warps and made.warps[1 - side] == 1
 
 
-def _turned(code: Code, dot: Dot, load: int) -> Buffer:
-    """What a load goes through when it becomes an operand of swapped operands, full size or less."""
-    side, tile = dot.operands.index(load), code.padded[load]
+def _turned(code: Code, dot: Dot, side: int, load: int) -> Buffer | None:
+    """What a load goes through when it becomes an operand of swapped operands, or is spread over one: full size or less."""
+    operand = dot.operands[side]
     inner = prod(code.padded[dot.operands[0]]) // dot.shape[0]
     shape = (dot.shape[0], inner) if side == 0 else (inner, dot.shape[1])
-    source = permuted(reshaped(held_tiles(code)[load].layout, shape[::-1]), (1, 0))
-    wanted = operand_layout(shape, side, dot.warps, dot.wgmma)
-    nbytes = conversion_bytes(source, wanted, code.graph.types[dot.value].dtype.itemsize, code.wgmma)
+    wanted = reshaped(permuted(operand_layout(shape, side, dot.warps, dot.wgmma), (1, 0)), code.tile(operand))
+    over, source = spread(code, wanted, load, operand), held_tiles(code)[load]
+    if over is None or source.free:
+        return None
+    nbytes = conversion_bytes(source.layout, over, code.graph.types[load].dtype.itemsize, code.wgmma)
     return Buffer(nbytes, 4 * code.place[load] + 2, 4 * code.place[load] + 2)
 
 

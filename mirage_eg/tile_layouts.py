@@ -140,7 +140,7 @@ def _leading(tiles: list[Held]) -> Held | None:
 def _widened(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held | None:
     """What smaller tiles make together: it lies as that of which one of them is a slice."""
     large = code.padded[value]
-    for operand in item.operands:
+    for operand in sorted(item.operands, key=lambda i: code.graph.phases[i] is not code.graph.phases[value]):
         held = found[operand]
         small = (1,) * (len(large) - len(code.padded[operand])) + tuple(code.padded[operand])
         missing = [axis(code, value, dim) for dim, (x, y) in enumerate(zip(small, large, strict=True)) if x < y]
