@@ -1,7 +1,7 @@
 """What shared memory the compiler allocates for a kernel, without compiling it to the end: a fifth of the time, or less.
 
-Triton's own passes run as far as the one that allocates. How they are called is Triton 3.9's; with another version, and for
-another kind of GPU, the kernel is compiled to the end.
+Triton's own passes run as far as the one that allocates, called as Triton 3.6, 3.7 and 3.9 call them; with another version, and
+for another kind of GPU, the kernel is compiled to the end.
 """
 
 from functools import cache
@@ -11,22 +11,28 @@ from typing import Any
 
 from mirage_eg.backends.compile import TARGETS, compile_module
 
-_KNOWN = "3.9."  # whose passes are called so, and whose allocation `mirage_eg.shared_memory` models
+_MODELLED = "3.9"  # whose allocation `mirage_eg.shared_memory` models
+_WARP_GROUPS: dict[str, tuple[bool, ...]] = {"3.6": (), "3.7": (), "3.9": (False,)}  # what the pass of this name is told
+
+
+def knows_triton() -> bool:
+    """Whether the Triton at hand is the one whose allocation is known."""
+    return _version() == _MODELLED
 
 
 @cache
-def knows_triton() -> bool:
-    """Whether the Triton at hand is the one whose allocation is known."""
+def _version() -> str:
+    """The Triton at hand, to its second number; nothing where there is none."""
     try:
-        return metadata.version("triton").startswith(_KNOWN)
+        return ".".join(metadata.version("triton").split(".")[:2])
     except metadata.PackageNotFoundError:
-        return False
+        return ""
 
 
 def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str) -> int | None:
     """Bytes of shared memory of one kernel of an imported program; None where it does not compile."""
     device = TARGETS[target]
-    if device.backend != "cuda" or not knows_triton():
+    if device.backend != "cuda" or _version() not in _WARP_GROUPS:
         found = {record.kernel: record for record, _ in compile_module(module, target, resources=False)}
         return found[name].shared_memory
     from triton._C.libtriton import ir, nvidia, passes
@@ -55,7 +61,7 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
             code = stages[stage](code, told)
         manager = ir.pass_manager(code.context)
         passes.ttgpuir.add_combine_tensor_select_and_if(manager)
-        passes.ttgpuir.add_allocate_warp_groups(manager, False)
+        passes.ttgpuir.add_allocate_warp_groups(manager, *_WARP_GROUPS[_version()])
         passes.convert.add_scf_to_cf(manager)
         passes.gluon.add_inliner(manager)
         version = get_ptx_version_from_options(options, device.arch)

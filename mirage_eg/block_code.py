@@ -7,12 +7,14 @@ what a kernel takes (`mirage_eg.shared_memory`).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 
+from mirage_eg.backends.emit_readers import is_kept_apart
 from mirage_eg.backends.emit_tiles import DOT_EXTENT, MatmulForm, flatten, is_skinny, matmul_form, padding
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.graph import Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.register_layouts import mma_warps, wgmma_warps
@@ -25,6 +27,23 @@ def lowered(block: Graph) -> Graph:
     """The block graph as it is lowered: without derived ops and thread graphs."""
     plain = all(OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" for item in block.nodes)
     return block if plain else flatten(expand(block))
+
+
+def kept_apart(block: Graph, swapped: bool) -> Graph:
+    """The block graph with a copy, a scale by 1, of each load that is kept apart from what wgmma reads."""
+    if not any(is_kept_apart(block, values[0], swapped) for item, values in block.numbered() if item.op == "input"):
+        return block
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+    made = 0
+    for item, values in block.numbered():
+        nodes.append(Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes))
+        for value in values:
+            place[value], made = made, made + 1
+        if item.op == "input" and is_kept_apart(block, values[0], swapped):
+            nodes.append(node("scale", place[values[0]], factor=Fraction(1)))
+            place[values[0]], made = made, made + 1
+    return replace(block, nodes=tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +205,13 @@ class Code:
         moved = (i for i in behind if OPS[self.makers[i].op].kind is Kind.REARRANGEMENT and self.shown[i] == i)
         return behind.isdisjoint(self.dots) and any(self.makers[i].op != "broadcast" for i in moved)
 
+    def is_copy(self, value: int) -> bool:
+        """Whether this is a load kept apart from what wgmma reads."""
+        item = self.makers[value]
+        return item.op == "scale" and item["factor"] == 1 and self.is_load(item.operands[0])
+
     def is_load(self, value: int) -> bool:
         return self.makers[value].op == "input"
 
 
-__all__ = ["WGMMA_TARGETS", "Code", "Dot", "lowered"]
+__all__ = ["WGMMA_TARGETS", "Code", "Dot", "kept_apart", "lowered"]

@@ -21,7 +21,7 @@ from math import prod
 from mirage_eg.allocation import Buffer, allocated
 from mirage_eg.backends.allocate import knows_triton
 from mirage_eg.backends.warps import WARP
-from mirage_eg.block_code import WGMMA_TARGETS, Code, Dot, lowered
+from mirage_eg.block_code import WGMMA_TARGETS, Code, Dot, kept_apart, lowered
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.linear_layouts import conversion_bytes, permuted, reshaped
@@ -58,7 +58,8 @@ def shared_memory(block: Graph, stages: int, warps: int | None = None, swapped: 
 
 def guess(block: Graph, stages: int, warps: int | None = None, swapped: bool = False, target: str = "sm_90") -> Guess:
     """Bytes of shared memory of one block, and whether that is sure."""
-    code = Code(lowered(block), stages, warps or block.threads // WARP, swapped, target in WGMMA_TARGETS)
+    plain = kept_apart(lowered(block), swapped)
+    code = Code(plain, stages, warps or block.threads // WARP, swapped, target in WGMMA_TARGETS)
     nbytes = allocated([*_operand_buffers(code), *result_buffers(code)])
     return Guess(nbytes, target in _MODELLED and knows_triton() and _is_usual(code))
 
@@ -235,6 +236,8 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
 
 def _stays(code: Code, dot: Dot, side: int, behind: set[int]) -> bool:
     """Whether an operand changes its layout where it is computed, and not its loads before that."""
+    if code.is_copy(dot.operands[side]):
+        return True
     if dot.turned and side == 0:
         full = prod(code.padded[dot.operands[0]])
         if any(code.is_load(i) and prod(code.padded[i]) == full for i in behind):
