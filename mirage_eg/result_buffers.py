@@ -92,6 +92,10 @@ def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
             yield from _spread(code, held, dot, reader, at)
         for source in sources:
             if code.makers[source].op == "matmul":
+                if source in code.dots and at == dot.at:  # to which this one is added
+                    wanted = product(code, dot, code.tile(source))
+                    nbytes = conversion_bytes(held[source].layout, wanted, _COMPUTED, code.wgmma)
+                    yield Buffer(nbytes, 4 * at - 1, 4 * at - 1)
                 continue
             if prod(code.padded[source]) < prod(code.padded[dot.value]):
                 continue

@@ -134,13 +134,20 @@ def _rings(code: Code) -> dict[int, int]:
             direct = code.is_load(operand)
             for load in filter(code.is_load, behind):
                 small = code.nbytes(load) < _ASYNC_BYTES * WARP * code.warps or _run_bytes(code, load) < _ASYNC_BYTES
-                away = dot.turned and side == 0 and not (direct and dot.wgmma) and len(code.readers[load]) == 1
+                away = dot.turned and side == 0 and not (direct and dot.wgmma) and _read_once(code, load)
                 if code.graph.phases[load] is not Phase.LOOP or small or away:
                     continue
                 only = all(reader.op == "matmul" for reader, _ in code.readers[load])
                 count = code.stages if direct and dot.wgmma and only else code.stages - 1
                 rings[load] = max(rings.get(load, 0), count)
     return {load: count for load, count in rings.items() if count}
+
+
+def _read_once(code: Code, load: int) -> bool:
+    """Whether one op alone reads a load, or its copy."""
+    [(reader, at), *others] = code.readers[load]
+    copy = code.order[at][1]
+    return not others and not (copy and code.is_copy(copy[0]) and len(code.readers[copy[0]]) > 1)
 
 
 def _fetched_late(code: Code, dot: Dot, load: int) -> Iterator[Buffer]:
@@ -218,7 +225,7 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
     behind = code.behind(operand, until=code.dots)
     late = [code.dots[i] for i in behind & code.dots.keys()]
     here = code.stages == 1 and dot.turned and code.graph.phases[operand] is dot.phase
-    if here and not (dot.wgmma and side == 1) and not late and not _sums(code, behind):
+    if here and not (dot.wgmma and side == 1) and not late and not code.is_copy(operand) and not _sums(code, behind):
         yield from filter(None, (_turned(code, dot, side, load) for load in behind if code.is_load(load)))
     elif dot.wgmma and side == 1:
         yield Buffer(nbytes, made, max(made, read))
@@ -227,7 +234,7 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
     elif late or _stays(code, dot, side, behind - rings.keys()):
         yield Buffer(nbytes, made, max(made, read if side else read - 1))
     else:  # elementwise ops of loads, which are brought where mma wants them beforehand
-        for load in filter(code.is_load, behind):
+        for load in filter(code.is_load, code.behind(operand, until={*code.dots, *_sums(code, behind)})):
             if load not in rings:
                 late = code.graph.phases[load] is Phase.LOOP and code.stages > 1
                 when = 4 * dot.at if late else 4 * code.place[load] + 2
@@ -252,7 +259,7 @@ def _sums(code: Code, values: Iterable[int]) -> list[int]:
 
 def _lies_right(dot: Dot, side: int, made: Dot) -> bool:
     """Whether a product lies in the registers in which another product wants it."""
-    if dot.turned or made.turned or dot.wgmma != made.wgmma:
+    if dot.turned != made.turned or dot.wgmma != made.wgmma or (dot.turned and side == 1):
         return False
     return side == 0 if dot.wgmma else dot.warps == made.warps and made.warps[1 - side] == 1
 
