@@ -4,7 +4,7 @@ It counts by axes what is loaded, stored and computed; what only the block graph
 left out, so the cost model (`mirage_eg.cost`) never says less. A property test holds it to that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -26,7 +26,8 @@ class Shape:
     piece: bool
 
 
-Tile = tuple[tuple[int, ...], bool]  # axes, and whether the loop cuts the looped one
+Tile = int  # the number of a tile among those of an estimate
+Cut = tuple[tuple[int, ...], bool]  # axes, and whether the loop cuts the looped one
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class _Counted:
 
     tile: Tile
     loops: bool
-    reduced: tuple[int, ...] = ()
+    reduced: tuple[Tile, ...] = ()  # each of these axes, as a tile of its own
     function: bool = False
 
 
@@ -57,15 +58,27 @@ class Estimate:
     def __init__(
         self, structure: Structure, shapes: Sequence[Shape], dtypes: Sequence[DType], outputs: Sequence[DType], device: Device
     ) -> None:
-        self._structure, self._device = structure, device
+        self._spread, self._device = structure.split.spread, device
         self._looped = looped = structure.split.looped
-        tiles = [(tuple(shape.axes), shape.piece) for shape in shapes]
+        self._tiles: list[Cut] = []  # each once: many loads and steps have the same
+        numbers: dict[Cut, Tile] = {}
+
+        def tile(axes: Iterable[int], cut: bool) -> Tile:
+            key = tuple(sorted(axes)), cut
+            if key not in numbers:
+                numbers[key] = len(self._tiles)
+                self._tiles.append(key)
+            return numbers[key]
+
+        tiles = [tile(shape.axes, shape.piece) for shape in shapes]
         varies = [shape.piece and looped in shape.axes for shape in shapes]
-        pairs = [*zip(structure.loads, tiles, varies, strict=False)]
-        self._loads = [(tile, dtypes[load.input].itemsize, loops) for load, tile, loops in pairs]
-        moved = {load.input: (tile[0], dtypes[load.input].itemsize) for load, tile, _ in pairs}
-        self._moved = tuple(moved.values())
-        self._stored = [(tiles[place][0], kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
+        sizes = [dtypes[load.input].itemsize for load in structure.loads]
+        self._loads = [*zip(tiles, sizes, varies, strict=False)]
+        self._moved = {load.input: (shapes[place].axes, sizes[place]) for place, load in enumerate(structure.loads)}
+        self._stored = [(shapes[place].axes, kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
+        self._dram: dict[
+            tuple[int, ...], tuple[int, int]
+        ] = {}  # for sizes: bytes read, and written of a piece of what is spread
         self._coarse = min(dtypes, key=lambda dtype: dtype.itemsize)
         self._products: list[_Product] = []
         self._counted: list[_Counted] = []
@@ -78,56 +91,66 @@ class Estimate:
                     left, right = operands
                     k = frozenset(step.reduced)
                     batch, m, n = left.axes & right.axes - k, left.axes - right.axes, right.axes - left.axes
-                    made = tuple((tiles[i][0], True) for i in step.operands if i >= first and varies[i])
-                    own = [(tuple(axes), cut_up) for axes in (batch, m, k, n)]
+                    made = tuple(tile(shapes[i].axes, True) for i in step.operands if i >= first and varies[i])
+                    own = [tile(axes, cut_up) for axes in (batch, m, k, n)]
                     self._products.append(_Product(own[0], own[1], own[2], own[3], loops, made))
                 case Kind.REDUCTION:
-                    self._counted.append(_Counted((tiles[step.operands[0]][0], cut_up), loops, tuple(step.reduced)))
+                    reduced = tuple(tile((axis,), cut_up) for axis in step.reduced)
+                    self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
                 case Kind.ELEMENTWISE:
                     self._counted.append(_Counted(tiles[place], loops, function=step.op in FUNCTIONS))
 
     def us(self, extents: Extents) -> float:
         """Microseconds under the cost model."""
-        cut = {axis: blocks for group, blocks in extents.grid for axis in group}
-        blocks = prod(count for _, count in extents.grid)
-        sizes, loop = extents.sizes, extents.loop
-        whole = [size // cut.get(axis, 1) for axis, size in enumerate(sizes)]
+        blocks, partial, loop = 1, 1, extents.loop
+        whole = [*extents.sizes]
+        for group, count in extents.grid:
+            blocks *= count
+            for axis in group:
+                whole[axis] //= count
+                if axis == self._spread:
+                    partial = count
         piece = [*whole]
         if self._looped is not None:
             piece[self._looped] //= loop
-
-        def elements(tile: Tile) -> int:
-            product, of = 1, piece if tile[1] else whole
-            for axis in tile[0]:
+        elements = []  # of every tile
+        for axes, cut in self._tiles:
+            product, of = 1, piece if cut else whole
+            for axis in axes:
                 product *= of[axis]
-            return product
-
-        loaded = sum(elements(tile) * size * (loop if loops else 1) for tile, size, loops in self._loads)
-        spread = self._structure.split.spread
-        partial = cut.get(spread, 1) if spread is not None else 1
-        dram = sum(prod(sizes[axis] for axis in axes) * size for axes, size in self._moved)
-        dram += sum(prod(sizes[axis] for axis in axes) * size * partial for axes, size in self._stored)
+            elements.append(product)
+        loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
+        if extents.sizes not in self._dram:
+            read, written = (
+                sum(prod(extents.sizes[axis] for axis in axes) * size for axes, size in moved)
+                for moved in (self._moved.values(), self._stored)
+            )
+            self._dram[extents.sizes] = read, written
+        read, written = self._dram[extents.sizes]
         flops = arithmetic = functions = staged = 0
         steps = {True: 0, False: 0}  # in the loop, and outside
         ahead = False
-        for product in self._products:
-            batch, m, k, n = elements(product.batch), elements(product.m), elements(product.k), elements(product.n)
-            times = loop if product.loops else 1
+        for product_of in self._products:
+            batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
+            times = loop if product_of.loops else 1
             if _form(batch, m, k, n) is MatmulForm.DOT:
                 flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
-                ahead |= product.loops
-                staged += sum(elements(tile) * self._coarse.itemsize * loop for tile in product.made)
+                ahead |= product_of.loops
+                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.made])
             else:
                 arithmetic += batch * m * n * k * times
-                steps[product.loops] += k > 1
+                steps[product_of.loops] += k > 1
         for counted in self._counted:
-            work = elements(counted.tile) * (loop if counted.loops else 1)
-            functions += work if counted.function else 0
-            arithmetic += 0 if counted.function else work
-            steps[counted.loops] += sum(elements(((axis,), counted.tile[1])) > 1 for axis in counted.reduced)
+            work = elements[counted.tile] * (loop if counted.loops else 1)
+            if counted.function:
+                functions += work
+            else:
+                arithmetic += work
+            for tile in counted.reduced:
+                steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
         work_of_block = Work(loaded, 0, flops, arithmetic, functions, *waits, ahead=ahead, staged=staged)
-        return block_cost(work_of_block, blocks, loop, dram, self._device).us
+        return block_cost(work_of_block, blocks, loop, read + written * partial, self._device).us
 
 
 @cache

@@ -6,7 +6,7 @@ spread axis by the grid of the first kernel. Tiles are powers of two (or the who
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from math import prod
 
@@ -27,20 +27,28 @@ class Kernel:
 
     structure: Structure
     shapes: tuple[Shape, ...]  # of loads and steps
+    computed: tuple[Shape, ...]  # those of steps, each once
     parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
     spread: int | None  # the axis that the grid must split
     looped: int | None
 
     def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
         """Extents with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
-        grid = [
-            (group, sizes[group[0]] // tiles[group[0]])
-            for group in self.parallel
-            if tiles.get(group[0], sizes[group[0]]) < sizes[group[0]]
-        ]
-        if self.spread is not None:
-            grid.append(((self.spread,), spread))
-        return Extents(sizes, tuple(sorted(grid)), 1 if self.looped is None else loop)
+        chosen = tuple(tiles.get(group[0], sizes[group[0]]) for group in self.parallel)
+        grid = _grid(self.parallel, self.spread, sizes, chosen, spread)
+        return Extents(sizes, grid, 1 if self.looped is None else loop)
+
+
+Grid = tuple[tuple[tuple[int, ...], int], ...]
+
+
+def _grid(
+    parallel: Sequence[tuple[int, ...]], spread: int | None, sizes: Sequence[int], tiles: Sequence[int], blocks: int
+) -> Grid:
+    grid = [(group, sizes[group[0]] // tile) for group, tile in zip(parallel, tiles, strict=True) if tile < sizes[group[0]]]
+    if spread is not None:
+        grid.append(((spread,), blocks))
+    return tuple(sorted(grid))
 
 
 def choices_of(
@@ -91,7 +99,8 @@ def _kernel(
     reduced = {axis for step in structure.steps for axis in step.reduced}
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
-    return Kernel(structure, tuple(shapes), _groups(parallel, shapes), spread, looped)
+    computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
+    return Kernel(structure, tuple(shapes), computed, _groups(parallel, shapes), spread, looped)
 
 
 def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
@@ -117,14 +126,22 @@ def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, s
     length = 1
     if kernel.looped is not None:
         length = sizes[kernel.looped] // (spread if kernel.looped == kernel.spread else 1)
-    options = []
-    for loop in [1] if kernel.looped is None else _loop_counts(length, filters):
-        for chosen in product(*tiles):
-            tile = {group[0]: first for group, first in zip(kernel.parallel, chosen, strict=True)}
-            extents = kernel.extents(sizes, tile, loop, spread)
-            if len(extents.grid) <= MAX_GRID_DIMS and _plausible(kernel, extents, limits):
-                options.append(extents)
-    return options
+    loops = (1,) if kernel.looped is None else tuple(_loop_counts(length, filters))
+    tried = _all_extents(kernel.parallel, kernel.spread, sizes, tuple(map(tuple, tiles)), loops, spread)
+    return [extents for extents in tried if _plausible(kernel, extents, limits)]
+
+
+@lru_cache(1024)  # many plans of a split have the same
+def _all_extents(
+    parallel: tuple[tuple[int, ...], ...],
+    spread: int | None,
+    sizes: tuple[int, ...],
+    tiles: tuple[tuple[int, ...], ...],
+    loops: tuple[int, ...],
+    blocks: int,
+) -> tuple[Extents, ...]:
+    grids = [_grid(parallel, spread, sizes, chosen, blocks) for chosen in product(*tiles)]
+    return tuple(Extents(sizes, grid, loop) for loop in loops for grid in grids if len(grid) <= MAX_GRID_DIMS)
 
 
 @cache
@@ -152,13 +169,18 @@ def _matmul_roles(kernel: Kernel) -> dict[int, str]:
 
 def _plausible(kernel: Kernel, extents: Extents, limits: TileLimits) -> bool:
     """A bound before anything is built: no computed tile alone is larger than the registers."""
-    blocks = {axis: count for group, count in extents.grid for axis in group}
-    for shape in kernel.shapes[len(kernel.structure.loads) :]:
-        elements = 1
+    whole = [*extents.sizes]
+    for group, count in extents.grid:
+        for axis in group:
+            whole[axis] //= count
+    piece = [*whole]
+    if kernel.looped is not None:
+        piece[kernel.looped] //= extents.loop
+    for shape in kernel.computed:
+        elements, of = 4, piece if shape.piece else whole
         for axis in shape.axes:
-            loop = extents.loop if axis == kernel.looped and shape.piece else 1
-            elements *= extents.sizes[axis] // blocks.get(axis, 1) // loop
-        if elements * 4 > limits.registers:
+            elements *= of[axis]
+        if elements > limits.registers:
             return False
     return True
 

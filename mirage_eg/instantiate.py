@@ -113,12 +113,15 @@ class Instantiation:
             Estimate(kernel.structure, kernel.shapes, *dtypes, device)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
         ]
-        least: dict[int, float] = {}
+        least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of extents
+        costed = []
         for together in chosen:
-            for estimate, extents in zip(estimates, together, strict=True):
-                if id(extents) not in least:
-                    least[id(extents)] = estimate.us(extents)
-        costed = [Choice(sum(least[id(extents)] for extents in together), together) for together in chosen]
+            us = 0.0
+            for estimate, known, extents in zip(estimates, least, together, strict=True):
+                if id(extents) not in known:
+                    known[id(extents)] = estimate.us(extents)
+                us += known[id(extents)]
+            costed.append(Choice(us, together))
         return sorted(costed, key=lambda choice: choice.us)
 
     def take(self, choice: Choice) -> Graph | None:

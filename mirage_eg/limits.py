@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from mirage_eg.backends.hazards import ROWS
 from mirage_eg.block_code import WGMMA_TARGETS
@@ -115,26 +114,25 @@ def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> i
     `shapes` are those of the tiles, the block graph's own if not given.
     """
     shapes = [kind.shape for kind in block.types] if shapes is None else shapes
-    last: dict[int, int] = {}
-    through_shared = set(range(len(block.types)))
+    last = [-1] * len(shapes)
+    through_shared = [True] * len(shapes)
     for position, item in enumerate(block.nodes):
         for operand in item.operands:
             last[operand] = position
-            if item.op != "matmul":
-                through_shared.discard(operand)
+            through_shared[operand] &= item.op == "matmul"
     live = most = 0
-    alive: dict[int, int] = {}
-    accumulators = 0
+    dying: dict[int, int] = {}  # bytes that are live for the last time at a position
     for position, (item, values) in enumerate(block.numbered()):
         for value in values:
-            if item.op == "input" and value in through_shared:
+            if item.op == "input" and through_shared[value]:
                 continue
-            size = prod(map(_padded, shapes[value])) * 4
-            if OPS[item.op].kind is Kind.ACCUMULATOR:
-                accumulators += size
-            else:
-                alive[value] = size
-        live = sum(alive.values()) + accumulators
+            size = 4
+            for extent in shapes[value]:
+                size *= _padded(extent)
+            live += size
+            if OPS[item.op].kind is not Kind.ACCUMULATOR:
+                end = max(position, last[value])
+                dying[end] = dying.get(end, 0) + size
         most = max(most, live)
-        alive = {value: size for value, size in alive.items() if last.get(value, -1) > position}
+        live -= dying.get(position, 0)
     return most

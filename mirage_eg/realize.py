@@ -39,10 +39,14 @@ class Outline:
         """Of all tiles at other extents that loop if these do."""
         blocks = {axis: count for group, count in extents.grid for axis in group}
         whole = [size // blocks.get(axis, 1) for axis, size in enumerate(extents.sizes)]
-        return [
-            tuple(prod(whole[axis] // (extents.loop if looped else 1) for axis, looped in dim) for dim in tile)
-            for tile in self.tiles
-        ]
+        known: dict[tuple[tuple[int, bool], ...], int] = {}
+
+        def extent(dim: tuple[tuple[int, bool], ...]) -> int:
+            if dim not in known:
+                known[dim] = prod(whole[axis] // (extents.loop if looped else 1) for axis, looped in dim)
+            return known[dim]
+
+        return [tuple(map(extent, tile)) for tile in self.tiles]
 
 
 def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents) -> Graph:
