@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.algebra import Algebra
+from mirage_eg.backends.algebra import Algebra, Array
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.modular import PRIMES
@@ -232,11 +232,11 @@ class Reference:
     def float_check_all(self, candidates: Sequence[Graph], on_progress: OnProgress | None = None) -> list[FloatCheck]:
         """Each candidate with values rounded as kernels do, on zero-mean inputs, within what its types and sums let expect.
 
-        Inputs have the size at which the program stays within the range of its types (`backends.scales`). Tolerance: 8
-        roundings of the coarsest type for each kernel, and K of the type that accumulates. Elements at which the program is not
-        finite are left out, at all others the candidate must be; an output without a finite element fails. On larger inputs
-        it is only asked whether the candidate, its exponentials shifted as its kernels shift them, overflows where the program,
-        in float64, does not.
+        Exponentials are shifted where its kernels shift them. Inputs have the size at which the program stays within the range
+        of its types (`backends.scales`). Tolerance: 8 roundings of the coarsest type for each kernel, and K of the type that
+        accumulates. Elements at which the program is not finite are left out, at all others the candidate must be; an output
+        without a finite element fails. On larger inputs it is only asked whether the candidate overflows where the program, in
+        float64, does not.
         """
         for candidate in candidates:
             self.check_types(candidate)
@@ -244,7 +244,7 @@ class Reference:
         for done, candidate in enumerate(candidates, 1):
             tolerance = self._tolerance(candidate)
             draw = self._drawn.numbers("zero-mean")
-            got = evaluate(candidate, draw.inputs, self._rounding(candidate), self._drawn.slice_elements, rounded=True)
+            got = self._as_kernels_do(candidate, draw.inputs)
             names = self.program.output_names
             error, difference, finite = compare_numbers(self.xp, names, got, draw.outputs, draw.sizes, tolerance, True)()
             checks.append((difference is None and finite, error, tolerance, difference))
@@ -253,17 +253,19 @@ class Reference:
         results = []
         for done, (candidate, check) in enumerate(zip(candidates, checks, strict=True), len(candidates) + 1):
             large = self._drawn.large()
-            shifted = ShiftedFloats(self._rounding(candidate))
-            algebra: Algebra[Any] = shifted if shifts_exponentials(candidate) else shifted.plain
-            got = evaluate(candidate, large.inputs, algebra, self._drawn.slice_elements, rounded=True)
-            lost = [
-                self.xp.isfinite(want) & ~self.xp.isfinite(shifted.number(x))
-                for x, want in zip(got, large.outputs, strict=True)
-            ]
+            got = self._as_kernels_do(candidate, large.inputs)
+            lost = [self.xp.isfinite(want) & ~self.xp.isfinite(x) for x, want in zip(got, large.outputs, strict=True)]
             results.append(FloatCheck(*check, any(bool(x.any()) for x in lost), large.magnitude))
             if on_progress:
                 on_progress(done, 2 * len(candidates))
         return results
+
+    def _as_kernels_do(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
+        """What a candidate makes of these inputs, with its roundings and shifts."""
+        shifted = ShiftedFloats(self._rounding(candidate))
+        algebra: Algebra[Any] = shifted if shifts_exponentials(candidate) else shifted.plain
+        made = evaluate(candidate, inputs, algebra, self._drawn.slice_elements, rounded=True)
+        return [shifted.number(x) for x in made]
 
     def _types(self, candidate: Graph) -> set[DType]:
         return {kind.dtype for graph in (self.program, candidate) for kind in (*graph.types, *graph.output_types)}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.shifted import ShiftedFloats, shifts_exponentials
-from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph import REPLICATED, Graph
 from mirage_eg.verify import float_check
 from property_tests.hand_written import HAND_WRITTEN
 
@@ -67,3 +67,43 @@ def test_the_float_check_of_kernels_that_shift_marks_no_overflow(name: str) -> N
     graph = ATTENTION[name]
     check = float_check(graph, graph)
     assert not check.overflows and check.ok
+
+
+def far_scores(own_softmax: bool) -> Graph:
+    """Attention whose scores, products of sums, reach where their exponentials are beyond float16; as kernels write it, or as a
+    program that leaves the softmax to a library."""
+    shape = (2, 32, 16)
+    program = new_kernel_graph()
+    q, more_q, k, more_k, v = (program.new_input(shape, name=name) for name in "abcde")
+    if own_softmax:
+        block = new_threadblock_graph((2, 2))
+        query = block.add(*(block.new_input(x, (0, 1)) for x in (q, more_q)))
+        key = block.add(*(block.new_input(x, (0, REPLICATED)) for x in (k, more_k)))
+        e = block.exp(block.matmul(query, block.transpose(key, (0, 2, 1))))
+        block.new_output(block.div(block.matmul(e, block.new_input(v, (0, REPLICATED))), block.sum(e, 2)), (0, 1))
+        program.mark_output(program.customized([q, more_q, k, more_k, v], block)[0])
+    else:
+        scores = program.matmul(program.add(q, more_q), program.transpose(program.add(k, more_k), (0, 2, 1)))
+        program.mark_output(program.matmul(program.softmax(scores, 2), v))
+    return program.graph()
+
+
+def test_the_float_check_computes_far_scores_as_kernels_that_shift_do() -> None:
+    program, kernels = far_scores(own_softmax=False), far_scores(own_softmax=True)
+    assert shifts_exponentials(kernels)
+    plain = FloatAlgebra(working=DType.float32, rounds=True)
+    assert not all(np.isfinite(x).all() for x in evaluate(kernels, inputs_of(kernels, 0, 1.0), plain, rounded=True))
+    check = float_check(program, kernels)
+    assert check.ok and not check.overflows
+
+
+def test_the_float_check_finds_far_scores_that_no_kernel_shifts() -> None:
+    program = far_scores(own_softmax=False)
+    library = new_kernel_graph()
+    q, more_q, k, more_k, v = (
+        library.new_input(kind.shape, name=name) for name, kind in zip("abcde", program.input_types, strict=True)
+    )
+    e = library.exp(library.matmul(library.add(q, more_q), library.transpose(library.add(k, more_k), (0, 2, 1))))
+    library.mark_output(library.div(library.matmul(e, v), library.sum(e, 2)))
+    assert not shifts_exponentials(library.graph())
+    assert not float_check(program, library.graph()).ok
