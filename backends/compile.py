@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.hazards import hazard
+from mirage_eg.backends.threads import go_on
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -135,6 +136,7 @@ def _compile(
     from triton.compiler import ASTSource
     from triton.errors import TritonError
 
+    go_on()
     started = time.perf_counter()
     target = device.name
     kernel = getattr(module, name)

@@ -4,6 +4,7 @@ Products here are many and short: a BLAS that starts threads for each of them wa
 longer where other work wants the cores too.
 """
 
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,11 +67,9 @@ def threads() -> int:
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
     """`work` on every item, in any order; one item alone is worked on here, so that work on pieces may ask for this again."""
     items = list(items)
-    stop: Event | None = getattr(_here, "stop", None)
-    if stop is not None or threads() == 1 or len(items) == 1:
+    if is_beside() or threads() == 1 or len(items) == 1:
         for item in items:
-            if stop is not None and stop.is_set():
-                raise StoppedError
+            go_on()
             work(item)
         return
     for _ in _pool().map(work, items):
@@ -81,12 +80,14 @@ def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
 def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """`work` on a thread of its own, beside the body: what is given waits for its result, and raises what it raised.
 
-    For work in NumPy beside one in Python: it takes one core, and turns at the interpreter are short meanwhile. Behind the
-    body it is stopped at the next piece of work that it would share out.
+    It takes one core, and turns at the interpreter are short meanwhile. Behind the body it is stopped at the next piece of
+    work that it would share out, or where it asks whether to `go_on`. Ctrl-C and SIGTERM are the main thread's business:
+    neither this one nor a process that it starts hears of them.
     """
     stop = Event()
 
     def run() -> T:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         _here.stop = stop
         with _short_turns:
             return work()
@@ -97,6 +98,18 @@ def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
             yield future.result
         finally:
             stop.set()
+
+
+def is_beside() -> bool:
+    """Whether this is work `beside` other work."""
+    return getattr(_here, "stop", None) is not None
+
+
+def go_on() -> None:
+    """Raise a StoppedError if this is work `beside` a body that has ended."""
+    stop: Event | None = getattr(_here, "stop", None)
+    if stop is not None and stop.is_set():
+        raise StoppedError
 
 
 def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +36,7 @@ class Checkpoint:
         """
         self.path = path
         self._known: dict[str, Any] = {}
+        self._writing = threading.Lock()  # a line is whole before another thread's begins
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -69,7 +71,8 @@ class Checkpoint:
     def put(self, key: str, result: Any) -> None:
         """Keep a result; it is in the file when this returns."""
         line = f'{{"item":{json.dumps(key)},"result":{dumps(result)}}}'
-        self._write(line)
+        with self._writing:
+            self._write(line)
         self._known[key] = json.loads(line)["result"]
 
     def close(self) -> None:

@@ -39,7 +39,14 @@ class Compiler:
 
     def compile(self, graphs: Sequence[Graph]) -> list[Compiled]:
         """The program of each µGraph, compiled."""
-        new = [graph for graph in dict.fromkeys(graphs) if graph not in self.known]
+        if new := [graph for graph in dict.fromkeys(graphs) if graph not in self.known]:
+            with self.watch.stage(STAGE):
+                self._compile(new)
+        return [self.known[graph] for graph in graphs]
+
+    def _compile(self, new: Sequence[Graph]) -> None:
+        import triton.compiler  # noqa: F401 (so that the first µGraph takes no longer than others)
+
         items = [(graph, self.tuned[graph].variant.source if graph in self.tuned else None) for graph in new]
         ok = 0
 
@@ -50,7 +57,6 @@ class Compiler:
 
         made = self.work.run(STAGE, _compile, (self.program, self.target), items, progress)
         self.known.update(zip(new, made, strict=True))
-        return [self.known[graph] for graph in graphs]
 
     def candidates(self, verified: Verified) -> list[Candidate]:
         """What was verified, with its program."""

@@ -124,8 +124,7 @@ def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, target: str, watch
     for attempt in count():
         ways = [ways[0] for ways in cuts.ways]
         graphs = [polish(entry.graph, target).graph for _, entry in ways]
-        with watch.stage("compile"):
-            records = [made.record for made in compiler.compile(graphs)]
+        records = [made.record for made in compiler.compile(graphs)]
         broken = frozenset(
             block
             for (way, _), graph, record in zip(ways, graphs, records, strict=True)

@@ -9,16 +9,18 @@ import ctypes
 import logging
 import os
 import re
+import resource
 import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any
 
+from mirage_eg.backends.threads import go_on, is_beside
 from mirage_eg.code_hash import code_hash
 from mirage_eg.ir.errors import MirageError, OptionError
 
@@ -26,6 +28,7 @@ Function = Callable[[Any, Sequence[Any]], Iterable[Any]]  # what is common to al
 DASK = re.compile(r"dask(?:://(?P<address>[^\s/:]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}))?")
 WORTH_STARTING = 2.5  # seconds of work left that are worth starting processes
 WORTH_SENDING = 0.5  # likewise, where they run already
+LOOK_SECONDS = 0.1  # between looks whether anyone still waits for the work
 MOST_LOSSES = 3  # rounds in a row in which workers died and nothing was finished
 CHUNKS = 4  # for each worker
 CONNECT_SECONDS = 10
@@ -103,13 +106,15 @@ class Workers:
 
     def _run_here(self, function: Function, common: Any, items: Sequence[Any]) -> Generator[tuple[int, Any], None, list[int]]:
         """Run items until the rest is worth sending away; returns the positions of the rest."""
-        start = perf_counter()
+        seconds = _seconds_of_work if is_beside() else perf_counter
+        start = seconds()
         done = 0
         for result in function(common, items):
             yield done, result
             done += 1
-            expected = (perf_counter() - start) / done * (len(items) - done)
+            expected = (seconds() - start) / done * (len(items) - done)
             worth = WORTH_SENDING if self._executor is not None else WORTH_STARTING
+            worth *= 2 if is_beside() else 1  # then another core works already
             if self.count > 1 and len(items) - done > 1 and expected > worth:
                 break
         return list(range(done, len(items)))
@@ -129,7 +134,7 @@ class Workers:
                 broken = True
                 unsent.append(chunk)
         try:
-            for future in as_completed(futures):
+            for future in _as_completed(futures):
                 try:
                     results = future.result()
                 except self._lost as error:
@@ -224,6 +229,26 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _seconds_of_work() -> float:
+    """Seconds of a processor that this thread has worked, or processes that it waited for: beside other work much of a
+    clock's seconds pass waiting for a turn."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return thread_time() + children.ru_utime + children.ru_stime
+
+
+def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """The futures as they are completed.
+
+    Raises:
+        StoppedError: this is work beside a body that has ended.
+    """
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, LOOK_SECONDS if is_beside() else None, FIRST_COMPLETED)
+        go_on()
+        yield from done
+
+
 def run_chunk(function: Function, common: Any, items: Sequence[Any]) -> list[Any]:
     """What a worker does."""
     return list(function(common, items))
@@ -241,6 +266,7 @@ def _chunks(positions: Sequence[int], most: int) -> list[list[int]]:
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # which the thread that starts this one may not hear
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

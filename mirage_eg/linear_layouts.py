@@ -215,4 +215,15 @@ def _powers(first: int, end: int) -> list[int]:
     return [first << i for i in range(end.bit_length()) if first << i < end]
 
 
-__all__ = ["Layout", "blocked", "conversion_bytes", "mma", "operand", "permuted", "reduction_bytes", "reshaped", "resized", "sliced"]
+__all__ = [
+    "Layout",
+    "blocked",
+    "conversion_bytes",
+    "mma",
+    "operand",
+    "permuted",
+    "reduction_bytes",
+    "reshaped",
+    "resized",
+    "sliced",
+]

@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mirage_eg.backends.threads import beside
 from mirage_eg.backends.warps import with_warps
 from mirage_eg.cache import cache_at_hand, key_of, now, reported
 from mirage_eg.checkpoint import Checkpoint
 from mirage_eg.cleanup import clean_up, cleanup_record
 from mirage_eg.compiling import Compiler
 from mirage_eg.cost import predict, predict_us
-from mirage_eg.cuts import Cutter, compiling, cuts_report, parts_of_ways
+from mirage_eg.cuts import Cuts, Cutter, compiling, cuts_report, parts_of_ways
 from mirage_eg.devices import Device, device_for
 from mirage_eg.executors import Workers
-from mirage_eg.full_size import FullSize, at_full_size
+from mirage_eg.full_size import FullSize, Verified, at_full_size
 from mirage_eg.gpu_stages import time_candidates, tune_ranked, uses_gpu
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.expand import expand
@@ -23,8 +24,9 @@ from mirage_eg.memory import memory_record
 from mirage_eg.nearest_miss import Found, explain
 from mirage_eg.new_op import registered
 from mirage_eg.options import Options
-from mirage_eg.partition import few_kernels
+from mirage_eg.partition import Piece, Way, few_kernels
 from mirage_eg.polish import polish, polish_record
+from mirage_eg.probe import Part
 from mirage_eg.report import identity, make_report, why_nothing
 from mirage_eg.results import Candidate, CompileRecord, Observer, Plan, Ranked, Result, Watch
 from mirage_eg.rulebook import Rulebook, load_rules
@@ -108,60 +110,49 @@ def _optimize(
     with watch.stage("instantiate"):
         made = instantiate(structures, primitive, axes, device, options, watch, work, None if on_gpu else options.top)
         ranked = [entry.ranked for entry in made if entry.ranked]
-    compiler = Compiler(program, options.target, watch, work)
     with watch.stage("kernels"):
         cutter = Cutter(primitive, rulebook, options, device, watch, work, on_gpu, tracer is not None)
         cuts = cutter.cut()
-    if not on_gpu:
-        cuts = compiling(cuts, cutter, compiler, options.target, watch)
-    known = {entry.graph for entries in ranked for entry in entries}
-    ranked += [tuple(entry for _, entry in ways) for ways in cuts.ways if ways[0][1].graph not in known]
-    finalists = diverse(ranked, options.top)
     library = Ranked(program, predict_us(program, device), proved=True, fused=False)
     tuned: dict[Graph, Tuned] = {}
     measurements: list[Record] = []
+    pool = _pool(ranked, cuts)
+    chosen = _unlike(diverse(pool, options.top), options)
     if on_gpu:
         with watch.stage("tune"):
-            pool = [(library,), *unlike_first(ranked)]
-            tuned = tune_ranked(program, pool, options, tuning, measurements, watch, work)
-            fastest = [entry for entries in pool for entry in entries if entry.graph in tuned]
-            finalists = sorted(fastest, key=lambda entry: tuned[entry.graph].us) or finalists
-    with watch.stage("optimize"):
-        first_of: dict[Graph, Ranked] = {}  # several may be one µGraph once they are polished
-        for entry in finalists:
-            first_of.setdefault(polish(entry.graph, options.target).graph, entry)
-        polished = [*first_of.items()][: options.top]
-        chosen = [entry for _, entry in polished]
-        finalists = [replace(entry, graph=graph) for graph, entry in polished]
-        tuned = {graph: tuned[entry.graph] for graph, entry in polished if entry.graph in tuned}
-        before = {id(entry): given for entry, given in zip(finalists, chosen, strict=True)}
-    if isinstance(axes, Axes) and not ranked:
+            pool_of_gpu = [(library,), *unlike_first(pool)]
+            tuned = tune_ranked(program, pool_of_gpu, options, tuning, measurements, watch, work)
+            fastest = [entry for entries in pool_of_gpu for entry in entries if entry.graph in tuned]
+            chosen = _unlike(sorted(fastest, key=lambda entry: tuned[entry.graph].us), options) or chosen
+            tuned = {polish(entry.graph, options.target).graph: tuned[entry.graph] for entry in chosen if entry.graph in tuned}
+    compiler = Compiler(program, options.target, watch, work, tuned)
+    final = _finalists(chosen, library, cuts, options.target, watch)
+    with beside(lambda: compiler.compile([entry.graph for entry in final.shown])) as compiled:
+        verified = _verify(full_size, final, primitive, watch, work)
+        compiled()  # as a rule all of it does compile
+    if not on_gpu and (others := compiling(cuts, cutter, compiler, options.target, watch)) is not cuts:
+        cuts, pool = others, _pool(ranked, others)
+        chosen = _unlike(diverse(pool, options.top), options)
+        final = _finalists(chosen, library, cuts, options.target, watch)
+        verified = _verify(full_size, final, primitive, watch, work)
+    if isinstance(axes, Axes) and not pool:
         notes.append(why_nothing(found, structures))
-    way_from = {entry.graph: way for ways in cuts.ways for way, entry in ways}
-    way_to = {
-        id(entry): way_from[given.graph] for entry, given in zip(finalists, chosen, strict=True) if given.graph in way_from
-    }
-    parts = parts_of_ways([*way_to.values()], options.target)
-    with watch.stage("verify"):
-        shown = finalists if any(entry.graph == program for entry in chosen) else [*finalists, library]
-        verified = full_size.verify(shown, primitive, [*parts.values()], work)
-        checks = dict(zip(parts, verified.parts, strict=True))
-    with watch.stage("compile"):
-        candidates = replace(compiler, tuned=tuned).candidates(verified)
+    checks = dict(zip(final.parts, verified.parts, strict=True))
+    candidates = compiler.candidates(verified)
     device_name = "cpu"
     if on_gpu:
         with watch.stage("time"):
             candidates, device_name = time_candidates(candidates, watch)
     way_of = {
-        id(candidate): way_to[id(entry)]
+        id(candidate): final.ways[id(entry)]
         for candidate, (entry, _, _) in zip(candidates, verified.kept, strict=True)
-        if id(entry) in way_to
+        if id(entry) in final.ways
     }
     candidates = _ordered(candidates, device, options, notes)
     if not candidates[0].float_check.ok:
         notes.append("the first equals the program in exact numbers, but not as its types round them: see `float_check`")
     if tracer is not None:
-        known_as = [before.get(id(entry), entry) for entry, *_ in verified.kept]
+        known_as = [final.before.get(id(entry), entry) for entry, *_ in verified.kept]
         trace_cuts(tracer, primitive, cuts)
         trace_plans(tracer, plans, structures, made, chosen, known_as, candidates)
     explanation = None
@@ -183,13 +174,52 @@ def _optimize(
     if measurements:
         report["tuning"] = tuning_record(measurements)
     report["explanation"] = explanation
-    report["search"]["candidates"] = len(shown)
+    report["search"]["candidates"] = len(final.shown)
     report["search"]["instances"] = sum(entry.count for entry in made)
     report["verify"]["accepted"] = len(verified.kept)
     report["verify"]["rejected"] = len(verified.rejected)
     report["verify"]["structures_accepted"] = len(structures)
     report["verify"]["structures_rejected"] = small_rejected
     return Result(tuple(candidates), report, tuple(measurements))
+
+
+def _pool(ranked: Sequence[Sequence[Ranked]], cuts: Cuts) -> list[Sequence[Ranked]]:
+    """The µGraphs of structures, and of ways to cut that are none of them."""
+    known = {entry.graph for entries in ranked for entry in entries}
+    return [*ranked, *(tuple(entry for _, entry in ways) for ways in cuts.ways if ways[0][1].graph not in known)]
+
+
+def _unlike(ranked: Sequence[Ranked], options: Options) -> list[Ranked]:
+    """The first of them, each once: several may be one µGraph when they are polished."""
+    found: dict[Graph, Ranked] = {}
+    for entry in ranked:
+        found.setdefault(polish(entry.graph, options.target).graph, entry)
+    return [*found.values()][: options.top]
+
+
+@dataclass(frozen=True, slots=True)
+class _Finalists:
+    """What is verified and compiled: µGraphs as lowered; by the identity of each what it was made from, and its way."""
+
+    shown: list[Ranked]
+    before: dict[int, Ranked]
+    ways: dict[int, Way]
+    parts: dict[Piece, Part]  # the searched kernels of the ways
+
+
+def _finalists(chosen: Sequence[Ranked], library: Ranked, cuts: Cuts, target: str, watch: Watch) -> _Finalists:
+    with watch.stage("optimize"):
+        lowered = [replace(entry, graph=polish(entry.graph, target).graph) for entry in chosen]
+    way_from = {entry.graph: way for ways in cuts.ways for way, entry in ways}
+    pairs = [*zip(lowered, chosen, strict=True)]
+    ways = {id(entry): way_from[given.graph] for entry, given in pairs if given.graph in way_from}
+    shown = lowered if any(entry.graph == library.graph for entry in chosen) else [*lowered, library]
+    return _Finalists(shown, {id(entry): given for entry, given in pairs}, ways, parts_of_ways([*ways.values()], target))
+
+
+def _verify(full_size: FullSize, final: _Finalists, primitive: Graph, watch: Watch, work: Work) -> Verified:
+    with watch.stage("verify"):
+        return full_size.verify(final.shown, primitive, [*final.parts.values()], work)
 
 
 CLOSE = 1.05  # the cost model does not tell times that are closer

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -106,10 +107,16 @@ class Searched:
 
 
 class Watch:
-    """Seconds per stage, and the way to the observer."""
+    """Seconds per stage, and the way to the observer, who hears of one thing at a time; stages may overlap."""
 
     def __init__(self, observer: Observer) -> None:
-        self.observer, self.seconds, self.start = observer, dict[str, float](), perf_counter()
+        self._observer, self._telling = observer, Lock()
+        self.seconds, self.start = dict[str, float](), perf_counter()
+
+    def observer(self, stage: str, done: int, total: int | None, text: str) -> None:
+        """Tell the observer."""
+        with self._telling:
+            self._observer(stage, done, total, text)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -176,9 +176,7 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
     """An operand that is loaded or computed outside the loop, or before it."""
     nbytes, made = code.nbytes(operand, code.graph.types[dots[0].value].dtype.itemsize), 4 * code.place[operand] + 2
     phase = code.graph.phases[operand]
-    weights = [
-        dot for dot in dots if dot.turned and code.is_load(operand) and not dot.wgmma and dot.phase is not Phase.LOOP
-    ]
+    weights = [dot for dot in dots if dot.turned and code.is_load(operand) and not dot.wgmma and dot.phase is not Phase.LOOP]
     yield from filter(None, (_turned(code, dot, dot.operands.index(operand), operand) for dot in weights))
     if not (dots := [dot for dot in dots if dot not in weights]):
         return

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_eg.backends.threads import go_on
 from mirage_eg.checkpoint import Checkpoint, key_of
 from mirage_eg.executors import Function, Workers
 
@@ -42,6 +43,7 @@ class Work:
                     if on_done is not None:
                         on_done(done, results[position])
         for number, result in self.workers.run(stage, function, common, [items[i] for i in open_]):
+            go_on()  # nothing is kept of what was interrupted
             position = open_[number]
             results[position] = result
             done += 1
