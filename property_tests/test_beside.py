@@ -1,7 +1,13 @@
 """Work beside the search: it gives what it would have given alone, can be stopped, and leaves nothing changed behind it."""
 
+import signal
+import subprocess
 import sys
-from threading import Event, get_ident
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Event, Timer, get_ident
 
 import numpy as np
 import pytest
@@ -9,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from mirage_eg.backends.threads import StoppedError, beside, do_all, with_own_threads
+from mirage_eg.backends.threads import StoppedError, beside, do_all, go_on, with_own_threads
+from mirage_eg.checkpoint import Checkpoint
+from mirage_eg.executors import Workers
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import Reference
+from mirage_eg.work import Work
 from property_tests.graphs import EVERY, as_program, block_graphs
 
 
@@ -89,3 +98,69 @@ def test_turns_at_the_interpreter_and_threads_of_blas_are_as_before_behind_it() 
         leave.set()
         ready()
     assert (sys.getswitchinterval(), blas_threads()) == (turn, threads)
+
+
+def test_work_without_end_that_asks_whether_to_go_on_ends_with_the_body() -> None:
+    go_on()  # whatever is not beside other work goes on
+    begun = Event()
+
+    def work() -> None:
+        begun.set()
+        while True:
+            go_on()
+
+    with pytest.raises(KeyboardInterrupt), beside(work) as ready:
+        begun.wait()
+        raise KeyboardInterrupt
+    with pytest.raises(StoppedError):
+        ready()
+
+
+def test_what_waits_for_workers_ends_with_the_body_and_not_with_them() -> None:
+    begun, leave = Event(), Event()
+
+    def work(common: None, items: Sequence[int]) -> Iterator[int]:
+        begun.set()
+        leave.wait()
+        yield from items
+
+    with ThreadPoolExecutor(1) as pool, Workers(pool) as workers:
+        with pytest.raises(KeyboardInterrupt), beside(lambda: [*workers.run("test", work, None, [1, 2])]) as ready:
+            begun.wait()
+            raise KeyboardInterrupt
+        with pytest.raises(StoppedError):
+            ready()
+        leave.set()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_result_that_an_interrupted_body_leaves_behind_is_not_kept(interrupted: bool, tmp_path: Path) -> None:
+    begun, leave = Event(), Event()
+
+    def work(common: None, items: Sequence[int]) -> Iterator[int]:
+        begun.set()
+        leave.wait()
+        yield from items
+
+    with closing(Checkpoint(tmp_path / "checkpoint.jsonl", {})) as checkpoint, Workers(jobs=1) as workers:
+        todo = Work(workers, checkpoint)
+        leaving = Timer(0.2, leave.set)
+        with suppress(KeyboardInterrupt), beside(lambda: todo.run("test", work, None, [1])) as ready:
+            begun.wait()
+            leaving.start()
+            if interrupted:
+                raise KeyboardInterrupt
+            ready()
+        assert checkpoint.has("test") is not interrupted
+
+
+def test_processes_started_beside_hear_no_interrupt_and_others_do() -> None:
+    ask = [sys.executable, "-c", "import signal; print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))"]
+
+    def blocked() -> set[str]:
+        return set(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split())
+
+    ignored = {str(int(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    with beside(blocked) as ready:
+        assert ready() >= ignored
+    assert blocked().isdisjoint(ignored)
