@@ -92,6 +92,15 @@ def counts(item: Node) -> bool:
     return OPS[item.op].kind not in (Kind.BOUNDARY, Kind.REARRANGEMENT)
 
 
+@dataclass(frozen=True, slots=True)
+class _About:
+    """Of some ops: the values that they make, those needed for them, and whether they may be cut off in front."""
+
+    made: frozenset[int]
+    needed: Needed
+    is_safe: bool
+
+
 class Segmenter:
     """The segments of a program of primitive ops."""
 
@@ -111,6 +120,8 @@ class Segmenter:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
         self.axes, self.reduced = _reductions(program)
+        self._known: dict[frozenset[int], _About] = {}
+        self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}
         self._cones: dict[int, list[frozenset[int]]] = {}
         self._common: dict[frozenset[int], frozenset[int]] = {}
         self._joined: dict[tuple[frozenset[int], int], frozenset[int]] = {}
@@ -129,11 +140,27 @@ class Segmenter:
         cones = self.cones(self.makers[root])
         for cone in cones[:1] if alone else cones:
             for nodes in self._with_siblings(cone, needed - {root}):
-                outputs = tuple(sorted(value for value in needed if self.makers[value] in nodes))
-                segment = Segment(nodes, self._inputs(nodes), outputs)
-                if len(outputs) <= self.limits.max_outputs and segment not in seen and self.unsafe.isdisjoint(segment.inputs):
-                    seen.add(segment)
-                    yield segment, needed.difference(outputs) | self._needed(segment.inputs)
+                if nodes in seen:
+                    continue
+                seen.add(nodes)
+                about = self._about(nodes)
+                outputs = needed & about.made
+                if len(outputs) <= self.limits.max_outputs and about.is_safe:
+                    yield self._segment(nodes, outputs), (needed - outputs) | about.needed
+
+    def _about(self, nodes: frozenset[int]) -> "_About":
+        if nodes not in self._known:
+            inputs = self._inputs(nodes)
+            made = frozenset(made for position in nodes for made in self.values[position])
+            self._known[nodes] = _About(made, self._needed(inputs), self.unsafe.isdisjoint(inputs))
+        return self._known[nodes]
+
+    def _segment(self, nodes: frozenset[int], outputs: Needed) -> Segment:
+        """One object for equal segments."""
+        key = nodes, outputs
+        if key not in self._segments:
+            self._segments[key] = Segment(nodes, self._inputs(nodes), tuple(sorted(outputs)))
+        return self._segments[key]
 
     def _with_siblings(self, cone: frozenset[int], needed: Needed) -> Iterator[frozenset[int]]:
         """The cone alone, and with other needed values that read what it reads or computes."""
@@ -153,8 +180,7 @@ class Segmenter:
 
     def _between(self, cone: frozenset[int], value: int) -> frozenset[int]:
         if cone not in self._common:
-            made = {made for position in cone for made in self.values[position]}
-            self._common[cone] = frozenset(made.union(i for i in self._inputs(cone) if not self._is_weight(i)))
+            self._common[cone] = self._about(cone).made.union(i for i in self._inputs(cone) if not self._is_weight(i))
         common = self._common[cone]
         nodes: set[int] = set()
         touched = False
