@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mirage_eg.backends.hazards import ROWS
 from mirage_eg.block_code import WGMMA_TARGETS
