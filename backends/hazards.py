@@ -22,7 +22,7 @@ _LAYOUT = re.compile(
 _RING = re.compile(r"(%[\w-]+) = ttg\.local_alloc : \(\) -> !ttg\.memdesc<(\d+)x")
 _SLOT = re.compile(r"(%[\w-]+) = ttg\.memdesc_index (%[\w-]+)\[")
 _VIEW = re.compile(r"(%[\w-]+) = ttg\.memdesc_\w+ (%[\w-]+)")
-_COPY = re.compile(r"ttg\.async_copy_global_to_local %[\w-]+, (%[\w-]+)")
+_COPY = re.compile(r"async_(?:copy_global_to_local %[\w-]+,|tma_copy_global_to_local %[\w-]+\[[^\]]*\]) (%[\w-]+)")
 _DOT = re.compile(r"ttng\.warp_group_dot (%[\w-]+), (%[\w-]+), .*isAsync = true")
 _WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = ([1-9]\d*)")
 _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?:, ([\dx]+))?>")

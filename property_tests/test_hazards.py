@@ -22,9 +22,9 @@ def _both(m: int, dtype: str = "float16") -> Pair:
     return split_product(dtype, m, 1024, 128, 4, 8)  # its loop reads X by a product and by a sum
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_while_it_is_read(stages: int) -> None:
-    source = emit(_both(64).mugraph, schedule=Schedule(num_stages=stages))
+@pytest.mark.parametrize(("stages", "descriptors"), [(2, False), (3, False), (3, True), (4, False)])
+def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_while_it_is_read(stages: int, descriptors: bool) -> None:
+    source = emit(_both(64).mugraph, schedule=Schedule(num_stages=stages, descriptors=descriptors))
     assert COPIED in source
     assert _problem(source) == ""
     careless = "".join(line for line in source.splitlines(keepends=True) if COPIED not in line)
