@@ -170,7 +170,8 @@ class Code:
         """How the warps share its result; products that meet in one phase do alike under mma, as the last of them wants it."""
         met = [] if dot.turned else [other for other in dots.values() if other is not dot and self._meet(dot, other)]
         if dot.wgmma:
-            return wgmma_warps(dot.shape, self.warps, any(dot.value in self.behind(other.value) for other in met))
+            read = (self.behind(*self.order[other.at][1], *self.order[other.at][0].operands) for other in met)
+            return wgmma_warps(dot.shape, self.warps, any(dot.value in values for values in read))
         if dot.batch > 1:
             return mma_warps(dot.shape, max(1, self.warps // dot.batch), chained=False)
         last = max([dot, *(other for other in met if not other.wgmma)], key=lambda other: other.at)

@@ -1,4 +1,4 @@
-"""The block graphs of a µGraph as their kernels are written: with the maxima that go with partial results, in their order in memory.
+"""The block graphs of a µGraph as their kernels are written: with the maxima of partial results, which lie in some order in memory.
 
 A block graph says neither: both follow from the kernels before it (`backends.emit_kernels`). Nothing here is trusted.
 """
@@ -13,7 +13,7 @@ from mirage_eg.ir.shapes import Shape
 
 
 def emitted_blocks(graph: Graph, safe: bool = True) -> Iterator[Graph]:
-    """The block graphs in order; `safe`: exponentials are shifted by their maximum, as in every schedule unless it says otherwise."""
+    """The block graphs in order; `safe`: exponentials are shifted by their maximum (`Choices.safe`)."""
     peaks: dict[int, list[Peak]] = {}
     strides: dict[int, Shape] = {}
     made = len(graph.types)

@@ -14,7 +14,7 @@ Where a kernel does what few kernels do that were looked at, the guess is not su
 (`mirage_eg.room`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -145,7 +145,7 @@ def _rings(code: Code) -> dict[int, int]:
 
 def _read_once(code: Code, load: int) -> bool:
     """Whether one op alone reads a load, or its copy."""
-    [(reader, at), *others] = code.readers[load]
+    [(_, at), *others] = code.readers[load]
     copy = code.order[at][1]
     return not others and not (copy and code.is_copy(copy[0]) and len(code.readers[copy[0]]) > 1)
 
@@ -221,22 +221,39 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
     if code.graph.phases[operand] is Phase.EPILOGUE:
         made = max(made, 4 * code.loop[1] + 3)
     behind = code.behind(operand, until=code.dots)
-    late = [code.dots[i] for i in behind & code.dots.keys()]
-    here = code.stages == 1 and dot.turned and code.graph.phases[operand] is dot.phase
-    if here and not (dot.wgmma and side == 1) and not late and not code.is_copy(operand) and not _sums(code, behind):
+    late, copy, sums = not behind.isdisjoint(code.dots), code.is_copy(operand), _sums(code, behind)
+    here = code.stages == 1 and code.graph.phases[operand] is dot.phase
+    if here and dot.turned and not (dot.wgmma and side == 1) and not (late or copy or sums):
         yield from filter(None, (_turned(code, dot, side, load) for load in behind if code.is_load(load)))
     elif dot.wgmma and side == 1:
         yield Buffer(nbytes, made, max(made, read))
     elif dot.turned and side == 1 and late:
         yield Buffer(nbytes, read - 1, read - 1)
+    elif sums and not late and not dot.turned and _is_added(code, operand, behind, sums):
+        yield from (Buffer(code.nbytes(i, 4), read - 1, read - 1) for i in sums)
+        yield from _brought(code, dot, behind, rings)
     elif late or _stays(code, dot, side, behind - rings.keys()):
-        yield Buffer(nbytes, made, max(made, read if side else read - 1))
-    else:  # elementwise ops of loads, which are brought where mma wants them beforehand
-        for load in filter(code.is_load, code.behind(operand, until={*code.dots, *_sums(code, behind)})):
-            if load not in rings:
-                late = code.graph.phases[load] is Phase.LOOP and code.stages > 1
-                when = 4 * dot.at if late else 4 * code.place[load] + 2
-                yield Buffer(code.nbytes(load), when, when)
+        yield Buffer(nbytes, made, max(made, read if side or copy else read - 1))
+    else:
+        yield from _brought(code, dot, code.behind(operand, until={*code.dots, *sums}), rings)
+
+
+def _is_added(code: Code, operand: int, behind: set[int], sums: Sequence[int]) -> bool:
+    """Whether loads join what the loop has summed up behind it: then each is brought where mma wants it, before that."""
+    full = prod(code.padded[operand])
+    loads = [i for i in behind if code.is_load(i) and code.graph.phases[i] is not Phase.LOOP]
+    return all(OPS[code.makers[i].op].kind is Kind.ACCUMULATOR and prod(code.padded[i]) == full for i in sums) and any(
+        prod(code.padded[i]) == full for i in loads
+    )
+
+
+def _brought(code: Code, dot: Dot, behind: Iterable[int], rings: Mapping[int, int]) -> Iterator[Buffer]:
+    """The loads of which elementwise ops make an operand: they are brought where mma wants them beforehand."""
+    for load in filter(code.is_load, behind):
+        looped = code.graph.phases[load] is Phase.LOOP
+        if load not in rings:
+            when = 4 * dot.at if looped and code.stages > 1 else 4 * code.place[load] + 2
+            yield Buffer(code.nbytes(load), when, when)
 
 
 def _stays(code: Code, dot: Dot, side: int, behind: set[int]) -> bool:

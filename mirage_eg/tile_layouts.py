@@ -165,7 +165,7 @@ def _rearranged(code: Code, whole: Held, item: Node, value: int) -> Held | None:
 def _in_memory(code: Code, item: Node, value: int, dtype: DType) -> Layout:
     """Neighbouring threads hold neighbours in memory, each as many as it can read or write at once."""
     tile, strides = code.tile(value), _strides(code, item, value)
-    order = tuple(sorted(reversed(range(len(tile))), key=lambda dim: strides[dim] != 1))
+    order = tuple(sorted(range(len(tile)), key=lambda dim: (strides[dim] != 1, -dim)))
     if not order or strides[order[0]] != 1:
         return blocked(tile, 1, code.warps, order)
     run = gcd(*(stride for dim, stride in enumerate(strides) if dim != order[0]), _run(code, item, value, order[0]))
