@@ -17,7 +17,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.register_layouts import mma_warps, wgmma_warps
+from mirage_eg.linear_layouts import mma_warps, wgmma_warps
 
 WGMMA_TARGETS = ("sm_90", "sm_100")
 _WGMMA_ROWS, _WARP_GROUP = 64, 4

@@ -1,4 +1,4 @@
-"""The block graphs of a µGraph as their kernels are written: with the maxima of partial results, which lie in some order in memory.
+"""The block graphs of a µGraph as their kernels are written: with the maxima of partial results, in their order in memory.
 
 A block graph says neither: both follow from the kernels before it (`backends.emit_kernels`). Nothing here is trusted.
 """

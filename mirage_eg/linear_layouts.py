@@ -7,7 +7,7 @@ after the other (lib/Tools/GenericSwizzling.cpp: `optimalSwizzling`; lib/Analysi
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from mirage_eg.backends.warps import WARP
 from mirage_eg.ir.shapes import Shape
@@ -62,6 +62,33 @@ def mma(shape: Shape, warps: Shape, width: int = _MMA_COLUMNS, hopper: bool = Fa
     registers, lanes = _instruction(rank, rank - 1, rank - 2, width, _MMA_ROWS)
     order = tuple(range(rank)) if hopper else tuple(reversed(range(rank)))
     return _filled(shape, registers, lanes, _steps(warps, order, size), warps, size)
+
+
+def mma_warps(shape: Shape, warps: int, chained: bool) -> Shape:
+    """How the warps of a block share the result of mma."""
+    rows, columns = shape
+    if chained:
+        return (warps, 1) if rows >= columns else (1, warps)
+    down = across = 1
+    while down * across < warps:
+        if ceil(rows / _MMA_ROWS / down) >= ceil(columns / _MMA_COLUMNS / across):
+            down *= 2
+        else:
+            across *= 2
+    return down, across
+
+
+def wgmma_warps(shape: Shape, warps: int, chained: bool) -> Shape:
+    """How the warps of a block share the result of wgmma: four at least lie below each other."""
+    down, across = 4, 1
+    if chained:
+        return warps, 1
+    while down * across < warps:
+        if shape[0] > down * _MMA_ROWS:
+            down *= 2
+        else:
+            across *= 2
+    return down, across
 
 
 def operand(shape: Shape, side: int, warps: Shape, hopper: bool = False) -> Layout:
@@ -220,10 +247,12 @@ __all__ = [
     "blocked",
     "conversion_bytes",
     "mma",
+    "mma_warps",
     "operand",
     "permuted",
     "reduction_bytes",
     "reshaped",
     "resized",
     "sliced",
+    "wgmma_warps",
 ]

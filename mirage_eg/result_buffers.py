@@ -24,12 +24,12 @@ def result_buffers(code: Code) -> Iterator[Buffer]:
         match OPS[item.op].kind:
             case Kind.BOUNDARY if item.op == "output":
                 yield Buffer(_stored(code, held, item), 4 * at, 4 * at)
-            case Kind.REDUCTION:
+            case Kind.REDUCTION if not held[values[0]].free:
                 operand = item.operands[0]
                 nbytes = reduction_bytes(held[operand].layout, axis(code, operand, item["dim"]))
                 yield Buffer(nbytes, 4 * at + 2, 4 * at + 2)
             case Kind.MATMUL if values[0] not in code.dots:
-                yield from (Buffer(nbytes, 4 * at, 4 * at) for nbytes in _summed(code, held, item))
+                yield from (Buffer(nbytes, 4 * at + late, 4 * at + late) for nbytes, late in _summed(code, held, item))
             case Kind.ELEMENTWISE if code.behind(*item.operands).isdisjoint(code.dots):
                 yield from (Buffer(nbytes, 4 * at, 4 * at) for nbytes in _brought_together(code, held, item, values[0]))
     for dot in code.dots.values():
@@ -61,52 +61,52 @@ def _brought_together(code: Code, held: Mapping[int, Held], item: Node, value: i
             yield conversion_bytes(held[operand].layout, wanted, _COMPUTED, code.wgmma)
 
 
-def _summed(code: Code, held: Mapping[int, Held], item: Node) -> Iterator[int]:
-    """Bytes in which the operands of a product that is a sum are brought together, and then the terms of the sum."""
+def _summed(code: Code, held: Mapping[int, Held], item: Node) -> Iterator[tuple[int, int]]:
+    """Bytes in which the operands of a product that is a sum are brought together, and then (2) the terms of the sum."""
     terms = multiplied(code, held, item)
     if terms is None:
         return
     layout, inner = terms
-    for side, operand in enumerate(item.operands):
-        if held[operand].free or code.tile(operand) == layout.shape:
-            continue
-        tile = code.tile(operand)
-        outer = [dim for dim in range(len(layout.shape)) if dim < inner] if side else [len(layout.shape) - 1]
-        wanted = layout
-        for dim in reversed(outer):
-            if wanted.shape != tile:
-                wanted = sliced(wanted, dim)
-        if wanted.shape == tile:
-            itemsize = code.graph.types[operand].dtype.itemsize if code.is_load(operand) else _COMPUTED
-            yield conversion_bytes(held[operand].layout, wanted, itemsize, code.wgmma)
-    yield reduction_bytes(layout, inner)
+    for operand, lost in zip(item.operands, (range(inner + 1, len(layout.shape)), range(inner)), strict=True):
+        tile, wanted = code.tile(operand), layout
+        for dim in reversed(lost):
+            wanted = sliced(wanted, dim)
+        if tile == wanted.shape and tile != layout.shape and not held[operand].free:
+            stored_as = code.graph.types[operand].dtype.itemsize
+            itemsize = stored_as if code.is_load(operand) and len(tile) > 1 else _COMPUTED
+            yield conversion_bytes(held[operand].layout, wanted, itemsize, code.wgmma), 0
+    yield reduction_bytes(layout, inner), 2
 
 
 def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
-    """What joins a product in an elementwise op changes its layout, or the product of swapped operands does."""
+    """What joins a product in an elementwise op changes its layout to that of the product."""
+    size = prod(code.padded[dot.value])
     for reader, at in code.readers[dot.value]:
         if OPS[reader.op].kind is not Kind.ELEMENTWISE:
             continue
         sources = {i for operand in reader.operands if code.shown[operand] != dot.value for i in _sources(code, operand)}
-        if not any(prod(code.padded[source]) >= prod(code.padded[dot.value]) for source in sources):
+        if all(prod(code.padded[source]) < size for source in sources):
             yield from _spread(code, held, dot, reader, at)
         for source in sources:
-            if code.makers[source].op == "matmul":
-                if source in code.dots and at == dot.at:  # to which this one is added
-                    wanted = product(code, dot, code.tile(source))
-                    nbytes = conversion_bytes(held[source].layout, wanted, _COMPUTED, code.wgmma)
-                    yield Buffer(nbytes, 4 * at - 1, 4 * at - 1)
-                continue
-            if prod(code.padded[source]) < prod(code.padded[dot.value]):
-                continue
-            loaded = code.is_load(source) and not dot.turned
-            if not loaded and held[source].dot and OPS[code.makers[source].op].kind is Kind.ACCUMULATOR:
-                continue
-            itemsize = code.graph.types[source].dtype.itemsize if loaded else _COMPUTED
-            wanted = product(code, dot, code.tile(source))
-            nbytes = conversion_bytes(held[source].layout, wanted, itemsize, code.wgmma)
-            when = 4 * code.place[source] + 2
-            yield Buffer(nbytes, when, when)
+            made = 4 * code.place[source] + 2
+            match OPS[code.makers[source].op].kind:
+                case Kind.MATMUL if source in code.dots and at == dot.at:  # to which this one is added
+                    yield Buffer(_like(code, held, dot, source, _COMPUTED), 4 * at - 1, 4 * at - 1)
+                case Kind.MATMUL:
+                    pass
+                case _ if prod(code.padded[source]) < size:
+                    pass
+                case Kind.BOUNDARY if not dot.turned:
+                    yield Buffer(_like(code, held, dot, source, code.graph.types[source].dtype.itemsize), made, made)
+                case Kind.ACCUMULATOR if held[source].dot:
+                    pass
+                case _:
+                    yield Buffer(_like(code, held, dot, source, _COMPUTED), made, made)
+
+
+def _like(code: Code, held: Mapping[int, Held], dot: Dot, source: int, itemsize: int) -> int:
+    """Bytes in which a tile changes to the layout of a product."""
+    return conversion_bytes(held[source].layout, product(code, dot, code.tile(source)), itemsize, code.wgmma)
 
 
 def _spread(code: Code, held: Mapping[int, Held], dot: Dot, reader: Node, at: int) -> Iterator[Buffer]:

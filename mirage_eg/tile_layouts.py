@@ -125,11 +125,21 @@ def _held(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held
                 return plain
             along = axis(code, operand, dim)
             left = sliced(whole.layout, along)
-            return Held(left, dot=whole.dot, whole=(whole.layout, along)) if left.shape == tile else plain
+            free = whole.free and _is_spread_back(code, value, dim)
+            return Held(left, free, whole.dot, (whole.layout, along)) if left.shape == tile else plain
         case Kind.REARRANGEMENT if item.op != "broadcast" and len(item.operands) == 1:
             return _rearranged(code, found[item.operands[0]], item, value) or plain
         case _:
             return plain
+
+
+def _is_spread_back(code: Code, value: int, dim: int) -> bool:
+    """Whether what is reduced along a dim meets a tile that still has it: then it can be reduced where that tile lies."""
+    for reader, at in code.readers[value]:
+        for made in code.order[at][1] if OPS[reader.op].kind is Kind.ELEMENTWISE else ():
+            if code.padded[made][dim] > 1 or (code.tile(made) == code.tile(value) and _is_spread_back(code, made, dim)):
+                return True
+    return False
 
 
 def _leading(tiles: list[Held]) -> Held | None:
