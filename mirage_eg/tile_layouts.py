@@ -87,8 +87,10 @@ def axis(code: Code, value: int, dim: int) -> int:
 
 def spread(code: Code, layout: Layout, value: int, over: int) -> Layout | None:
     """How a smaller tile must lie to be spread over another one; None where their dims do not say."""
-    small, large = code.padded[value], code.padded[over]
-    small = (1,) * (len(large) - len(small)) + tuple(small)
+    small, large = (tuple(code.padded[i]) for i in (value, over))
+    if len(small) > len(large):
+        return None
+    small = (1,) * (len(large) - len(small)) + small
     dims = [(x, y) for x, y in zip(small, large, strict=True) if y > 1]
     if any(x not in (1, y) for x, y in dims):
         return None
