@@ -7,6 +7,7 @@ after the other (lib/Tools/GenericSwizzling.cpp: `optimalSwizzling`; lib/Analysi
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
 
 from mirage_eg.backends.warps import WARP
@@ -16,7 +17,7 @@ _MMA_ROWS, _MMA_COLUMNS = 16, 8  # of one instruction
 _WIDEST = 16  # bytes that a thread reads or writes at once
 _BANKS = 128  # bytes of all banks of shared memory together
 _BANK = 4  # bytes of one
-_MATRIX_LANES = ((0, 1), (2, 3, 4))  # lane bits side by side under ldmatrix and stmatrix, and under those that transpose
+_KEPT = 4096  # answers of each kind: a search meets the same tiles again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,18 @@ class Layout:
         return [step for step in self.flat(self.registers) if step]
 
 
+@lru_cache(_KEPT)
 def blocked(shape: Shape, own: int, warps: int, order: Shape) -> Layout:
     """Neighbouring threads hold neighbours, each `own` of them; `order`: the dims, that of neighbours in memory first."""
-    rank = len(shape)
-    held = [own if dim == order[0] else 1 for dim in range(rank)] if rank else []
-    lanes, beside = [1] * rank, [1] * rank
+    held, lanes, beside = places(shape, own, warps, order)
+    first = [x * y for x, y in zip(held, lanes, strict=True)]
+    return _filled(shape, _steps(held, order), _steps(lanes, order, held), _steps(beside, order, first), beside, first)
+
+
+def places(shape: Shape, own: int, warps: int, order: Shape) -> tuple[Shape, Shape, Shape]:
+    """The elements of a thread, the lanes and the warps along each dim: each takes what it can, the last in order the rest."""
+    held = [own if dim == order[0] else 1 for dim in range(len(shape))]
+    lanes, beside = [1] * len(shape), [1] * len(shape)
     lanes_left, warps_left, threads_left = WARP, warps, WARP * warps
     for dim in order[:-1]:
         threads = max(1, min(threads_left, shape[dim] // held[dim]))
@@ -51,10 +59,10 @@ def blocked(shape: Shape, own: int, warps: int, order: Shape) -> Layout:
         lanes_left, warps_left, threads_left = lanes_left // lanes[dim], warps_left // beside[dim], threads_left // threads
     for dim in order[-1:]:
         lanes[dim], beside[dim] = lanes_left, warps_left
-    first = [x * y for x, y in zip(held, lanes, strict=True)]
-    return _filled(shape, _steps(held, order), _steps(lanes, order, held), _steps(beside, order, first), beside, first)
+    return tuple(held), tuple(lanes), tuple(beside)
 
 
+@lru_cache(_KEPT)
 def mma(shape: Shape, warps: Shape, width: int = _MMA_COLUMNS, hopper: bool = False) -> Layout:
     """The result of mma or wgmma (`hopper`) whose instructions are `width` columns wide; dims of a batch come first."""
     rank = len(shape)
@@ -91,6 +99,7 @@ def wgmma_warps(shape: Shape, warps: int, chained: bool) -> Shape:
     return down, across
 
 
+@lru_cache(_KEPT)
 def operand(shape: Shape, side: int, warps: Shape, hopper: bool = False) -> Layout:
     """The left (`side` 0) or right operand of mma, of 16 bits an element, or the left one of wgmma."""
     rank = len(shape)
@@ -103,6 +112,7 @@ def operand(shape: Shape, side: int, warps: Shape, hopper: bool = False) -> Layo
     return _filled(shape, registers, lanes, beside, [1 if dim == inner else warps[dim] for dim in range(rank)], size)
 
 
+@lru_cache(_KEPT)
 def sliced(layout: Layout, dim: int) -> Layout:
     """What is left of a layout when a dim is reduced, or what a tile must be to be spread along it."""
 
@@ -154,13 +164,21 @@ def reduction_bytes(layout: Layout, dim: int, itemsize: int = 4) -> int:
     return _through(prod(layout.shape) // layout.shape[dim] << across, itemsize, held, held[: _most(itemsize)])
 
 
+@lru_cache(_KEPT)
 def conversion_bytes(source: Layout, wanted: Layout, itemsize: int, stmatrix: bool) -> int:
     """Shared memory through which a tile changes its layout; `stmatrix`: the target has that instruction."""
     if not _crosses_warps(source, wanted):
         return 0
     held = set(wanted.held())
     common = [step for step in source.held() if step in held]
-    return _through(prod(source.shape), itemsize, common, _side_by_side(source, wanted, common, itemsize, stmatrix))
+    ways = [_Way(tuple(common[: _most(itemsize)])), *_matrix_ways(source, wanted, common, itemsize, stmatrix)]
+    at_once, writing, reading = ways[-1].at_once, ways[-1].writing, ways[-1].reading
+    bits = prod(source.shape).bit_length() - 1
+    width = max(len(at_once), (_BANK // itemsize).bit_length() - 1)
+    lanes = max(0, (_BANKS // itemsize).bit_length() - 1 - width)
+    together = {*(writing or source.flat(source.lanes)[:lanes]), *(reading or wanted.flat(wanted.lanes)[:lanes]), *at_once}
+    apart = [1 << bit for bit in range(bits) if 1 << bit not in together][: max(0, bits - width - lanes)]
+    return prod(source.shape) * itemsize >> len(held.intersection(source.held(), apart))
 
 
 def _through(elements: int, itemsize: int, common: Sequence[int], at_once: Sequence[int]) -> int:
@@ -187,19 +205,30 @@ def _crosses_warps(source: Layout, wanted: Layout) -> bool:
     return max(len(to_lanes), len(to_registers)) > 1
 
 
-def _side_by_side(source: Layout, wanted: Layout, common: Sequence[int], itemsize: int, stmatrix: bool) -> Sequence[int]:
-    """The steps of what is written and read at once: 16 bytes where ldmatrix or stmatrix can, else what registers share."""
-    full = _most(itemsize)
-    matrices = _MATRIX_LANES if itemsize == 2 else _MATRIX_LANES[:1] if itemsize <= _BANK else ()
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """ldmatrix or stmatrix: the steps of what is side by side, and those of the rows that are written or read together."""
+
+    at_once: tuple[int, ...]
+    writing: tuple[int, ...] | None = None
+    reading: tuple[int, ...] | None = None
+
+
+def _matrix_ways(source: Layout, wanted: Layout, common: Sequence[int], itemsize: int, stmatrix: bool) -> list[_Way]:
+    """The ways in which 16 bytes side by side are lanes on one side and registers on the other."""
     found = []
-    sides = [(source, wanted), (wanted, source)] if stmatrix else [(wanted, source)]
-    for lanes in matrices:
-        for through, plain in sides:
-            steps = [through.flat(through.lanes)[lane] for lane in lanes]
-            rest = [step for step in common if step not in steps][: full - len(steps)]
-            if 0 not in steps and set(steps) <= set(plain.held()) and len(steps) + len(rest) == full:
-                found.append(steps + rest)
-    return min(found, key=max, default=common[:full])
+    sides = [(wanted, source), (source, wanted)] if stmatrix else [(wanted, source)]
+    for through, plain in sides:
+        lanes, held = through.flat(through.lanes), through.held()
+        rest = [step for step in common if step not in lanes[:2]][: _most(itemsize) - 2]
+        ways = [(lanes[:2], rest, lanes[2:])] if itemsize <= _BANK else []
+        if itemsize == 2 and held:
+            ways.append((lanes[2:], [], [held[0], *lanes[:2]]))  # the one that transposes
+        for steps, beside, rows in ways:
+            at_once = (*steps, *beside)
+            if 0 not in at_once and set(at_once) <= set(plain.held()) and len(at_once) == _most(itemsize):
+                found.append(_Way(at_once, tuple(rows)) if through is source else _Way(at_once, None, tuple(rows)))
+    return found
 
 
 def _instruction(rank: int, inner: int, outer: int, columns: int, rows: int) -> tuple[list[Shape], list[Shape]]:
@@ -250,6 +279,7 @@ __all__ = [
     "mma_warps",
     "operand",
     "permuted",
+    "places",
     "reduction_bytes",
     "reshaped",
     "resized",
