@@ -24,7 +24,7 @@ def result_buffers(code: Code) -> Iterator[Buffer]:
         match OPS[item.op].kind:
             case Kind.BOUNDARY if item.op == "output":
                 yield Buffer(_stored(code, held, item), 4 * at, 4 * at)
-            case Kind.REDUCTION if not held[values[0]].free:
+            case Kind.REDUCTION if not held[values[0]].free and code.padded[item.operands[0]][item["dim"]] > 1:
                 operand = item.operands[0]
                 nbytes = reduction_bytes(held[operand].layout, axis(code, operand, item["dim"]))
                 yield Buffer(nbytes, 4 * at + 2, 4 * at + 2)
