@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
-from mirage_eg.cost import predict
+from mirage_eg.cost import is_kernel, predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
 from mirage_eg.instantiate import Choice, Instantiation, small_instance
@@ -67,7 +67,7 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
 def _find(task: Task, program: Graph) -> Found:
     device = device_for(task.target)
     kernels: list[Kernels] = []
-    if sum(map(is_work, program.nodes)) <= 1:
+    if sum(map(is_kernel, program.nodes)) <= 1:
         kernels.append(_kernels(program, device, proved=True, fused=False))
     try:
         axes = infer_axes(program)
@@ -200,11 +200,6 @@ def _equal_when_small(plan: Structure | Chain, program: Graph, axes: Axes, seed:
     return Reference(small, seed=seed).check(candidate).goes_on(plan.proved)
 
 
-def is_work(item: Node) -> bool:
-    """Whether a node of a kernel graph takes time: inputs, outputs and reshapes do not."""
-    return OPS[item.op].kind is not Kind.BOUNDARY and item.op != "reshape"
-
-
 @dataclass(slots=True)
 class KernelFinder:
     """Finds the kernels of the segments of one program; `run` searches programs, here or on workers."""
@@ -215,10 +210,11 @@ class KernelFinder:
     found: dict[Graph, Found] = field(default_factory=dict)
 
     def floor(self, segment: Segment) -> float:
-        """The least that kernels of the segment can take: a launch, and each input read and each output written once."""
+        """The least that kernels of the segment can take, if it has any: a launch, each input read and each output written."""
+        if not any(is_kernel(item) for position, item in enumerate(self.program.nodes) if position in segment.nodes):
+            return 0.0
         types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
-        works = any(is_work(item) for position, item in enumerate(self.program.nodes) if position in segment.nodes)
-        return works * self.device.launch_us + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
+        return self.device.launch_us + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
 
     def traced(self) -> Iterator[Traced]:
         """Where candidates ended, segment by segment in the order in which they were searched."""
