@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from time import perf_counter, thread_time
+from traceback import clear_frames
 from typing import TYPE_CHECKING
 
 from egglog import bindings
@@ -113,7 +114,7 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
 
         def build(target: Expression) -> Oracle:
             _check_declared(rulebook, target)
-            return _saturate_target(_new_egraph(rulebook, target), rulebook.domain, target, limits)
+            return _saturated(rulebook, target, limits)
 
         yield build
         return
@@ -181,18 +182,36 @@ def _blame(rulebook: Rulebook, by_name: dict[str, int]) -> str:
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
     """The same in this process, whatever the rules, but for the laws named in `without`."""
     _check_declared(rulebook, target)
-    return _saturate_target(_new_egraph(rulebook, target, without), rulebook.domain, target, limits)
+    return _saturated(rulebook, target, limits, without)
 
 
 def saturate_again(rulebook: Rulebook, target: Expression, limits: Limits, note: Note) -> Oracle:
     """In a worker: the same; `note` hears of every iteration."""
     try:
-        return _saturate_target(_new_egraph(rulebook, target), rulebook.domain, target, limits, note)
+        return _saturated(rulebook, target, limits, note=note)
     except RuleError as error:
         raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
 
 
 _FILLED = ("axes", "part", "below")  # tables that `insert` and the closure write
+
+
+def _saturated(
+    rulebook: Rulebook,
+    target: Expression,
+    limits: Limits,
+    without: frozenset[str] = frozenset(),
+    note: Note | None = None,
+) -> Oracle:
+    """The oracle of an e-graph that nothing holds any more, not even an error: only the thread that made it may drop it."""
+    try:
+        return _saturate_target(_new_egraph(rulebook, target, without), rulebook.domain, target, limits, note)
+    except BaseException as error:
+        link: BaseException | None = error
+        while link is not None:
+            clear_frames(link.__traceback__)
+            link = link.__context__
+        raise
 
 
 def _new_egraph(rulebook: Rulebook, target: Expression, without: frozenset[str] = frozenset()) -> bindings.EGraph:

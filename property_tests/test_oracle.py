@@ -1,8 +1,11 @@
 """The pruning query: what it keeps is exactly what is part of something equal to the target."""
 
+import gc
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from mirage_eg.expression import Expression, Tree, express, flatten, splits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
-from mirage_eg.oracle import Limits, Oracle, _saturate_target, build_oracle
+from mirage_eg.oracle import Limits, Oracle, _new_egraph, _saturate_target, build_oracle, saturate_again
 from mirage_eg.rulebook import DOMAINS, load_rules
 from mirage_eg.workloads import WORKLOADS
 
@@ -173,3 +176,32 @@ def test_a_law_is_left_out_only_if_it_cannot_match() -> None:
     assert "silu" in rulebook.applicable({"Mul", "Sigmoid"})
     assert "sum of a product" in rulebook.applicable({"Sum", "Mul", "axes"})
     assert "sum of a product" not in rulebook.applicable({"Sum", "Mul"})
+
+
+class StopSaturationError(Exception):
+    """Ends a saturation."""
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_an_error_that_another_thread_drops_holds_no_e_graph(cleared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An e-graph complains, where nobody can catch it, if a thread drops it that did not make it: so it does if not cleared."""
+    heard: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: heard.append(str(report.exc_value)))
+    rulebook, target = load_rules("indexed"), whole(("Exp", ("Var", "x")))
+
+    def interrupt(progress: object) -> None:
+        raise StopSaturationError
+
+    def work() -> None:
+        if cleared:
+            saturate_again(rulebook, target, Limits(), interrupt)
+        else:
+            _saturate_target(_new_egraph(rulebook, target), "indexed", target, Limits(), interrupt)
+
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(work).exception()
+    assert isinstance(error, StopSaturationError)
+    del error
+    gc.collect()
+    assert [words for words in heard if "unsendable" in words] == heard
+    assert bool(heard) is not cleared
