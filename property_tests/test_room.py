@@ -160,3 +160,15 @@ def test_the_record_of_tuning_counts_each_candidate_once() -> None:
     common = {"stage": "extents", "us": None}
     lines: list[dict[str, Any]] = [common | {"us": 3.0}, common | {"by_model": True}, common, {"stage": "final", "us": 2.9}]
     assert tuning_record(lines) == {"tried": 3, "timed": 1, "too_large_by_model": 1, "failed": 1}
+
+
+def test_a_kernel_that_leaves_one_number_fits_and_moves_none_for_it() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((1, 4096), name="X")
+    b = new_threadblock_graph((1,), forloop_range=8)
+    b.new_output(b.sqrt(b.forloop_accum(b.square(b.new_input(x, (REPLICATED,), 1)), "sum", 1)), (REPLICATED,))
+    p.mark_output(p.customized([x], b)[0], name="O")
+    [block] = blocks_of(p.graph())
+    [record] = compile_source(emit(p.graph(), schedule=Schedule(num_stages=STAGES)), "sm_90")
+    assert record.ok and record.shared_memory is not None
+    assert guess(block, STAGES, target="sm_90").least <= max(1024, record.shared_memory)
