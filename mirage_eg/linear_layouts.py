@@ -197,8 +197,6 @@ def _most(itemsize: int) -> int:
 
 def _crosses_warps(source: Layout, wanted: Layout) -> bool:
     """Whether threads need what other warps hold, or more from other lanes than one shuffle brings."""
-    if not source.shape:
-        return False  # one number, which every thread has
     pairs = zip(source.flat(source.warps), wanted.flat(wanted.warps), strict=True)
     if any(one not in (0, other) for one, other in pairs) or not set(wanted.flat(wanted.warps)).isdisjoint(source.held()):
         return True
