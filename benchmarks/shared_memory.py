@@ -1,9 +1,9 @@
 """How well the model of shared memory agrees with the compiler: a table, and JSON lines in DIR/shared_memory.jsonl.
 
-    python benchmarks/shared_memory.py [WORKLOAD…] [--batch N] [--each N] [--target sm_90] [--out DIR] [--json]
+    python benchmarks/shared_memory.py [WORKLOAD…] [--batch N] [--each N] [--plans N] [--target sm_90] [--out DIR] [--json]
 
-For each workload N candidates drawn from its µGraphs, each with drawn warps, stages and order of operands, are compiled; no GPU
-is needed. Where the model is not sure, whoever must know asks the compiler (`mirage_eg.room`).
+For each workload N candidates drawn from its µGraphs, each with drawn warps, stages and order of operands, are compiled;
+no GPU is needed. Where the model is not sure, whoever must know asks the compiler (`mirage_eg.room`).
 """
 
 import argparse
@@ -38,7 +38,6 @@ from mirage_eg.terminal import console, progress
 from mirage_eg.work import Work
 
 STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
-PLANS = 20  # of each kind, of which candidates are drawn
 SMALL = 16 * 1024  # bytes below which nothing is decided
 
 
@@ -48,6 +47,7 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(STANDARD)}")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--each", type=int, default=12, help="candidates of each workload")
+    parser.add_argument("--plans", type=int, default=20, help="µGraphs of each kind, of which candidates are drawn")
     parser.add_argument("--target", default="sm_90")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("mirage_bench"))
@@ -82,8 +82,8 @@ def _measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with Workers(None, 1) as workers:
         work = Work(workers, None)
         axes, found = search_structures(primitive, load_rules(), options, watch, work, [])
-        structures = draw.sample(found.structures, min(PLANS, len(found.structures)))
-        plans: list[Plan] = [*structures, *draw.sample(found.chains, min(PLANS, len(found.chains)))]
+        structures = draw.sample(found.structures, min(given.plans, len(found.structures)))
+        plans: list[Plan] = [*structures, *draw.sample(found.chains, min(given.plans, len(found.chains)))]
         made = instantiate(plans, primitive, axes, device_for(given.target), options, watch, work, 200)
     graphs = [entry.graph for instances in made for entry in instances.ranked]
     for graph in draw.sample(graphs, min(given.each, len(graphs))):

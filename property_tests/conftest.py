@@ -22,6 +22,36 @@ os.environ["MIRAGE_EG_CACHE"] = "off"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
+# Files by the CPU time of their tests, over 20 s each: handed out first, so that no worker has a long one alone at the end.
+_LONGEST = (
+    "test_published.py",
+    "test_docs.py",
+    "test_rules_check.py",
+    "test_notebooks.py",
+    "test_partition.py",
+    "test_rules_readme.py",
+    "test_soundness.py",
+    "test_addresses.py",
+    "test_rules_docs.py",
+    "test_verify.py",
+    "test_shared_memory.py",
+    "test_emit_choices.py",
+    "test_emit.py",
+    "test_cache.py",
+    "test_unfold.py",
+    "test_executor.py",
+    "test_mutation.py",
+    "test_passes.py",
+    "test_checkpoint.py",
+    "test_bench_gpu.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # xdist's: those with the most tests first
+        config.option.loadscopereorder = False
+
+
 def _no_gpu() -> str:
     """Why kernels cannot run here; empty where they can."""
     if ctypes.util.find_library("cuda") is None:
@@ -34,6 +64,7 @@ def _no_gpu() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     reason = _no_gpu() if gpu_tests else ""
     if reason and os.environ.get("MIRAGE_EG_REQUIRE_GPU") != "1":

@@ -36,7 +36,7 @@ def test_of_the_candidates_of_workloads_those_that_are_sure_are_within_a_tenth(t
     known = knows_triton()
     script = Path(__file__).parent.parent / "benchmarks" / "shared_memory.py"
     names = ["rmsnorm", "gated_mlp", "lora", "qknorm"] if target == "sm_90" else ["gated_mlp", "qknorm"]
-    drawn = [*names, "--each", "4", "--seed", "11", "--target", target]
+    drawn = [*names, "--each", "4", "--plans", "4", "--seed", "11", "--target", target]
     done = subprocess.run(
         [sys.executable, script, *drawn, "--out", tmp_path, "--json"], capture_output=True, text=True, check=False
     )
