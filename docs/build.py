@@ -215,9 +215,9 @@ def _pairs() -> str:
         found = [cells.get((choice, *column)) for column in columns]
         rows.append([choice, *("" if it is None else f"{it['ratio']:.2f} ({it['on_us']:.1f})" for it in found)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"""Each choice by itself (`python benchmarks/choices.py --pairs`): of what the tuner measured on an H100 for the rows above, two
-schedules of one µGraph that differ in this choice of one kernel alone, the pair with the fastest member: warm time
-with the choice off over time with it on, and (µs with it on). Above 1 the choice gains. Empty: not tried there.
+    return f"""Each choice by itself (`python benchmarks/choices.py --pairs`): of what the tuner measured on an H100 for
+the rows above, two schedules of one µGraph that differ in this choice of one kernel alone, the pair with the fastest member:
+warm time with the choice off over time with it on, and (µs with it on). Above 1 the choice gains. Empty: not tried there.
 
 {table}"""
 
