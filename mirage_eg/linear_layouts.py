@@ -5,7 +5,7 @@ copies are kept. Two layouts exchange elements through shared memory, with what 
 after the other (lib/Tools/GenericSwizzling.cpp: `optimalSwizzling`; lib/Analysis/Utility.cpp: `cvtNeedsSharedMemory`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -160,8 +160,10 @@ def reduction_bytes(layout: Layout, dim: int, itemsize: int = 4) -> int:
     across = sum(step[dim] > 0 for step in layout.warps)
     if not across:
         return 0
-    held = sliced(layout, dim).held()
-    return _through(prod(layout.shape) // layout.shape[dim] << across, itemsize, held, held[: _most(itemsize)])
+    left = sliced(layout, dim)
+    elements = prod(left.shape) << across
+    at_once = left.held()[: _most(itemsize)]
+    return _in_turns(elements, itemsize, left.held(), at_once, left.flat(left.lanes))
 
 
 @lru_cache(_KEPT)
@@ -171,23 +173,24 @@ def conversion_bytes(source: Layout, wanted: Layout, itemsize: int, stmatrix: bo
         return 0
     held = set(wanted.held())
     common = [step for step in source.held() if step in held]
-    ways = [_Way(tuple(common[: _most(itemsize)])), *_matrix_ways(source, wanted, common, itemsize, stmatrix)]
-    at_once, writing, reading = ways[-1].at_once, ways[-1].writing, ways[-1].reading
-    bits = prod(source.shape).bit_length() - 1
-    width = max(len(at_once), (_BANK // itemsize).bit_length() - 1)
-    lanes = max(0, (_BANKS // itemsize).bit_length() - 1 - width)
-    together = {*(writing or source.flat(source.lanes)[:lanes]), *(reading or wanted.flat(wanted.lanes)[:lanes]), *at_once}
-    apart = [1 << bit for bit in range(bits) if 1 << bit not in together][: max(0, bits - width - lanes)]
-    return prod(source.shape) * itemsize >> len(held.intersection(source.held(), apart))
+    lanes = source.flat(source.lanes), wanted.flat(wanted.lanes)
+    ways = [_Way(common[: _most(itemsize)], *lanes), *_matrix_ways(source, wanted, common, itemsize, stmatrix)]
+    way = ways[-1]
+    return _in_turns(prod(source.shape), itemsize, common, way.at_once, way.writing, way.reading)
 
 
-def _through(elements: int, itemsize: int, common: Sequence[int], at_once: Sequence[int]) -> int:
-    """Bytes that so many elements take at a time, those that one access takes and a row of all banks together at least."""
+def _in_turns(elements: int, itemsize: int, common: Sequence[int], at_once: Sequence[int], *lanes: Sequence[int]) -> int:
+    """Bytes that so many elements take if those in the same registers of both layouts, `common`, go one after the other.
+
+    But for those that one access takes, `at_once`, and those that lie in one row of all banks: the ones that the first of `lanes`
+    write or read together, and as many more as that row has room for.
+    """
     bits = elements.bit_length() - 1
     width = max(len(at_once), (_BANK // itemsize).bit_length() - 1)
-    banks = max(0, min((_BANKS // itemsize).bit_length() - 1 - width, bits - width))
-    apart = min(sum(step not in at_once for step in common), max(0, bits - width - banks))
-    return elements * itemsize >> apart
+    banks = max(0, (_BANKS // itemsize).bit_length() - 1 - width)
+    together = {*at_once, *(step for steps in lanes for step in steps[:banks])}
+    apart = [1 << bit for bit in range(bits) if 1 << bit not in together][: max(0, bits - width - banks)]
+    return elements * itemsize >> len(set(common).intersection(apart))
 
 
 def _most(itemsize: int) -> int:
@@ -207,28 +210,26 @@ def _crosses_warps(source: Layout, wanted: Layout) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """ldmatrix or stmatrix: the steps of what is side by side, and those of the rows that are written or read together."""
+    """How a tile is written and read: the steps of what is side by side, and those of what is written or read together."""
 
-    at_once: tuple[int, ...]
-    writing: tuple[int, ...] | None = None
-    reading: tuple[int, ...] | None = None
+    at_once: Sequence[int]
+    writing: Sequence[int]
+    reading: Sequence[int]
 
 
-def _matrix_ways(source: Layout, wanted: Layout, common: Sequence[int], itemsize: int, stmatrix: bool) -> list[_Way]:
-    """The ways in which 16 bytes side by side are lanes on one side and registers on the other."""
-    found = []
-    sides = [(wanted, source), (source, wanted)] if stmatrix else [(wanted, source)]
-    for through, plain in sides:
+def _matrix_ways(source: Layout, wanted: Layout, common: Sequence[int], itemsize: int, stmatrix: bool) -> Iterator[_Way]:
+    """The ways with ldmatrix or stmatrix: 16 bytes side by side that are lanes on one side and registers on the other."""
+    for through, plain in [(wanted, source), (source, wanted)] if stmatrix else [(wanted, source)]:
         lanes, held = through.flat(through.lanes), through.held()
         rest = [step for step in common if step not in lanes[:2]][: _most(itemsize) - 2]
         ways = [(lanes[:2], rest, lanes[2:])] if itemsize <= _BANK else []
         if itemsize == 2 and held:
             ways.append((lanes[2:], [], [held[0], *lanes[:2]]))  # the one that transposes
         for steps, beside, rows in ways:
-            at_once = (*steps, *beside)
+            at_once = [*steps, *beside]
             if 0 not in at_once and set(at_once) <= set(plain.held()) and len(at_once) == _most(itemsize):
-                found.append(_Way(at_once, tuple(rows)) if through is source else _Way(at_once, None, tuple(rows)))
-    return found
+                others = plain.flat(plain.lanes)
+                yield _Way(at_once, rows, others) if through is source else _Way(at_once, others, rows)
 
 
 def _instruction(rank: int, inner: int, outer: int, columns: int, rows: int) -> tuple[list[Shape], list[Shape]]:
