@@ -182,8 +182,8 @@ def conversion_bytes(source: Layout, wanted: Layout, itemsize: int, stmatrix: bo
 def _in_turns(elements: int, itemsize: int, common: Sequence[int], at_once: Sequence[int], *lanes: Sequence[int]) -> int:
     """Bytes that so many elements take if those in the same registers of both layouts, `common`, go one after the other.
 
-    But for those that one access takes, `at_once`, and those that lie in one row of all banks: the ones that the first of `lanes`
-    write or read together, and as many more as that row has room for.
+    But for those that one access takes, `at_once`, and those that lie in one row of all banks: the ones that the first of
+    `lanes` write or read together, and as many more as that row has room for.
     """
     bits = elements.bit_length() - 1
     width = max(len(at_once), (_BANK // itemsize).bit_length() - 1)

@@ -98,6 +98,8 @@ def _joined(code: Code, held: Mapping[int, Held], dot: Dot) -> Iterator[Buffer]:
                     pass
                 case Kind.BOUNDARY if not dot.turned:
                     yield Buffer(_like(code, held, dot, source, code.graph.types[source].dtype.itemsize), made, made)
+                case Kind.ACCUMULATOR if held[source].dot and at == dot.at:
+                    yield Buffer(_like(code, held, dot, source, _COMPUTED), 4 * at - 1, 4 * at - 1)
                 case Kind.ACCUMULATOR if held[source].dot:
                     pass
                 case _:

@@ -13,6 +13,7 @@ from mirage_eg.backends.allocate import allocate
 from mirage_eg.backends.compile import TARGETS, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.emit_writer import Choices
+from mirage_eg.emitted_blocks import emitted_blocks
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, node
 from mirage_eg.ir.ops import Level
@@ -23,7 +24,7 @@ _KNOWN = ("safe", "swapped", "exp2", "last_first", "reciprocals")  # choices of 
 
 def leaner(graph: Graph, schedule: Schedule, target: str) -> Schedule | str:
     """The schedule, with fewer stages of kernels that surely do not fit with as many; which kernel does not even with one."""
-    blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
+    blocks = list(emitted_blocks(graph))
     every = schedule.num_stages if isinstance(schedule.num_stages, tuple) else (schedule.num_stages,) * len(blocks)
     warps = schedule.num_warps if isinstance(schedule.num_warps, tuple) else (schedule.num_warps,) * len(blocks)
     limit, fitting = TARGETS[target].shared_memory, list(every)

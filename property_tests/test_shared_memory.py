@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mirage_eg.backends.allocate import knows_triton
-from mirage_eg.backends.compile import compile_source
+from mirage_eg.backends.allocate import allocate, knows_triton
+from mirage_eg.backends.compile import compile_source, loaded
 from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.emitted_blocks import emitted_blocks
 from mirage_eg.ir.builder import REPLICATED, Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.limits import TileLimits, blocks_of, fits
 from mirage_eg.room import allocated_bytes
 from mirage_eg.shared_memory import shared_memory
-from property_tests.hand_written import gated_mlp
+from property_tests.hand_written import gated_mlp, split_attention
 
 
 @pytest.mark.parametrize(("rows", "loop", "warps", "stages"), [(64, 16, 4, 3), (64, 16, 8, 2), (16, 16, 4, 4), (64, 32, 2, 4)])
@@ -31,8 +32,8 @@ def test_the_model_is_within_a_tenth_of_the_compiler(rows: int, loop: int, warps
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_of_the_candidates_of_workloads_those_that_are_sure_are_within_a_tenth(target: str, tmp_path: Path) -> None:
-    """Drawn candidates, warps, stages, orders of operands. Of all nine in ten are; eight in ten with a Triton before 3.9."""
+def test_every_candidate_of_workloads_is_within_a_tenth(target: str, tmp_path: Path) -> None:
+    """Drawn candidates, warps, stages, orders of operands. With another Triton eight in ten of those of 16 KiB or more are."""
     known = knows_triton()
     script = Path(__file__).parent.parent / "benchmarks" / "shared_memory.py"
     names = ["rmsnorm", "gated_mlp", "lora", "qknorm"] if target == "sm_90" else ["gated_mlp", "qknorm"]
@@ -41,13 +42,13 @@ def test_of_the_candidates_of_workloads_those_that_are_sure_are_within_a_tenth(t
         [sys.executable, script, *drawn, "--out", tmp_path, "--json"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    lines = [line for line in map(json.loads, done.stdout.splitlines()) if line["compiled"] >= 16 * 1024]
-    assert len(lines) >= 2 * len(names)
-    right = [abs(line["modelled"] / line["compiled"] - 1) <= 0.1 for line in lines]
-    sure = [line["sure"] for line in lines]
-    assert sum(right) >= (0.9 if known else 0.8) * len(lines), lines
-    assert sum(sure) >= len(lines) / 3 if known else not any(sure)
-    assert all(is_right for is_right, is_sure in zip(right, sure, strict=True) if is_sure), lines
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    wrong = [line for line in lines if abs(line["modelled"] - line["compiled"]) > 0.1 * line["compiled"]]
+    large, wrong_large = ([line for line in some if line["compiled"] >= 16 * 1024] for some in (lines, wrong))
+    assert len(large) >= 2 * len(names)
+    sure = [line["sure"] for line in large]
+    assert sum(sure) >= len(large) / 3 if known else not any(sure)
+    assert not wrong if known else len(wrong_large) <= 0.2 * len(large), wrong
 
 
 def test_the_model_depends_on_what_the_allocation_depends_on() -> None:
@@ -124,3 +125,37 @@ def test_kernels_of_no_workload_are_within_a_tenth_too(shape: Callable[[int], Gr
     compiled = allocated_bytes(block, 3, target)
     assert compiled is not None
     assert shared_memory(block, 3, target=target) == pytest.approx(compiled, rel=0.1)
+
+
+def _combining(warps: int, target: str) -> tuple[Graph, int]:
+    """The block graph of a kernel that combines partial results, as it is written, and what the compiler allocates."""
+    graph = split_attention("float16", 32, 16, 64, 1024, 16, 16, 4, 8).mugraph
+    with loaded(emit(graph, schedule=Schedule(num_warps=warps))) as module:
+        _, (name, types) = module.SIGNATURES.items()
+        compiled = allocate(module, name, types, target)
+    _, block = emitted_blocks(graph)
+    assert compiled is not None
+    assert len(block.inputs) == len(types) - 1
+    return block, compiled
+
+
+@pytest.mark.skipif(not knows_triton(), reason="the model knows what Triton 3.9 allocates")
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("warps", [4, 8])
+def test_a_kernel_that_combines_partial_results_is_within_a_tenth_as_it_is_written(warps: int, target: str) -> None:
+    """It reads maxima too, and multiplies by their exponentials: what its block graph alone does not say."""
+    block, compiled = _combining(warps, target)
+    assert abs(shared_memory(block, 2, warps, target=target) - compiled) <= 0.1 * compiled
+
+
+@pytest.mark.skipif(not knows_triton(), reason="the model knows what Triton 3.9 allocates")
+@pytest.mark.parametrize("missing", ["result_buffers", "_operand_buffers"])
+def test_without_results_or_without_operands_kernels_are_not_within_a_tenth(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = _sum_of_products(64)
+    compiled = allocated_bytes(product, 2, "sm_90")
+    assert compiled is not None
+    kernels = [(product, compiled), _combining(4, "sm_90")]
+    monkeypatch.setattr(f"mirage_eg.shared_memory.{missing}", lambda code: iter(()))
+    assert any(abs(shared_memory(block, 2, 4, target="sm_90") - size) > 0.1 * size for block, size in kernels)
