@@ -133,7 +133,7 @@ def _rings(code: Code) -> dict[int, int]:
                 continue
             direct = code.is_load(operand)
             for load in filter(code.is_load, behind):
-                small = code.nbytes(load) < _ASYNC_BYTES * WARP * code.warps or _run_bytes(code, load) < _ASYNC_BYTES
+                small = _is_small(code, load) or _run_bytes(code, load) < _ASYNC_BYTES
                 away = dot.turned and side == 0 and not (direct and dot.wgmma) and _read_once(code, load)
                 if code.graph.phases[load] is not Phase.LOOP or small or away:
                     continue
@@ -141,6 +141,17 @@ def _rings(code: Code) -> dict[int, int]:
                 count = code.stages if direct and dot.wgmma and only else code.stages - 1
                 rings[load] = max(rings.get(load, 0), count)
     return {load: count for load, count in rings.items() if count}
+
+
+def _is_small(code: Code, load: int) -> bool:
+    """Whether a load has not enough bytes for all threads."""
+    return code.nbytes(load) < _ASYNC_BYTES * WARP * code.warps
+
+
+def _is_pipelined(code: Code) -> bool:
+    """Whether loads of the loop are fetched ahead, be it into registers."""
+    looped = [i for i in code.makers if code.is_load(i) and code.graph.phases[i] is Phase.LOOP]
+    return code.stages > 1 and not all(_is_small(code, load) for load in looped)
 
 
 def _read_once(code: Code, load: int) -> bool:
@@ -152,15 +163,15 @@ def _read_once(code: Code, load: int) -> bool:
 
 def _fetched_late(code: Code, dot: Dot, load: int) -> Iterator[Buffer]:
     """A load in the loop that is no ring: stored at its product in a pipeline, else where it stands, for all that read it."""
-    if code.stages > 1:
+    if _is_pipelined(code):
         yield Buffer(code.nbytes(load), 4 * dot.at, 4 * dot.at)
         return
-    if dot.turned and not dot.wgmma:
-        if brought := _turned(code, dot, dot.operands.index(load), load):
-            yield brought
-        return
     readers = [other for other in code.dots.values() if load in other.operands and other.phase is Phase.LOOP]
-    if dot is readers[0]:
+    if dot.turned and not dot.wgmma:
+        alike = [other for other in readers if other.turned and other.operands.index(load) == dot.operands.index(load)]
+        if dot is alike[0] and (brought := _turned(code, dot, dot.operands.index(load), load)):
+            yield brought
+    elif dot is readers[0]:
         last = max((other.at for other in readers if other.wgmma), default=min(other.at for other in readers))
         yield Buffer(code.nbytes(load), 4 * code.place[load] + 2, 4 * last)
 
@@ -222,7 +233,7 @@ def _computed(code: Code, dot: Dot, side: int, rings: Mapping[int, int]) -> Iter
         made = max(made, 4 * code.loop[1] + 3)
     behind = code.behind(operand, until=code.dots)
     late, copy, sums = not behind.isdisjoint(code.dots), code.is_copy(operand), _sums(code, behind)
-    here = code.stages == 1 and code.graph.phases[operand] is dot.phase
+    here = code.graph.phases[operand] is dot.phase and (not _is_pipelined(code) or (side == 1 and dot.phase is not Phase.LOOP))
     if here and dot.turned and not (dot.wgmma and side == 1) and not (late or copy or sums):
         yield from filter(None, (_turned(code, dot, side, load) for load in behind if code.is_load(load)))
     elif dot.wgmma and side == 1:
@@ -252,7 +263,7 @@ def _brought(code: Code, dot: Dot, behind: Iterable[int], rings: Mapping[int, in
     for load in filter(code.is_load, behind):
         looped = code.graph.phases[load] is Phase.LOOP
         if load not in rings:
-            when = 4 * dot.at if looped and code.stages > 1 else 4 * code.place[load] + 2
+            when = 4 * dot.at if looped and _is_pipelined(code) else 4 * code.place[load] + 2
             yield Buffer(code.nbytes(load), when, when)
 
 
@@ -264,7 +275,7 @@ def _stays(code: Code, dot: Dot, side: int, behind: set[int]) -> bool:
         full = prod(code.padded[dot.operands[0]])
         if any(code.is_load(i) and prod(code.padded[i]) == full for i in behind):
             return True
-    return any(code.stages > 1 or code.graph.phases[i] is dot.phase for i in _sums(code, behind))
+    return any(_is_pipelined(code) or code.graph.phases[i] is dot.phase for i in _sums(code, behind))
 
 
 def _sums(code: Code, values: Iterable[int]) -> list[int]:
