@@ -1,5 +1,9 @@
 """Lines that differ in one choice alone say what it gains; others say nothing."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,3 +46,21 @@ def test_many_warps_stand_against_the_best_of_fewer() -> None:
     [gain] = gains([line(6.0), line(5.0, num_warps=[8, 4]), line(4.0, num_warps=[16, 4]), line(3.0, num_warps=[32, 4])])
     assert (gain.choice, gain.on_us, gain.off_us) == (MANY_WARPS, 3.0, 5.0)
     assert gains([line(6.0), line(5.0, num_warps=[8, 4]), line(4.0, num_warps=[16, 8])]) == []
+
+
+def test_the_command_prints_them_of_a_file_and_names_one_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "measurements.jsonl").write_text("\n".join(map(json.dumps, [line(6.0), line(4.0, exp2=[True, False])])))
+    done = compared(tmp_path / "measurements.jsonl", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    [gain] = map(json.loads, done.stdout.splitlines())
+    assert (gain["choice"], gain["ratio"]) == ("exp2", 1.5)
+    (tmp_path / "measurements.jsonl").write_text("no line")
+    done = compared(tmp_path / "measurements.jsonl")
+    assert done.returncode == 2 and "measurements.jsonl" in done.stderr
+
+
+def compared(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+    script = Path(__file__).parents[1] / "benchmarks" / "choices.py"
+    return subprocess.run(
+        [sys.executable, script, "--pairs", *map(str, arguments)], capture_output=True, text=True, check=False
+    )

@@ -183,6 +183,8 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize --help": ["-m", "mirage_eg", "optimize", "--help"],
     "mirage-eg rules list --laws": ["-m", "mirage_eg", "rules", "list", "--laws"],
     "python benchmarks/choices.py": GPU,
+    "python benchmarks/choices.py --pairs": "property_tests/test_bench_pairs.py",
+    "mirage-eg optimize decoder_layer --device cuda": GPU,
     "python benchmarks/on_gpu.py": GPU,
     "python benchmarks/choices.py gqa --out DIR": GPU,
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
