@@ -24,7 +24,8 @@ def _likener(torch: Any) -> Callable[..., Callable[..., bool]]:
 
         liken: Callable[..., Any] = partial(cast(Any, TensorGuards), dynamic_dims_sizes=None, dynamic_dims_strides=None)
         x, y = torch.empty(2, 3), torch.empty(3, 2)
-        if liken(x, y).check(x, y) and not liken(x, y).check(x, x):
+        others = [y, y.t(), x.double(), torch.empty(2, 3, requires_grad=True), torch.empty(2, 3, device="meta")]
+        if liken(x, y).check(x, y) and not any(liken(x, y).check(other, y) for other in others):
             return lambda *tensors: liken(*tensors).check
     except (ImportError, AttributeError, TypeError):
         pass
