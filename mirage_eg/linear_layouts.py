@@ -169,7 +169,7 @@ def reduction_bytes(layout: Layout, dim: int, itemsize: int = 4) -> int:
 @lru_cache(_KEPT)
 def conversion_bytes(source: Layout, wanted: Layout, itemsize: int, stmatrix: bool) -> int:
     """Shared memory through which a tile changes its layout; `stmatrix`: the target has that instruction."""
-    if not source.shape or not _crosses_warps(source, wanted):  # every thread has a lone number
+    if prod(source.shape) == 1 or not _crosses_warps(source, wanted):  # every thread has a lone number
         return 0
     held = set(wanted.held())
     common = [step for step in source.held() if step in held]

@@ -7,7 +7,10 @@ them as the compiler does. Modelled, as seen in what Triton compiles (benchmarks
 - a load in the loop behind a tl.dot is fetched ahead into a ring: `stages` buffers where wgmma reads it, else `stages` − 1; the
   weight of swapped operands under mma is not, nor a load of less than 4 bytes a thread, nor one whose elements are moved;
 - a load outside the loop lies there from the load to its last product; if they are in different phases, mma copies it late;
-- a computed operand is stored where it stands, once, but for one whose product already lies as mma wants it;
+- where nothing is fetched ahead (one stage, or loads too small for it), a load of the loop lies there from the load to its
+  product; swapped operands of mma change their layout at the load instead, and computed ones at each load behind them;
+- a computed operand is stored where it stands, once, but for one whose product already lies as mma wants it; so is the copy of
+  a load that is kept apart from what wgmma reads;
 - a product that is only added to something is computed there;
 - results change their layout (`result_buffers`).
 Where a kernel does what few kernels do that were looked at, the guess is not sure and says so; who must know asks the compiler
@@ -189,7 +192,9 @@ def _kept(code: Code, operand: int, dots: list[Dot], pipelined: bool) -> Iterato
     phase = code.graph.phases[operand]
     weights = [dot for dot in dots if dot.turned and code.is_load(operand) and not dot.wgmma and dot.phase is not Phase.LOOP]
     yield from filter(None, (_turned(code, dot, dot.operands.index(operand), operand) for dot in weights))
-    if not (dots := [dot for dot in dots if dot not in weights]):
+    brought = {(dot.warps, dot.operands.index(operand)) for dot in weights}
+    dots = [dot for dot in dots if dot.wgmma or not dot.turned or (dot.warps, dot.operands.index(operand)) not in brought]
+    if not dots:
         return
     ends = {dot.value: 4 * code.loop[1] + 2 if dot.phase is Phase.LOOP else 4 * dot.at for dot in dots}
     read_by_wgmma = [dot for dot in dots if dot.wgmma]

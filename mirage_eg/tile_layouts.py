@@ -87,13 +87,12 @@ def axis(code: Code, value: int, dim: int) -> int:
 
 def spread(code: Code, layout: Layout, value: int, over: int) -> Layout | None:
     """How a smaller tile must lie to be spread over another one; None where their dims do not say."""
-    small, large = (tuple(code.padded[i]) for i in (value, over))
-    if len(small) > len(large):
+    small, large = code.padded[value], code.padded[over]
+    rank = max(len(small), len(large))
+    pairs = list(zip((1,) * (rank - len(small)) + small, (1,) * (rank - len(large)) + large, strict=True))
+    if any(x not in (1, y) for x, y in pairs):
         return None
-    small = (1,) * (len(large) - len(small)) + small
-    dims = [(x, y) for x, y in zip(small, large, strict=True) if y > 1]
-    if any(x not in (1, y) for x, y in dims):
-        return None
+    dims = [(x, y) for x, y in pairs if y > 1]
     for dim in reversed(range(len(dims))):
         if dims[dim][0] == 1:
             layout = sliced(layout, dim)

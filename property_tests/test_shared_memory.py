@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mirage_eg.backends.allocate import allocate, knows_triton
 from mirage_eg.backends.compile import compile_source, loaded
@@ -17,7 +19,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.limits import TileLimits, blocks_of, fits
 from mirage_eg.room import allocated_bytes
 from mirage_eg.shared_memory import shared_memory
-from property_tests.hand_written import gated_mlp, split_attention
+from property_tests.graphs import as_program, block_graphs
+from property_tests.hand_written import gated_mlp, in_dtype, split_attention
 
 
 @pytest.mark.parametrize(("rows", "loop", "warps", "stages"), [(64, 16, 4, 3), (64, 16, 8, 2), (16, 16, 4, 4), (64, 32, 2, 4)])
@@ -159,3 +162,11 @@ def test_without_results_or_without_operands_kernels_are_not_within_a_tenth(
     kernels = [(product, compiled), _combining(4, "sm_90")]
     monkeypatch.setattr(f"mirage_eg.shared_memory.{missing}", lambda code: iter(()))
     assert any(abs(shared_memory(block, 2, 4, target="sm_90") - size) > 0.1 * size for block, size in kernels)
+
+
+@settings(deadline=None)
+@given(block_graphs(), st.sampled_from([1, 3]), st.sampled_from([1, 4, 8]), st.booleans(), st.sampled_from(["sm_80", "sm_90"]))
+def test_any_block_graph_has_a_guess(block: Graph, stages: int, warps: int, swapped: bool, target: str) -> None:
+    for graph in (block, in_dtype(block, "float16")):
+        assert shared_memory(graph, stages, warps, swapped, target) >= 0
+        assert all(shared_memory(each, stages, warps, swapped, target) >= 0 for each in emitted_blocks(as_program(graph)))
