@@ -114,6 +114,10 @@ class Graph:
         graph.__dict__.update(fields | {"_checker": checker})
         return graph
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived later, perhaps by another thread while this one sends the graph away."""
+        return {name: self.__dict__[name] for name in ("nodes", "level", "grid", "loop", "threads", "_checker")}
+
     @cached_property
     def _checker(self) -> "Checker":
         checker = Checker(self.level, self.grid, self.loop)

@@ -2,9 +2,11 @@
 
 import copy
 import json
+import pickle
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,14 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json", tmp_path / ("long" * 200)):
         with pytest.raises(GraphError, match=f"{path}: cannot be read: "):
             load(path)
+
+
+@given(kernel_graphs(), st.booleans())
+def test_a_graph_is_sent_to_other_processes_as_it_was_made_whatever_was_derived_from_it(graph: Graph, derived: bool) -> None:
+    before = pickle.dumps(graph)
+    if derived:
+        names = [name for name, value in vars(Graph).items() if isinstance(value, cached_property)]
+        assert {getattr(graph, name) is not None for name in names} == {True}
+    assert pickle.dumps(graph) == before
+    again = pickle.loads(before)
+    assert (again, again.types, hash(again)) == (graph, graph.types, hash(graph))
