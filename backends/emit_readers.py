@@ -69,4 +69,4 @@ def _is_dot(graph: Graph, product: Node) -> bool:
     return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
 
 
-__all__ = ["accumulates", "is_kept_apart", "reads_stored"]
+__all__ = ["WGMMA_ROWS", "accumulates", "is_kept_apart", "reads_stored"]

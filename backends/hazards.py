@@ -1,10 +1,10 @@
 """What Triton's compiler does wrong with products on tensor cores that run on their own (wgmma), read off its own code.
 
-Two things were seen, in Triton 3.6 and in 3.9, and are looked for in every kernel that is compiled for such a GPU:
+Two things were seen, in the code of Triton 3.6, 3.7 and 3.9, and are looked for in every kernel compiled for such a GPU:
 
 - A tile that wgmma reads while it is fetched ahead needs one buffer more than it is fetched ahead by. The pipeliner gives that
   one to loads that the product alone reads; if registers are filled from the load too, the next tile overwrites what is
-  still being read. Outputs then are wrong now and then (a tenth to half of the largest element, on an H100).
+  still being read. Whether outputs are wrong hangs on timing (on an H100, by a quarter to half of the largest element).
 - A tile of more than 256 rows that are longer than what is swizzled together (128 bytes, mostly) is written in one order, and
   read in another. Outputs are wrong every time.
 
@@ -64,7 +64,7 @@ def _overwritten(lines: list[str]) -> str | None:
                 if (fetched := ahead[ring, len(loops) - 1]) >= rings[ring]:
                     return (
                         f"Triton gives {rings[ring]} buffers to a tile that is fetched {fetched} ahead while wgmma reads it: "
-                        "results are wrong now and then"
+                        "results may be wrong"
                     )
     return None
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import prod
 
-from mirage_eg.backends.emit_readers import is_kept_apart
+from mirage_eg.backends.emit_readers import WGMMA_ROWS, is_kept_apart
 from mirage_eg.backends.emit_tiles import DOT_EXTENT, MatmulForm, flatten, is_skinny, matmul_form, padding
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node, Phase, node
@@ -20,7 +20,7 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.linear_layouts import mma_warps, wgmma_warps
 
 WGMMA_TARGETS = ("sm_90", "sm_100")
-_WGMMA_ROWS, _WARP_GROUP = 64, 4
+_WARP_GROUP = 4
 
 
 def lowered(block: Graph) -> Graph:
@@ -148,7 +148,7 @@ class Code:
             rows, batch = prod(batch) * rows, []
         shape = (columns, rows) if turned else (rows, columns)
         half = graph.types[value].dtype.itemsize == 2 and not becomes_dot
-        wgmma = self.wgmma and half and prod(batch) == 1 and shape[0] >= _WGMMA_ROWS and self.warps % _WARP_GROUP == 0
+        wgmma = self.wgmma and half and prod(batch) == 1 and shape[0] >= WGMMA_ROWS and self.warps % _WARP_GROUP == 0
         at, phase = self._stand(value, turned)
         return Dot(value, at, phase, (first, second), shape, prod(batch), turned, half, wgmma)
 

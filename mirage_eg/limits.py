@@ -85,11 +85,12 @@ def fits(block: Graph, limits: TileLimits) -> bool:
 
 
 def _is_misread(block: Graph) -> bool:
-    """Whether Triton reads the right operand of a product in another order than it writes it (`hazards`)."""
+    """Whether Triton may read the right operand of a product in another order than it writes it (`hazards`)."""
     rights = (block.types[item.operands[1]] for item in block.nodes if item.op == "matmul")
     return any(
-        prod(kind.shape[:-2]) == 1 and kind.shape[-2] > ROWS and kind.shape[-1] * kind.dtype.itemsize > _SWIZZLED
+        prod(batch) == 1 and rows > ROWS and kind.dtype.itemsize == 2 and row * kind.dtype.itemsize > _SWIZZLED
         for kind in rights
+        for *batch, rows, row in [kind.shape]
     )
 
 

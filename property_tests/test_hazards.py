@@ -1,5 +1,7 @@
 """What Triton's compiler does wrong with wgmma is found in its code, and emitted kernels do not have it."""
 
+from dataclasses import replace
+
 import pytest
 
 from mirage_eg.backends.compile import compile_source
@@ -55,3 +57,9 @@ def test_a_tile_of_many_long_rows_is_no_candidate_and_does_not_compile(rows: int
     assert fits(block, ROOM) is right
     problem = _problem(emit(graphs.mugraph, schedule=Schedule(num_stages=1)))
     assert ("another order" not in problem) is right
+
+
+@pytest.mark.parametrize(("dtype", "right"), [("float32", True), ("float16", False), ("bfloat16", False)])
+def test_products_in_float32_are_not_on_wgmma_and_their_tiles_may_be_tall(dtype: str, right: bool) -> None:
+    [block] = blocks_of(layer_norm_linear(dtype, 64, 1024, 256, 2, 2).mugraph)
+    assert fits(block, replace(ROOM, shared_memory=1 << 30)) is right
