@@ -56,7 +56,8 @@ def _overwritten(lines: list[str]) -> str | None:
         elif (found := _VIEW.search(line)) and found[2] in of:
             of[found[1]] = of[found[2]]
         elif found := _COPY.search(line):
-            ahead[of[found[1]], len(loops)] += 1
+            if found[1] in of:  # a tile that has no ring is waited for before it is read
+                ahead[of[found[1]], len(loops)] += 1
         elif loops and (found := _DOT.search(line)):
             read |= {of[operand] for operand in found.groups() if operand in of}
         elif loops and _WAIT.search(line):

@@ -39,12 +39,13 @@ def test_kernels_compile_for_every_target(name: str, target: str) -> None:
     block=block_graphs(EVERY, attempts=10),
     dtype=st.sampled_from(["float16", "bfloat16", "float32", "float64"]),
     dots=st.booleans(),
+    descriptors=st.booleans(),
     target=st.sampled_from(sorted(TARGETS)),
 )
-def test_every_block_graph_compiles(block: Graph, dtype: str, dots: bool, target: str) -> None:
+def test_every_block_graph_compiles(block: Graph, dtype: str, dots: bool, descriptors: bool, target: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emit_tiles, "_SMALL_PRODUCT", 0 if dots else 1024)
-        source = emit(as_program(in_dtype(block, dtype)))
+        source = emit(as_program(in_dtype(block, dtype)), schedule=Schedule(descriptors=descriptors))
     [record] = compile_source(source, target)
     assert record.ok, f"{record}\n{source}"
 

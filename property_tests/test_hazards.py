@@ -7,7 +7,7 @@ import pytest
 from mirage_eg.backends.compile import compile_source
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.limits import TileLimits, blocks_of, fits
-from property_tests.hand_written import Pair, gated_mlp, layer_norm_linear, split_product
+from property_tests.hand_written import HAND_WRITTEN, Pair, gated_mlp, layer_norm_linear, split_product
 
 COPIED = "tl.where(i >= 0"  # in the line that gives tl.dot a copy of its own
 ROOM = TileLimits(registers=1 << 30, max_tile=1024, stages=1)
@@ -31,6 +31,11 @@ def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_while_it_is_rea
     assert _problem(source) == ""
     careless = "".join(line for line in source.splitlines(keepends=True) if COPIED not in line)
     assert "fetched" in _problem(careless)
+
+
+@pytest.mark.parametrize("name", ["rms_norm_linear", "rms_norm_linear, one row", "attention", "gated_mlp"])
+def test_a_tile_that_a_descriptor_fetches_at_once_has_no_ring(name: str) -> None:
+    assert _problem(emit(HAND_WRITTEN[name]("float16").mugraph, schedule=Schedule(descriptors=True))) == ""
 
 
 def test_without_stages_nothing_is_overwritten() -> None:
