@@ -4,11 +4,13 @@ States are sets of values still needed, edges are segments (`mirage_eg.segments`
 best µGraph that the structure search finds for its segment; until that has been looked for, it costs the least that any kernel
 could: the launch, and each input and output moved once. The cheapest way under these costs is found, its segments are searched,
 and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is
-cheaper under the cost model; where patience ends first, the gap to the last lower bound is known. One thing is taken for
-granted: where no block graph holds a segment, none holds one with the same ops and more.
+cheaper under the cost model; where patience ends first, the gap to the last lower bound is known.
+
+Two things are taken for granted, of a segment and one that makes the same outputs by the same ops and more, from as many bytes
+at least: the larger one costs no less, and no block graph holds it where none holds the smaller one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
@@ -62,7 +64,8 @@ class PartitionLimits:
     max_kernels: int | None = None  # of a way
     max_states: int = 20_000  # behind that many, ops are kernels of their own
     max_edges: int = 60_000  # where there are more, segments reach less far
-    patience: int = 5  # ways tried in a row that are not cheaper than the best
+    patience: int = 5  # ways searched in a row without a cheaper one
+    patience_of_few: int = 32  # segments searched in a row without a cheaper way of few kernels
     close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
     max_ways: int = 8
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
@@ -71,10 +74,12 @@ class PartitionLimits:
 @dataclass(frozen=True, slots=True)
 class Partition:
     """The cheapest ways, cheapest first, and those that fewer kernels make dearer; none through these segments is below
-    `bound_us`."""
+    `bound_us`, none of at most `few` kernels below `bound_of_few_us`."""
 
     ways: tuple[Way, ...]
     bound_us: float
+    few: int
+    bound_of_few_us: float
     states: int
     segments: int
     searched: int
@@ -95,7 +100,7 @@ def partition(
     ways = _Ways(program, floor, limits)
     _search(ways, find, limits, on_progress, _FEW_US)
     few = few_kernels(min((way.kernels for way in ways.front(None)), default=0), limits.max_kernels)
-    _search(ways, find, limits, on_progress, _TIE_US, few)
+    bound_of_few, _ = _search(ways, find, limits, on_progress, _TIE_US, few)
     bound, complete = _search(ways, find, limits, on_progress, _TIE_US)
     if len(ways.segments) <= limits.explore:
         ways.settle([number for number in range(len(ways.segments)) if number not in ways.pieces], find)
@@ -106,6 +111,8 @@ def partition(
     return Partition(
         tuple(sorted(found, key=_order)),
         bound - _TIE_US * len(program.nodes),
+        few,
+        bound_of_few - _TIE_US * few,
         len(ways.states),
         len(ways.segments),
         len(ways.pieces),
@@ -132,24 +139,24 @@ def _search(
 ) -> tuple[float, bool]:
     """Search segments until the cheapest way of at most so many kernels is known, if a kernel more costs `per_kernel`.
 
+    All segments of a way are searched together, which makes a way of them, and leaves work for several processes; where `most`
+    is given, one at a time, since each says something of those around it, so that fewer are searched until the bound is met.
     Gives a lower bound, and whether no such way is cheaper than the best.
     """
-    best, us, bound, waited = inf, inf, 0.0, 0
-    while waited < limits.patience:
+    (best, us), bound, waited = ways.best(per_kernel, most), 0.0, 0
+    while waited < (limits.patience if most is None else limits.patience_of_few):
         path, least = ways.cheapest(per_kernel, most)
         bound = max(bound, least)
         waiting = [number for number in path if number not in ways.pieces]
         if not waiting:
             return bound, True
-        ways.settle(waiting, find)
-        waited += best < inf
-        cost, kernels = ways.cost_of(path, per_kernel, most)
-        if cost < best:
-            best, us, waited = cost, cost - per_kernel * kernels, 0
-        if on_progress is not None and not on_progress(len(ways.pieces), ways.best_us()):
-            break
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
+        ways.settle(waiting if most is None else waiting[:1], find)
+        before, (best, us) = best, ways.best(per_kernel, most)
+        waited = 0 if best < before else waited + (best < inf)
+        if on_progress is not None and not on_progress(len(ways.pieces), us):
+            break
     return bound, False
 
 
@@ -184,8 +191,9 @@ class _Ways:
                 self.cut |= number > 1
                 break
         self.order = self._topological()
-        self.floors = [floor(segment) for segment in self.segments]
+        self.floors = [floor(segment) for segment in self.segments]  # the least that each is known to cost
         self.barren: set[int] = set()  # taken to have no kernels
+        self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
 
     def _expand(self, segmenter: Segmenter, max_states: int, max_edges: float) -> bool:
         """Make all states, unless there are too many ways from one to the next."""
@@ -239,9 +247,12 @@ class _Ways:
             return [(piece.made.kernels, piece.made.us) for piece in self.pieces[number]]
         return [] if number in self.barren else [(int(self.floors[number] > 0), self.floors[number])]
 
-    def cheapest(self, per_kernel: float, most: int | None) -> tuple[tuple[int, ...], float]:
-        """The segments of the cheapest way of at most so many kernels, from the outputs backwards, and its cost."""
-        options = [self.options(number) for number in range(len(self.segments))]
+    def cheapest(self, per_kernel: float, most: int | None, searched: bool = False) -> tuple[tuple[int, ...], float]:
+        """The segments of the cheapest way of at most so many kernels, from the outputs backwards, and its cost; `searched`:
+        through segments that were searched."""
+        options = [
+            self.options(number) if number in self.pieces or not searched else [] for number in range(len(self.segments))
+        ]
         if most is None:  # then the numbers of kernels need not be told apart
             costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
             options = [[(0, cost)] if cost < inf else [] for cost in costs]
@@ -267,34 +278,39 @@ class _Ways:
             path.append(number)
         return tuple(path), least
 
-    def cost_of(self, path: tuple[int, ...], per_kernel: float, most: int | None) -> tuple[float, int]:
-        """What the cheapest way along these segments costs, infinite where there is none, and its number of kernels."""
-        costs = {0: 0.0}
+    def best(self, per_kernel: float, most: int | None) -> tuple[float, float]:
+        """What the cheapest way through segments that were searched costs, and its microseconds; infinite without one."""
+        path, cost = self.cheapest(per_kernel, most, searched=True)
+        if not path:
+            return inf, inf
+        kernels = {0: 0.0}  # the microseconds of each number of kernels along the path
         for number in path:
             further: dict[int, float] = {}
-            for kernels, us in self.options(number):
-                for before, cost in costs.items():
-                    total = before + kernels
-                    if most is None or total <= most:
-                        further[total] = min(further.get(total, inf), cost + us + per_kernel * kernels)
-            costs = further
-        if not path or not costs:
-            return inf, 0
-        kernels = min(costs, key=costs.__getitem__)
-        return costs[kernels], kernels
+            for more, us in self.options(number):
+                for count, before in kernels.items():
+                    further[count + more] = min(further.get(count + more, inf), before + us)
+            kernels = further
+        fitting = {count: us for count, us in kernels.items() if most is None or count <= most}
+        return cost, min(fitting.items(), key=lambda entry: entry[1] + per_kernel * entry[0])[1]
 
     def settle(self, numbers: Sequence[int], find: Find) -> None:
         """Search segments."""
         for number, pieces in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
             self.pieces[number] = pieces
-            if not pieces:  # taken to be true of all segments that have these ops and more
-                self.barren.update(
-                    other for other, segment in enumerate(self.segments) if self.segments[number].nodes < segment.nodes
-                )
+            if not pieces:
+                outputs = self.segments[number].outputs
+                self.barren.update(other for other in self._wider(number) if self.segments[other].outputs == outputs)
+                continue
+            least = min(piece.made.us for piece in pieces)
+            for other in self._wider(number):
+                self.floors[other] = max(self.floors[other], least)
 
-    def best_us(self) -> float:
-        """Microseconds of the cheapest way through the segments searched."""
-        return min((way.us for way in self.front(None)), default=inf)
+    def _wider(self, number: int) -> Iterator[int]:
+        """The segments with the same ops and outputs and more, that read as much at least."""
+        nodes, outputs = self.segments[number].nodes, frozenset(self.segments[number].outputs)
+        for other, segment in enumerate(self.segments):
+            if nodes < segment.nodes and self._read[number] <= self._read[other] and outputs.issubset(segment.outputs):
+                yield other
 
     def front(self, max_kernels: int | None) -> list[Way]:
         """For each number of kernels the cheapest way through the segments searched."""
