@@ -24,6 +24,7 @@ from mirage_eg.worker import Worker
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
 
 SEARCHED_NODES = 5_000  # fewer laws are looked for where the e-graph is no larger: a saturation takes a few tenths of a second
+TRIED_AGAIN = 2  # sets of laws that were enough for other µGraphs, the last ones: those of one program mostly need the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ class Prover:
     def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = LIMITS) -> None:
         self.program, self.limits = program, limits
         self.rulebook = rulebook or load_rules("indexed")
+        laws = self.rulebook.laws
+        self._equations = tuple(law.name for law in laws if any(action.kind == "union" for action in law.actions))
         self._known: dict[Expression, Proof] = {}
+        self._enough: dict[tuple[str, ...], None] = {}  # laws that proved µGraphs, the last ones last
         self._worker: Worker | None = None
 
     def prove(self, candidate: Graph) -> Proof:
@@ -60,14 +64,21 @@ class Prover:
     def _proof(self, joint: Expression) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
             return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
-        try:
-            oracle = self._saturate(joint)
-        except RuleError as error:  # a user's laws hit a limit
-            return Proof(False, reason=str(error))
-        if not _agree(oracle):
+        for laws in (*[*reversed(self._enough)][:TRIED_AGAIN], self._equations):
+            without = frozenset(self._equations).difference(laws)
+            try:
+                oracle = self._saturate(joint, without)
+            except RuleError as error:  # a user's laws hit a limit
+                reason = str(error)
+                continue
+            if _agree(oracle):
+                needed = self._sufficient(joint, oracle, without)
+                self._enough.pop(needed, None)
+                self._enough[needed] = None
+                return Proof(True, needed)
             stopped = oracle.saturation.stopped
-            return Proof(False, reason=f"saturation {stopped}" if stopped else "the laws do not show it")
-        return Proof(True, self._sufficient(joint, oracle))
+            reason = f"saturation {stopped}" if stopped else "the laws do not show it"
+        return Proof(False, reason=reason)
 
     def _saturate(self, joint: Expression, without: frozenset[str] = frozenset()) -> Oracle:
         if self.rulebook.packaged:
@@ -92,18 +103,18 @@ class Prover:
         except RuleError:  # a limit: the laws in `without` are taken to be needed
             return False
 
-    def _sufficient(self, joint: Expression, oracle: Oracle) -> tuple[str, ...]:
-        """Laws that prove it together: of those that matched, others are dropped in halves, then one by one.
+    def _sufficient(self, joint: Expression, oracle: Oracle, without: frozenset[str]) -> tuple[str, ...]:
+        """Laws that prove it together: of those that matched, others are dropped in halves, then one by one; where they were
+        enough for another µGraph, one by one at once.
 
         Where the e-graph is large, all that matched.
         """
         matched = {law for law, count in oracle.saturation.matches if count}
-        equations = [law.name for law in self.rulebook.laws if any(action.kind == "union" for action in law.actions)]
-        needed = [law for law in equations if any(name in matched for name in _spellings(law))]
+        needed = [law for law in self._equations if law not in without and any(name in matched for name in _spellings(law))]
         if oracle.saturation.nodes > SEARCHED_NODES:
             return tuple(needed)
-        dropped = set(equations) - set(needed)
-        size = max(1, len(needed) // 2)
+        dropped = set(self._equations) - set(needed)
+        size = 1 if without else max(1, len(needed) // 2)
         while True:
             for start in range(0, len(needed), size):
                 chunk = needed[start : start + size]
