@@ -179,6 +179,8 @@ def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Check
         "searched": cuts.partition.searched,
         "complete": cuts.partition.complete,
         "bound_us": cuts.partition.bound_us,
+        "few": cuts.partition.few,
+        "bound_of_few_us": cuts.partition.bound_of_few_us,
         "visited": cuts.visited,
         "pruned": cuts.pruned,
         "structures": cuts.structures,

@@ -154,7 +154,8 @@ def _cuts(report: Mapping[str, Any]) -> str:
     proved = "" if cuts["complete"] else "It was not searched to the end whether a way is cheaper than the first. "
     said = (
         f"Parts of the program that may become a kernel: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
-        f"{proved}No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model."
+        f"{proved}No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model, none of at most {_kernels(cuts['few'])} "
+        f"than {cuts['bound_of_few_us']:.1f} µs."
     )
     best = report["best"]["kernels"]
     first, *others = sorted(cuts["kernels"], key=lambda way: sum(piece["kernels"] for piece in way) != best)
