@@ -12,6 +12,7 @@ from mirage_eg.backends.launch import steady
 from mirage_eg.ir.errors import MirageError
 
 _FLUSHED_BYTES = 256 << 20  # several times any L2 cache
+_COLD = 5  # times as many runs with flushed caches: one is timed by itself, and they differ by a fifth
 _BATCH_US = 1000.0  # launches are timed in batches that take about so long: an event's resolution is 0.5 µs
 
 
@@ -90,7 +91,7 @@ def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
 
     warm = [total / batch for total in event_us(many, repeats)]
     flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
-    cold = event_us(launch, repeats, before=flushed.zero_)
+    cold = event_us(launch, _COLD * repeats, before=flushed.zero_)
     return Timing(median(warm), _spread(warm), median(cold), _spread(cold), method, gpu_name())
 
 
