@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
@@ -58,12 +58,18 @@ def run_rows(
     row_seconds: float = 300.0,
     on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> list[Failure]:
-    """Measure the rows, at most `parallel` at a time on each visible GPU, each for at most `row_seconds`."""
+    """Measure the rows, at most `parallel` at a time on each visible GPU, each for at most `row_seconds`.
+
+    Rows side by side share the cores: while some compile, others are on the GPU.
+    """
     if find_spec("torch") is None:
         raise MirageError("bench gpu: needs torch, with which it times and compares; pip install torch")
     folder.mkdir(parents=True, exist_ok=True)
     waiting = [(row, 1) for row in rows]
     free = [device for _ in range(parallel) for device in visible_gpus()]
+    together = min(len(free), len(rows))
+    if options.jobs is None and together > 1:
+        options = replace(options, jobs=max(2, 2 * (os.cpu_count() or 1) // together))
     running: list[_Running] = []
     failures: list[Failure] = []
     done = 0

@@ -32,7 +32,8 @@ def bench_gpu(
     row_seconds: Annotated[float, typer.Option(help="Seconds after which a row is given up.")] = 600.0,
     structures: Annotated[int, typer.Option(help="µGraphs in the first round of tuning.")] = 32,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes that compile, a row; default one a core.", show_default=False)
+        int | None,
+        typer.Option(help="Processes that compile, a row; default one a core, fewer beside other rows.", show_default=False),
     ] = None,
     reuse: Annotated[
         Path | None, typer.Option(metavar="ROWS.jsonl", help="Time the choices of these rows instead of tuning.")

@@ -53,6 +53,7 @@ class Effort:
     finalists: int = 6  # variants that are timed with care at the end, besides the best one of each of the `reported` µGraphs
     reported: int = 16
     seconds: float = 60.0
+    first: float = 0.25  # of these seconds, at least, are for timing in the first round, however long it took to compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class _Tuning:
     gpu: Callable[[], AbstractContextManager[Any]]
     record: Callable[[Record], None]
     deadline: float
+    least: float  # seconds of timing until something is right
     adapt: Adapt
     seen: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)  # µGraphs whose JSON a line has
@@ -114,7 +116,8 @@ def tune(
     the GPU; `record` gets one JSON-like line a measurement. `adapt` gives the schedule that stands for one that would be tried.
     """
     effort = effort or Effort()
-    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, adapt)
+    until, least = perf_counter() + effort.seconds, effort.first * effort.seconds
+    run = _Tuning(program, target, timer, parallel, gpu, record, until, least, adapt)
     _try(run, "structures", [job for graph, number in spread(ranked, effort.structures) for job in first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
     more: list[Job] = []
@@ -172,6 +175,8 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[Job]) -> None:
     asked = perf_counter()
     with run.gpu():
         run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
+        if not run.right:
+            run.deadline = max(run.deadline, perf_counter() + run.least)
         for variant, outcome in zip(fresh, _outcomes(run, [variant.source for variant in fresh]), strict=True):
             if outcome is None:
                 continue

@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -106,6 +107,24 @@ def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("mirage_eg.tune.perf_counter", lambda: clock.now)
     tune(program, ranked, "sm_90", clock, effort=Effort(seconds=2.0))
     assert len(clock.seen) == 5  # the last began at the deadline, not behind it
+
+
+@pytest.mark.parametrize(("compiling", "timed"), [(0.0, 5), (1.0, 3), (60.0, 2)])
+def test_the_first_round_is_timed_however_long_it_took_to_compile(
+    monkeypatch: pytest.MonkeyPatch, compiling: float, timed: int
+) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock = Clock(seconds=0.5)
+
+    def slow(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        clock.now += compiling
+        return [*map(work, items)]
+
+    monkeypatch.setattr("mirage_eg.tune.perf_counter", lambda: clock.now)
+    tuned = tune(program, ranked, "sm_90", clock, effort=Effort(seconds=2.0), parallel=slow)
+    assert len(clock.seen) == timed
+    assert tuned
 
 
 def test_a_kernel_too_large_gets_fewer_stages() -> None:
