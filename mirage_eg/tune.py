@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
+from itertools import islice
 from json import loads
 from time import perf_counter
 from typing import Any, Protocol
@@ -53,7 +54,7 @@ class Effort:
     finalists: int = 6  # variants that are timed with care at the end, besides the best one of each of the `reported` µGraphs
     reported: int = 16
     seconds: float = 60.0
-    first: float = 0.25  # of these seconds, at least, are for timing in the first round, however long it took to compile
+    first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,15 @@ class _Tuning:
     gpu: Callable[[], AbstractContextManager[Any]]
     record: Callable[[Record], None]
     deadline: float
-    least: float  # seconds of timing until something is right
+    effort: Effort
     adapt: Adapt
     seen: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)  # µGraphs whose JSON a line has
     right: list[Tuned] = field(default_factory=list)
+
+
+_SHARES = {"structures": 0.5, "extents": 0.75}  # of the seconds, behind which a round makes way for the next
+_TOGETHER = 16  # candidates that are timed while the GPU is held
 
 
 def tune(
@@ -116,8 +121,7 @@ def tune(
     the GPU; `record` gets one JSON-like line a measurement. `adapt` gives the schedule that stands for one that would be tried.
     """
     effort = effort or Effort()
-    until, least = perf_counter() + effort.seconds, effort.first * effort.seconds
-    run = _Tuning(program, target, timer, parallel, gpu, record, until, least, adapt)
+    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, effort, adapt)
     _try(run, "structures", [job for graph, number in spread(ranked, effort.structures) for job in first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
     more: list[Job] = []
@@ -160,38 +164,45 @@ def _best_graphs(run: _Tuning, most: int) -> list[Tuned]:
 
 
 def _try(run: _Tuning, stage: str, jobs: Sequence[Job]) -> None:
-    """Compile all jobs, then check and time what compiles."""
-    if not jobs or perf_counter() > run.deadline:
+    """Check and time what compiles, while the rest compiles, until the stage has had its share of the seconds."""
+    reserved = (1.0 - _SHARES.get(stage, 1.0)) * run.effort.seconds
+    if not jobs or perf_counter() > run.deadline - reserved:
         return
     jobs = list(dict.fromkeys(replace(job, schedule=run.adapt(job.graph, job.schedule)) for job in jobs))
-    made = run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.target) for job in jobs])
-    fresh = []
-    for variant in made:
-        if variant.problem is not None:
-            run.record(_line(run, stage, variant, Outcome(None, None, variant.problem)))
-        elif variant.source not in run.seen:
-            run.seen.add(variant.source)
-            fresh.append(variant)
-    asked = perf_counter()
-    with run.gpu():
-        run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
-        if not run.right:
-            run.deadline = max(run.deadline, perf_counter() + run.least)
-        for variant, outcome in zip(fresh, _outcomes(run, [variant.source for variant in fresh]), strict=True):
-            if outcome is None:
-                continue
-            run.record(_line(run, stage, variant, outcome))
-            if outcome.us is not None and outcome.error is not None:
-                run.right.append(Tuned(variant, outcome.us, outcome.error))
+    made = iter(
+        run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.target) for job in jobs])
+    )
+    while some := list(islice(made, _TOGETHER)):
+        fresh = []
+        for variant in some:
+            if variant.problem is not None:
+                run.record(_line(run, stage, variant, Outcome(None, None, variant.problem)))
+            elif variant.source not in run.seen:
+                run.seen.add(variant.source)
+                fresh.append(variant)
+        asked = perf_counter()
+        with run.gpu():
+            run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
+            if not run.right:
+                run.deadline = max(run.deadline, perf_counter() + run.effort.first * run.effort.seconds + reserved)
+            outcomes = _outcomes(run, [variant.source for variant in fresh], reserved)
+            for variant, outcome in zip(fresh, outcomes, strict=True):
+                if outcome is None:
+                    continue
+                run.record(_line(run, stage, variant, outcome))
+                if outcome.us is not None and outcome.error is not None:
+                    run.right.append(Tuned(variant, outcome.us, outcome.error))
+        if perf_counter() > run.deadline - reserved:
+            break
 
 
-def _outcomes(run: _Tuning, sources: Sequence[str]) -> Iterator[Outcome | None]:
-    """What the timer finds, in the order of the sources; None for those whose turn comes behind the deadline."""
+def _outcomes(run: _Tuning, sources: Sequence[str], reserved: float) -> Iterator[Outcome | None]:
+    """What the timer finds, in the order of the sources; None for those whose turn comes in the `reserved` seconds."""
     if isinstance(run.timer, SpreadTimer):
-        yield from run.timer.quick_all(sources, lambda: run.deadline)
+        yield from run.timer.quick_all(sources, lambda: run.deadline - reserved)
         return
     for source in sources:
-        yield None if perf_counter() > run.deadline else run.timer.quick(source)
+        yield None if perf_counter() > run.deadline - reserved else run.timer.quick(source)
 
 
 def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
