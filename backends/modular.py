@@ -281,10 +281,10 @@ def primitive_root(prime: int) -> int:
 def _prime_factors(number: int) -> list[int]:
     factors = []
     divisor = 2
-    while number > 1:
+    while divisor * divisor <= number:
         if number % divisor == 0:
             factors.append(divisor)
             while number % divisor == 0:
                 number //= divisor
         divisor += 1
-    return factors
+    return [*factors, number] if number > 1 else factors

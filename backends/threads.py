@@ -67,35 +67,41 @@ def threads() -> int:
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
     """`work` on every item, in any order; one item alone is worked on here, so that work on pieces may ask for this again."""
     items = list(items)
-    if is_beside() or threads() == 1 or len(items) == 1:
-        for item in items:
-            go_on()
-            work(item)
-        return
-    for _ in _pool().map(work, items):
-        pass
+    shared = threads() > 1 and len(items) > 1
+    for place, item in enumerate(items):
+        if shared and (not is_beside() or _is_awaited()):
+            for _ in _pool().map(work, items[place:]):
+                pass
+            return
+        go_on()
+        work(item)
 
 
 @contextmanager
 def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """`work` on a thread of its own, beside the body: what is given waits for its result, and raises what it raised.
 
-    It takes one core, and turns at the interpreter are short meanwhile. Behind the body it is stopped at the next piece of
-    work that it would share out, or where it asks whether to `go_on`. Ctrl-C and SIGTERM are the main thread's business:
-    neither this one nor a process that it starts hears of them.
+    It takes one core until its result is waited for, and turns at the interpreter are short meanwhile. Behind the body it is
+    stopped at the next piece of work that it would share out, or where it asks whether to `go_on`. Ctrl-C and SIGTERM are the
+    main thread's business: neither this one nor a process that it starts hears of them.
     """
-    stop = Event()
+    stop, awaited = Event(), Event()
 
     def run() -> T:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        _here.stop = stop
+        _here.stop, _here.awaited = stop, awaited
         with _short_turns:
             return work()
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(run)
+
+        def result() -> T:
+            awaited.set()
+            return future.result()
+
         try:
-            yield future.result
+            yield result
         finally:
             stop.set()
 
@@ -103,6 +109,12 @@ def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 def is_beside() -> bool:
     """Whether this is work `beside` other work."""
     return getattr(_here, "stop", None) is not None
+
+
+def _is_awaited() -> bool:
+    """Whether this is work `beside` a body that does nothing but wait for it."""
+    awaited: Event | None = getattr(_here, "awaited", None)
+    return awaited is not None and awaited.is_set()
 
 
 def go_on() -> None:
@@ -138,6 +150,6 @@ def _switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-_here = local()  # `stop`, where work is not shared out
+_here = local()  # `stop` and `awaited`, where work is beside other work
 _short_turns = _Shared(_switching_often)
 _one_blas_thread = _Shared(lambda: _controller().limit(limits=1, user_api="blas"))

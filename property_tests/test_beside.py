@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from threading import Event, Timer, get_ident
+from threading import Barrier, Event, Timer, get_ident
 
 import numpy as np
 import pytest
@@ -47,11 +47,39 @@ def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, draws: int) ->
 
 def test_work_beside_is_done_by_one_other_thread() -> None:
     seen: list[int] = []
-    with beside(lambda: do_all(lambda item: seen.append(get_ident()), range(50))) as ready:
+    done = Event()
+
+    def work(item: int) -> None:
+        seen.append(get_ident())
+        if item == 49:
+            done.set()
+
+    with beside(lambda: do_all(work, range(50))) as ready:
+        assert done.wait(30)
         ready()
     assert len(seen) == 50
     assert set(seen).isdisjoint({get_ident()})
     assert len(set(seen)) == 1
+
+
+def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, both = Event(), Event(), Barrier(2)
+    waiting = Timer(0.2, go.set)
+
+    def work(item: int) -> None:
+        if item == 0:
+            begun.set()
+            assert go.wait(30)
+        else:
+            both.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr("mirage_eg.backends.threads.threads", lambda: 2)
+        monkeypatch.setattr("mirage_eg.backends.threads._pool", lambda: pool)
+        with beside(lambda: do_all(work, range(5))) as ready:
+            assert begun.wait(30)
+            waiting.start()
+            ready()
 
 
 def test_what_it_raises_is_raised_where_it_is_waited_for() -> None:
