@@ -65,9 +65,9 @@ def threads() -> int:
 
 
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """`work` on every item, in any order; one item alone is worked on here, so that work on pieces may ask for this again."""
+    """`work` on every item, in any order; work that is itself on an item here, or has one item, does all of it by itself."""
     items = list(items)
-    shared = threads() > 1 and len(items) > 1
+    shared = threads() > 1 and len(items) > 1 and not getattr(_here, "is_item", False)
     for place, item in enumerate(items):
         if shared and (not is_beside() or _is_awaited()):
             for _ in _pool().map(work, items[place:]):
@@ -137,7 +137,7 @@ def _controller() -> Any:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads())
+    return ThreadPoolExecutor(threads(), initializer=lambda: setattr(_here, "is_item", True))
 
 
 @contextmanager
@@ -150,6 +150,6 @@ def _switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-_here = local()  # `stop` and `awaited`, where work is beside other work
+_here = local()  # `stop` and `awaited`, where work is beside other work; `is_item`, where it is a part of shared work
 _short_turns = _Shared(_switching_often)
 _one_blas_thread = _Shared(lambda: _controller().limit(limits=1, user_api="blas"))

@@ -82,6 +82,12 @@ def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) 
             ready()
 
 
+def test_work_on_an_item_may_share_out_its_own() -> None:
+    seen: list[tuple[int, int]] = []
+    do_all(lambda outer: do_all(lambda inner: seen.append((outer, inner)), range(3)), range(8))
+    assert sorted(seen) == [(outer, inner) for outer in range(8) for inner in range(3)]
+
+
 def test_what_it_raises_is_raised_where_it_is_waited_for() -> None:
     def fail() -> None:
         raise UnsupportedError("no")
