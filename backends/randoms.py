@@ -8,7 +8,7 @@ from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.threads import do_all
 
 BLOCK = 1 << 21  # elements from one generator
-PIECE = 1 << 17  # elements written at a time, so that they stay in the cache
+PIECE = 1 << 17  # elements written at a time: they stay in the cache, and a thread seldom waits for the interpreter
 
 Write = Callable[[np.random.Generator, Array], None]
 

@@ -33,7 +33,7 @@ def bench_gpu(
     structures: Annotated[int, typer.Option(help="µGraphs in the first round of tuning.")] = 32,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Processes that compile, a row; default: what the cores give.", show_default=False),
+        typer.Option(help="Processes that compile, a row; by default the cores are shared.", show_default=False),
     ] = None,
     reuse: Annotated[
         Path | None, typer.Option(metavar="ROWS.jsonl", help="Time the choices of these rows instead of tuning.")

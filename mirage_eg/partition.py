@@ -6,8 +6,9 @@ could: the launch, and each input and output moved once. The cheapest way under 
 and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is
 cheaper under the cost model; where patience ends first, the gap to the last lower bound is known.
 
-Two things are taken for granted, of a segment and one that makes the same outputs by the same ops and more, from as many bytes
-at least: the larger one costs no less, and no block graph holds it where none holds the smaller one.
+Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
+bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
+holds the larger.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -64,7 +64,7 @@ def test_work_beside_is_done_by_one_other_thread() -> None:
 
 def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go, both = Event(), Event(), Barrier(2)
-    waiting = Timer(0.2, go.set)
+    waiting = Timer(1.0, go.set)
 
     def work(item: int) -> None:
         if item == 0:
