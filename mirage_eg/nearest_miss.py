@@ -21,6 +21,7 @@ from mirage_eg.options import Options
 from mirage_eg.results import Instances, Plan
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, search
+from mirage_eg.segments import Segmenter, SegmentLimits
 from mirage_eg.verdict import Verdict
 from mirage_eg.verify import verify
 
@@ -77,6 +78,9 @@ def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device)
             return "axes", part, f"{found.axes}; the search covers programs without that"
         if (outputs := len(found.primitive.outputs)) > options.max_outputs:
             return "limits", _largest_part(found.primitive, rulebook, options), f"--max-outputs {outputs}"
+        if (reason := Segmenter(found.primitive, SegmentLimits(max_ops=MOST_OPS)).why_not_one()) is not None:
+            part = _largest_part(found.primitive, rulebook, options)
+            return "limits", part, f"more kernels (--max-kernels): {reason}"
         return "limits", *_nearest_of_search(found, axes, rulebook, options)
     if not found.plans:
         return "search", *_nearest_of_search(found, found.axes, rulebook, options)
@@ -187,6 +191,8 @@ def _fuses(part: Graph, rulebook: Rulebook, options: Options) -> bool:
     try:
         axes = infer_axes(part)
     except UnsupportedError:
+        return False
+    if Segmenter(part, SegmentLimits(max_ops=options.max_block_ops)).why_not_one() is not None:
         return False
     found = search(part, axes, rulebook, _limits(options, options.max_block_ops))
     return bool(found.structures or found.chains)

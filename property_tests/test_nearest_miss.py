@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mirage_eg import nearest_miss
 from mirage_eg.devices import device_for
 from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
@@ -43,6 +44,20 @@ def test_the_limit_of_ops_that_is_named_is_enough() -> None:
     assert option == "--max-block-ops"
     assert explained(rms_linear(), max_block_ops=int(count)) is None
     assert explained(rms_linear(), max_block_ops=int(count) - 1) is not None
+
+
+def test_a_program_that_no_block_walks_needs_more_kernels_and_not_more_ops() -> None:
+    program = new_kernel_graph()
+    x, up, down = (
+        program.new_input(shape, name=name) for name, shape in (("x", (4, 1024)), ("U", (1024, 768)), ("D", (768, 64)))
+    )
+    program.mark_output(program.matmul(program.silu(program.matmul(x, up)), down))
+    explanation = explained(program.graph())
+    assert explanation["stage"] == "limits"
+    assert explanation["nearest_miss"].startswith("2 of the 3 ops fit")
+    assert "--max-kernels" in explanation["change"] and "several axes" in explanation["change"]
+    assert "--max-block-ops" not in explanation["nearest_miss"] + explanation["change"]
+    assert explained(program.graph(), max_kernels=2) is None
 
 
 def test_an_op_that_cannot_be_searched_is_named_with_what_fits_without_it() -> None:
