@@ -90,6 +90,12 @@ def loaded(source: str | Path) -> Iterator[ModuleType]:
         yield module
 
 
+def cache_folder() -> Path:
+    """Where Triton keeps what it has compiled."""
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+
+
 def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
     """Compile every kernel of an emitted program (its text, or the path of its file) for `target`.
 
@@ -159,6 +165,10 @@ def _compile(
         KeyError,
     ) as error:
         return KernelCompile(name, target, False, None, None, None, _one_line(error), time.perf_counter() - started), None
+    except OSError as error:  # its cache cannot be written
+        raise OptionError(
+            f"{cache_folder()}: Triton keeps its files there: {error.strerror or error}; TRITON_CACHE_DIR names another"
+        ) from None
     shared = int(made.metadata.shared)
     registers, spills = _resources(made.asm) if resources else (None, None)
     fits = shared <= device.shared_memory

@@ -44,7 +44,7 @@ def identifier(name: str) -> str:
     # Names that the kernels give to indices must stay theirs.
     return (
         f"{spelled}_"
-        if keyword.iskeyword(spelled) or re.fullmatch(r"i|step|g[xyz]|r\d+|tl|triton|float|range|tanh", spelled)
+        if keyword.iskeyword(spelled) or re.fullmatch(r"i|step|g[xyz]|r\d+|tl|triton|float|range|tanh|__debug__", spelled)
         else spelled
     )
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.emit_tiles import Tile
-from mirage_eg.backends.emit_writer import Choices, Writer, picked
+from mirage_eg.backends.emit_writer import GRID_NAMES, Choices, Writer, picked, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import REPLICATED
 from mirage_eg.ir.shapes import Shape
 
-GRID_NAMES = ("gx", "gy", "gz")
 LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
 
@@ -107,8 +106,3 @@ def address(writer: Writer, pointer: Pointer, steps: Sequence[list[tuple[int, in
         index = picked("", [other == dim - lead for other in tile.dims])
         terms.append(times(f"({inner}){index}" if names and (index or stride != 1) else f"{inner}{index}", stride))
     return " + ".join([pointer.name, *terms])
-
-
-def times(text: str, factor: int) -> str:
-    """A product, unless the factor is 1."""
-    return text if factor == 1 else f"{text} * {factor}"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.emit_address import (
-    GRID_NAMES,
     LARGEST_OFFSET,
     Pointer,
     address,
@@ -17,20 +16,19 @@ from mirage_eg.backends.emit_address import (
     highest_offset,
     is_persistent,
     parts,
-    times,
 )
 from mirage_eg.backends.emit_descriptors import describable, descriptor_load
 from mirage_eg.backends.emit_halves import Half, write_scaled
 from mirage_eg.backends.emit_matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.emit_ops import ELEMENTWISE
+from mirage_eg.backends.emit_order import prepared
 from mirage_eg.backends.emit_partials import Export, peak_tile
 from mirage_eg.backends.emit_readers import accumulates, is_kept_apart, reads_stored
 from mirage_eg.backends.emit_rearrange import write_rearrangement
 from mirage_eg.backends.emit_reduce import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
-from mirage_eg.backends.emit_safe import safe_exponentials
-from mirage_eg.backends.emit_tiles import Tile, flatten, padding, zero_dims
-from mirage_eg.backends.emit_writer import Choices, Writer, aligned, cast, condition
-from mirage_eg.ir.expand import expand
+from mirage_eg.backends.emit_safe import NO_VALUES, SafeExponential, judged_exponentials
+from mirage_eg.backends.emit_tiles import Tile, padding, zero_dims
+from mirage_eg.backends.emit_writer import GRID_NAMES, Choices, Writer, aligned, cast, condition, times
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -40,7 +38,10 @@ _RESERVED = {"triton", "tl", "i", "step", "block", "arrived", "range", "float", 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports, and scales."""
+    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports, and scales.
+
+    `maxima`: the positions of the inputs that are maxima of another kernel.
+    """
 
     graph: Graph
     inputs: Sequence[Pointer]
@@ -48,6 +49,7 @@ class Part:
     choices: Choices = _PLAIN
     exports: Sequence[tuple[Export, Pointer]] = ()
     halves: Sequence[tuple[Half, Pointer]] = ()
+    maxima: frozenset[int] = NO_VALUES
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
@@ -105,7 +107,7 @@ def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
 
 def _arguments(part: Part) -> list[str]:
     """Inputs that are loaded at all, outputs, maxima, scales."""
-    graph = flatten(expand(part.graph))
+    graph = prepared(part.graph)
     needed = {operand for item in graph.nodes for operand in item.operands}
     inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
     used = [pointer for value, pointer in zip(inputs, part.inputs, strict=True) if value in needed]
@@ -114,12 +116,13 @@ def _arguments(part: Part) -> list[str]:
 
 def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
     """The body of a part; `names` are taken, and grow. If `alone`, one of the blocks that have the same value stores it."""
-    graph = flatten(expand(part.graph))
+    graph = prepared(part.graph)
     exported = frozenset(position for export, _ in part.exports for position in export.degrees)
     names |= _RESERVED
-    writer = Writer(
-        graph, padding(graph), safe_exponentials(graph, exported) if part.choices.safe else {}, wide, part.choices, names
-    )
+    judged = judged_exponentials(graph, exported, part.maxima) if part.choices.safe else {}
+    safe = {value: found for value, found in judged.items() if isinstance(found, SafeExponential)}
+    plain = {value: why for value, why in judged.items() if isinstance(why, str)}
+    writer = Writer(graph, padding(graph), safe, plain, wide, part.choices, names)
     _write_body(writer, part, alone)
     for export, pointer in part.exports:
         _store(writer, peak_tile(writer, export), export.omap, pointer, alone)
@@ -287,7 +290,8 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     name = writer.new_name(ELEMENTWISE[item.op].noun)
     writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
     missing = missing_logarithm(writer, item.operands[0]) if item.op == "log" else ""
-    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}")
+    why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
+    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}{why}")
 
 
 __all__ = ["BlockKernel", "emit_block"]

@@ -6,9 +6,9 @@ two, so tiles with padding inside the tensor are loaded by pointers.
 
 from collections.abc import Sequence
 
-from mirage_eg.backends.emit_address import GRID_NAMES, Pointer, times
+from mirage_eg.backends.emit_address import Pointer
 from mirage_eg.backends.emit_tiles import Tile
-from mirage_eg.backends.emit_writer import Writer
+from mirage_eg.backends.emit_writer import GRID_NAMES, Writer, times
 from mirage_eg.ir.graph import REPLICATED
 
 HAS_TMA = ("sm_90", "sm_100")  # of the targets

@@ -59,9 +59,9 @@ def write_scaled(writer: Writer, tile: Tile, half: Half) -> tuple[Tile, Tile]:
     writer.say(Phase.EPILOGUE, f"{name} = tl.maximum(tl.max({magnitude}, {tile.axis[half.dim]}), {_SMALLEST})")
     unit = [1 if dim == half.dim else extent for dim, extent in enumerate(tile.padded)]
     shape = [1 if dim == half.dim else extent for dim, extent in enumerate(tile.shape)]
-    scales = Tile(name, tile.dtype, tuple(shape), tuple(unit))
+    scales = Tile(name, tile.dtype, tuple(shape), tuple(unit), ends=tile.ends)
     scaled = f"({tile.name} * {aligned(f'(1.0 / {name})', scales, tile.shape)})"
-    return Tile(scaled, tile.dtype, tile.shape, tile.padded), scales
+    return Tile(scaled, tile.dtype, tile.shape, tile.padded, ends=tile.ends), scales
 
 
 __all__ = ["Half", "halves_of", "write_scaled"]

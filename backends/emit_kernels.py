@@ -1,6 +1,7 @@
 """The kernels of an emitted program and their launches: one a block graph, or one for two where the schedule joins them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.emit_address import Pointer, launch_grid, row_major
@@ -8,7 +9,7 @@ from mirage_eg.backends.emit_block import Part, Rest, emit_block
 from mirage_eg.backends.emit_combined import on_grid_of
 from mirage_eg.backends.emit_file import Block, ProgramFile, choice
 from mirage_eg.backends.emit_halves import Half, halves_of
-from mirage_eg.backends.emit_partials import Export, Peak, exports_of, with_peaks
+from mirage_eg.backends.emit_partials import Export, Peak, exports_of, maxima_of, with_peaks
 from mirage_eg.backends.warps import written_warps
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
@@ -29,8 +30,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
         groups = prod(first.part.graph.grid) // first.part.graph.grid[split]
         arrivals = _new_value(file, TensorType((groups,), DType.float32), "arrivals")
         file.zeroed.append(arrivals)
-        part = Part(graph, last.part.inputs, last.part.outputs, last.part.choices, last.part.exports, last.part.halves)
-        rest = Rest(part, split, _pointer(file, arrivals))
+        rest = Rest(replace(last.part, graph=graph), split, _pointer(file, arrivals))
     written = [value for block in blocks for value in (*block.values, *block.extras)]
     name = file.new_name("_".join(file.names[value] for block in blocks for value in block.values) + "_kernel")
     kernel = emit_block(name, first.part, rest)
@@ -89,7 +89,8 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     warps = written_warps(inner, f"node {number}: block") if asked is None else choice(asked, place, "num_warps")
     inner, operands = with_peaks(inner, item.operands, file.peaks)
     inside = read_by_blocks(file.graph, values)
-    exports = exports_of(inner, inside) if choices.safe else []
+    maxima = maxima_of(operands, file.peaks)
+    exports = exports_of(inner, inside, maxima) if choices.safe else []
     peaks = [_new_peaks(file, export, values) for export in exports]
     halves = halves_of(inner, inside) if choices.half_partials else []
     scales = [_halved(file, half, values[half.position]) for half in halves]
@@ -100,6 +101,7 @@ def _prepared(file: ProgramFile, number: int) -> Block:
         choices,
         [(export, _pointer(file, value)) for export, value in zip(exports, peaks, strict=True)],
         [(half, _pointer(file, value)) for half, value in zip(halves, scales, strict=True)],
+        maxima,
     )
     stages = choice(file.schedule.num_stages, place, "num_stages")
     return Block(number, part, operands, tuple(values), (*peaks, *scales), warps, stages)

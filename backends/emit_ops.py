@@ -47,6 +47,10 @@ def _infix(sign: str) -> Write:
     return lambda x, attributes: f"{x[0]} {sign} {x[1]}"
 
 
+def _function(name: str) -> Write:
+    return lambda x, attributes: f"{name}({x[0]}, {x[1]})"
+
+
 def _call(pattern: str) -> Write:
     return lambda x, attributes: pattern.format(x=x[0], **{name: number(value) for name, value in attributes.items()})
 
@@ -76,6 +80,9 @@ ELEMENTWISE: dict[str, ElementwiseRow] = {
     "sub": ElementwiseRow("difference", _infix("-"), _infix("-"), _always, True),
     "mul": ElementwiseRow("scaled", _infix("*"), _infix("*"), _always, True),
     "div": ElementwiseRow("quotient", _infix("/"), _infix("/"), _never, False),
+    "maximum": ElementwiseRow("larger", _function("tl.maximum"), _function("torch.maximum"), _always, True),
+    "minimum": ElementwiseRow("smaller", _function("tl.minimum"), _function("torch.minimum"), _always, True),
+    "abs": ElementwiseRow("magnitude", _call("tl.abs({x})"), _call("torch.abs({x})"), _always, True),
     "exp": ElementwiseRow("exponential", _call("tl.exp({x})"), _call("torch.exp({x})"), _never, False),
     "log": ElementwiseRow("logarithm", _call("tl.log({x})"), _call("torch.log({x})"), _never, False),
     "square": ElementwiseRow("square", _call("{x} * {x}"), _call("torch.square({x})"), _always, True),

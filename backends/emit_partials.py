@@ -9,11 +9,11 @@ analysis (`emit_safe`) does for both kernels.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_eg.backends.emit_safe import SafeExponential, safe_exponentials
-from mirage_eg.backends.emit_tiles import Tile, flatten
+from mirage_eg.backends.emit_order import prepared
+from mirage_eg.backends.emit_safe import NO_VALUES, SafeExponential, safe_exponentials
+from mirage_eg.backends.emit_tiles import Tile
 from mirage_eg.backends.emit_writer import Writer
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
 from mirage_eg.ir.shapes import Shape
 
@@ -49,13 +49,16 @@ class Peak:
     exponents: bool = True
 
 
-def exports_of(block: Graph, exportable: frozenset[int]) -> list[Export]:
-    """The maxima that should leave a block graph, if the outputs at these positions are read by generated kernels alone."""
-    graph = flatten(expand(block))
+def exports_of(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[Export]:
+    """The maxima that should leave a block graph, if the outputs at these positions are read by generated kernels alone.
+
+    `maxima`: the positions of the inputs that are maxima of another kernel.
+    """
+    graph = prepared(block)
     while exportable:
         found: dict[tuple[object, ...], Export] = {}
         refused: set[int] = set()
-        for exponential, safe in safe_exponentials(graph, exportable).items():
+        for exponential, safe in safe_exponentials(graph, exportable, maxima).items():
             for position, degree in safe.exported.items():
                 export = _export(graph, exponential, safe, position, degree)
                 if export is None:
@@ -85,6 +88,7 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
         return None
     origin, varies = safe.origins[value], graph.grid_dims[exponential]
     kept = {dim: source for dim, source in origin.items() if source in safe.kept}
+    lead = item["omap"].count(NEW_DIM)
     tile = [extent if dim in kept else 1 for dim, extent in enumerate(graph.types[value].shape)]
     shape, omap = list(tile), list(item["omap"])
     for grid_dim, target in enumerate(item["omap"]):
@@ -95,22 +99,26 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
         if grid_dim in varies and target not in kept and graph.types[value].shape[target] > 1:
             return None
         if grid_dim in varies:
-            shape[target] *= graph.grid[grid_dim]
+            shape[target] = stored.shape[lead + target] if target in kept else shape[target] * graph.grid[grid_dim]
         else:
             omap[grid_dim] = REPLICATED
-    lead = [graph.grid[grid_dim] for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
+    new = [graph.grid[grid_dim] for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
     return Export(
-        exponential, {position: degree}, tuple(tile), (*lead, *shape), tuple(omap), tuple(sorted(kept.items())), stored.dtype
+        exponential, {position: degree}, tuple(tile), (*new, *shape), tuple(omap), tuple(sorted(kept.items())), stored.dtype
     )
 
 
 def peak_tile(writer: Writer, export: Export) -> Tile:
     """The maximum as a tile, once the body of the kernel is written."""
     padded = [1] * len(export.tile)
+    ends = {}
+    exponential = writer.tiles[export.exponential]
     for dim, source in export.kept:
-        padded[dim] = writer.padded[export.exponential][source]
+        padded[dim] = exponential.padded[source]
+        if source in exponential.ends:
+            ends[dim] = exponential.ends[source]
     dtype = writer.compute_dtype(export.exponential)
-    return Tile(writer.safe[export.exponential].peak, dtype, export.tile, tuple(padded))
+    return Tile(writer.safe[export.exponential].peak, dtype, export.tile, tuple(padded), ends=ends)
 
 
 def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> tuple[Graph, tuple[int, ...]]:
@@ -132,7 +140,10 @@ def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequen
         return made - 1
 
     given = iter(operands)
-    for item, values in block.numbered():
+    items = [(item, values, next(given) if item.op == "input" else -1) for item, values in block.numbered()]
+    if _exponentiates(block):  # its own exponentials may be shifted by the maxima that it reads: these come first
+        items.sort(key=lambda entry: entry[2] not in peaks)
+    for item, values, operand in items:
         if item.op != "input":
             moved = Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes)
             nodes.append(moved)
@@ -140,7 +151,6 @@ def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequen
                 place[value] = made
                 made += 1
             continue
-        operand = next(given)
         read.append(operand)
         result = append(item)
         for peak in peaks.get(operand, ()):
@@ -158,4 +168,14 @@ def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequen
     return Graph(tuple(nodes), block.level, block.grid, block.loop, block.threads), tuple(read)
 
 
-__all__ = ["Export", "Peak", "exports_of", "peak_tile", "with_peaks"]
+def _exponentiates(block: Graph) -> bool:
+    return any(item.op == "exp" or (item.op == "thread" and _exponentiates(item["graph"])) for item in block.nodes)
+
+
+def maxima_of(operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> frozenset[int]:
+    """The positions of the operands of a block graph that are maxima."""
+    maxima = {peak.value for found in peaks.values() for peak in found if peak.exponents}
+    return frozenset(position for position, value in enumerate(operands) if value in maxima)
+
+
+__all__ = ["Export", "Peak", "exports_of", "maxima_of", "peak_tile", "with_peaks"]

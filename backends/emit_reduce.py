@@ -6,6 +6,7 @@ Nothing here is trusted: emitted kernels are checked against float64.
 from dataclasses import replace
 from math import prod
 
+from mirage_eg.backends.emit_factors import Factor
 from mirage_eg.backends.emit_matmul import DotPlan, write_product
 from mirage_eg.backends.emit_ops import NOUNS
 from mirage_eg.backends.emit_rearrange import write_columns
@@ -49,7 +50,9 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     dtype, dim = writer.compute_dtype(value), item.get("dim")
     name = writer.new_name(NOUNS[item.op])
     looped = graph.phases[operand] is Phase.LOOP
+    cut = graph.cuts[operand][dim] if dim is not None and operand in graph.cuts else None
     terms = (graph.loop if looped else 1) * (graph.types[operand].shape[dim] if dim is not None else 1)
+    terms = cut.extent if cut is not None else terms  # a mean is of all that the loop cuts
     count = terms if kind == "mean" else 1
     average = f" / {float(count)}" if count > 1 else ""
     rescale = _rescaling(writer, value)
@@ -68,7 +71,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     tile = writer.tiles[operand]
     term = cast(tile.name, tile.dtype, dtype)
     reduces = dim is not None and tile.shape[dim] > 1
-    late = reduces and item.op != "accum_strided_sum" and prod(tile.padded) <= _LATE and looped and not rescale
+    late = reduces and item.op != "accum_strided_sum" and prod(tile.padded) <= _LATE and looped and not rescale and not cut
     zero, finite = tile.zero - ({dim} if reduces else frozenset()), tile.finite
     if item.op == "accum_strided_sum" and reduces:
         term, zero = write_columns(writer, item, value, tile, term), frozenset()
@@ -86,7 +89,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     else:
         writer.say(Phase.LOOP, f"{name} = {kept} + {term}" if rescale else f"{name} += {term}")
     if late:
-        whole = Tile(name, dtype, tile.shape, tile.padded, tile.zero, tile.finite)
+        whole = replace(tile, name=name, dtype=dtype)
         writer.say(
             Phase.EPILOGUE,
             f"{name} = {_reduce_text(writer, 'max' if kind == 'max' else 'sum', name, whole, item['dim'])}{average}",
@@ -128,6 +131,14 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
     """exp(x − peak) with the maximum of x over the dims in which the ratio reduces; a running one in the loop."""
     [x] = (writer.tiles[i] for i in item.operands)
     phase, dtype = writer.graph.phases[value], writer.compute_dtype(value)
+    if shift.leader is not None:
+        peak = writer.safe[shift.leader].peak
+        writer.safe[value] = replace(shift, peak=peak)
+        name = writer.new_name("exponential")
+        writer.new_tile(value, name, dtype)
+        kept = [dim in shift.kept for dim in x.dims]
+        writer.say(phase, f"{name} = {_shifted(writer, cast(x.name, x.dtype, dtype), picked(peak, kept))}")
+        return
     peak = writer.new_name("peak")
     writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"), peak=peak)
     scores = cast(x.name, x.dtype, dtype)
@@ -135,6 +146,11 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
         inside = writer.new_name(f"inside_{x.name}")
         writer.say(phase, f"{inside} = {masked(writer, scores, x, sorted(shift.reduced), _MINUS_INFINITY)}")
         scores = inside
+    if shift.factors:
+        counted = writer.new_name(f"counted_{x.name}")
+        terms = [_counts(writer, factor, x) for factor in shift.factors]
+        writer.say(phase, f"{counted} = tl.where({' & '.join(terms)}, {scores}, {_MINUS_INFINITY})")
+        scores = counted
     highest = scores
     for dim in sorted(shift.reduced & set(x.dims), reverse=True):
         highest = f"tl.max({highest}, {x.axis[dim]})"
@@ -152,6 +168,14 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
     zero = frozenset(shift.reduced) if x.finite else frozenset[int]()
     writer.new_tile(value, name, dtype, zero, finite=False)
     writer.say(phase, f"{name} = {_shifted(writer, scores, picked(peak, kept))}")
+
+
+def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
+    """Where in a tile of scores a factor of their exponential is not 0."""
+    name, sources = writer.tiles[factor.value].name, [source for _, source in factor.dims]
+    if sources != sorted(sources):
+        name = f"tl.permute({name}, {tuple(map(sources.index, sorted(sources)))})"
+    return picked(f"({name} != 0.0)", [dim in sources for dim in x.dims])
 
 
 def _shifted(writer: Writer, scores: str, peak: str) -> str:

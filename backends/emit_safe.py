@@ -1,24 +1,20 @@
 """Which exponentials of a block graph may be computed as exp(x − peak), so that they cannot overflow.
 
-With e′ = exp(x − p), p constant along some dims R of x, the true e is exp(p)·e′. Every value built from e is followed with its
-*degree*, the power of exp(p) by which it differs. Sums over dims in R, products and quotients keep that form; where each output
-has degree 0, p cancels and may be the maximum over R (in a loop the running one, accumulators shrinking as it rises). This is
-the reasoning behind online softmax (Milakov and Gimelshein, 2018) and FlashAttention (Dao et al., 2022), without looking for
-attention. The logarithm of a value of degree d lacks d·p, which is added where it is taken: so log-sum-exp is safe too. Outputs
-that only generated kernels read may have another degree: their peaks leave with them (`emit_partials`).
+With e′ = exp(x − p), p constant along some dims R of x, the true e is exp(p)·e′. Where each output has degree 0 in exp(p)
+(`emit_powers`), p cancels and may be the maximum over R of the entries that count (`emit_factors`); in a loop it is the running
+one, accumulators shrinking as it rises. This is the reasoning behind online softmax (Milakov and Gimelshein, 2018) and
+FlashAttention (Dao et al., 2022), without looking for attention. The logarithm of a value of degree d lacks d·p, which is added
+where it is taken: so log-sum-exp is safe too. Outputs that only generated kernels read may have another degree: their peaks
+leave with them (`emit_partials`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import count
 
-from mirage_eg.backends.emit_tiles import reshape_groups
-from mirage_eg.ir.graph import Graph, Node, Phase
-from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.shapes import Shape
-
-Origin = Mapping[int, int]  # dim of a value -> dim of the exponential along which it varies
+from mirage_eg.backends.emit_factors import Factor, counted_factors
+from mirage_eg.backends.emit_powers import Origin, Powers, powers_of, real_dims
+from mirage_eg.ir.graph import Graph, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,159 +26,108 @@ class SafeExponential:
     degrees: Mapping[int, Fraction]
     origins: Mapping[int, Origin]
     exported: Mapping[int, int]  # output position -> its degree, where that is not 0
+    factors: tuple[Factor, ...] = ()  # the maximum is taken where none of them is 0
+    leader: int | None = None  # the exponential whose maximum this one is shifted by too
     rescale: str = ""  # the variable by which accumulators shrink, once it is written
     peak: str = ""  # the variable that holds the maximum
 
 
-@dataclass(slots=True)
-class _Trace:
-    """What is known so far of the values built from one exponential."""
-
-    graph: Graph
-    exponential: int
-    degrees: dict[int, Fraction] = field(default_factory=dict)
-    origins: dict[int, Origin] = field(default_factory=dict)
-    divisors: list[int] = field(default_factory=list)
+NO_VALUES: frozenset[int] = frozenset()
 
 
-def safe_exponentials(graph: Graph, exportable: frozenset[int] = frozenset()) -> dict[int, SafeExponential]:
-    """The exponentials of a flattened, expanded block graph that may be shifted, by value.
+def safe_exponentials(
+    graph: Graph, exportable: frozenset[int] = NO_VALUES, maxima: frozenset[int] = NO_VALUES
+) -> dict[int, SafeExponential]:
+    """`judged_exponentials` without the exponentials that may not be shifted."""
+    judged = judged_exponentials(graph, exportable, maxima)
+    return {value: found for value, found in judged.items() if isinstance(found, SafeExponential)}
 
-    Outputs at the positions `exportable` may depend on the shift: all who read them take it back.
+
+def judged_exponentials(
+    graph: Graph, exportable: frozenset[int] = NO_VALUES, maxima: frozenset[int] = NO_VALUES
+) -> dict[int, SafeExponential | str]:
+    """Each exponential of a block graph that `emit_order.prepared` gave, by value: how it may be shifted, or why not.
+
+    Outputs at the positions `exportable` may depend on the shift: all who read them take it back. Inputs at the positions
+    `maxima` are maxima of partial results: the sum that belongs to each has a summand of its size.
     """
-    found = {}
-    for item, values in graph.numbered():
-        if item.op == "exp" and (safe := _analyse(graph, values[0], exportable)) is not None:
-            found[values[0]] = safe
-    return found
+    judged = judged_in_any_order(graph, exportable, maxima)
+    for value, found in judged.items():
+        if isinstance(found, SafeExponential) and any(factor.value > value for factor in found.factors):
+            judged[value] = "what says where it counts needs another exponential that needs this one"
+    return judged
 
 
-def _analyse(graph: Graph, exponential: int, exportable: frozenset[int]) -> SafeExponential | None:
-    dims = frozenset(_real(graph.types[exponential].shape))
-    trace = _Trace(graph, exponential, {exponential: Fraction(1)}, {exponential: {dim: dim for dim in dims}})
-    exported: dict[int, int] = {}
-    positions = count()
-    for item, values in graph.numbered():
-        position = next(positions) if item.op == "output" else None
-        if any(operand in trace.degrees for operand in item.operands):
-            if position is not None:
-                degree = trace.degrees[item.operands[0]]
-                if position not in exportable or degree.denominator > 1 or degree < 1:
-                    return None
-                exported[position] = int(degree)
-                continue
-            if not (step := _step(trace, item, values[0])):
-                return None
-            degree, origin = step
-            if degree:
-                trace.degrees[values[0]], trace.origins[values[0]] = degree, origin
-    covered = [frozenset(origin.values()) for origin in trace.origins.values()]
-    kept = frozenset.intersection(*covered)
+def judged_in_any_order(
+    graph: Graph, exportable: frozenset[int] = NO_VALUES, maxima: frozenset[int] = NO_VALUES
+) -> dict[int, SafeExponential | str]:
+    """The same, whether an exponential stands behind its factors or before."""
+    exponentials = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op == "exp"}
+    inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    of_maxima = {value for value, operand in exponentials.items() if operand in {inputs[position] for position in maxima}}
+    traces = {value: powers_of(graph, value) for value in exponentials}
+    judged: dict[int, SafeExponential | str] = {}
+    for value, trace in traces.items():
+        others = NO_VALUES.union(*(other.degrees for other in traces.values() if other is not trace))
+        judged[value] = _judged(trace, exportable, others, value in of_maxima)
+    for value, trace in traces.items():
+        for leader in sorted(of_maxima):
+            if isinstance(judged[value], str) and leader < value and isinstance(judged[leader], str):
+                judged.update(_led(trace, traces[leader]))
+    return judged
+
+
+def _led(trace: Powers, leader: Powers) -> dict[int, SafeExponential]:
+    """Both exponentials shifted by the maximum of the leader, which is one of maxima, where that cancels in their quotient.
+
+    So the softmax of a long row is exp(x − p) over the sum of partial results times exp(pᵢ − p), p the largest pᵢ of the row.
+    """
+    positions = trace.exported.keys() | leader.exported.keys()
+    looped = any(trace.graph.phases[one.exponential] is Phase.LOOP for one in (trace, leader))
+    if looped or trace.lost or leader.lost or trace.divisors or trace.exponential in leader.dependent or not positions:
+        return {}
+    if any(trace.exported.get(position, 0) + leader.exported.get(position, 0) for position in positions):
+        return {}
+    first = _judged(replace(leader, exported={}), NO_VALUES, NO_VALUES, of_maxima=True)
+    if isinstance(first, str):
+        return {}
+    rows: dict[int, int | None] = {}  # dims of the leader along which its maximum varies -> dims of the other
+    for value in trace.degrees.keys() & leader.degrees.keys():
+        for dim, source in leader.origins[value].items():
+            if source in first.kept and rows.setdefault(source, trace.origins[value].get(dim)) != trace.origins[value].get(dim):
+                return {}
+    order = [rows.get(source) for source in sorted(first.kept)]
+    kept = frozenset(dim for dim in order if dim is not None)
+    if order != sorted(kept) or not all(kept <= set(origin.values()) for origin in trace.origins.values()):
+        return {}
+    second = SafeExponential(NO_VALUES, kept, trace.degrees, trace.origins, {}, leader=leader.exponential)
+    return {leader.exponential: first, trace.exponential: second}
+
+
+def _judged(trace: Powers, exportable: frozenset[int], shifted: frozenset[int], of_maxima: bool) -> SafeExponential | str:
+    if trace.lost:
+        return trace.lost
+    for position, degree in trace.exported.items():
+        if position not in exportable or degree.denominator > 1 or degree < 1:
+            return "an output depends on a factor on it"
+    dims = frozenset(real_dims(trace.graph.types[trace.exponential].shape))
+    kept = frozenset.intersection(*(frozenset(origin.values()) for origin in trace.origins.values()))
     reduced = dims - kept
     # A divisor that is finer than the peak could underflow to 0 where the plain one would not, and so could a logarithm's.
     if any(reduced & set(trace.origins[divisor].values()) for divisor in trace.divisors):
-        return None
+        return "a divisor is finer than its maximum"
     # Rows must keep their order, since a rescaling factor only gets new axes.
     for origin in trace.origins.values():
         rows = [origin[dim] for dim in sorted(origin) if origin[dim] in kept]
         if rows != sorted(rows):
-            return None
-    if exported and not reduced:
-        return None  # the shift would be as large as what is shifted
-    return SafeExponential(reduced, kept, trace.degrees, trace.origins, exported)
+            return "its rows change their order"
+    if trace.exported and not reduced:
+        return "its maximum is as large as itself"
+    factors = () if of_maxima else counted_factors(trace, reduced, shifted)
+    if isinstance(factors, str):
+        return factors
+    exported = {position: int(degree) for position, degree in trace.exported.items()}
+    return SafeExponential(reduced, kept, trace.degrees, trace.origins, exported, factors)
 
 
-def _real(shape: Shape) -> list[int]:
-    return [dim for dim, extent in enumerate(shape) if extent > 1]
-
-
-def _step(trace: _Trace, item: Node, value: int) -> tuple[Fraction, Origin] | None:
-    """Degree and origin of a node's result, or None where the form is lost."""
-    degrees = [trace.degrees.get(operand, Fraction(0)) for operand in item.operands]
-    match OPS[item.op].kind:
-        case Kind.ELEMENTWISE:
-            degree = _elementwise_degree(trace, item, degrees)
-        case Kind.MATMUL:
-            degree = sum(degrees, Fraction(0))
-        case Kind.REDUCTION:
-            degree = degrees[0]
-        case Kind.REARRANGEMENT:
-            degree = degrees[0] if len(set(degrees)) == 1 else None
-        case Kind.ACCUMULATOR:
-            degree = _accumulated_degree(trace, item, degrees[0])
-        case kind:
-            raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened block graph")
-    origin = _origin(trace, item, value)
-    return None if degree is None or origin is None else (degree, origin)
-
-
-def _accumulated_degree(trace: _Trace, item: Node, degree: Fraction) -> Fraction | None:
-    if trace.graph.phases[trace.exponential] is not Phase.LOOP:
-        return degree  # one peak for the whole loop
-    whole = degree.denominator == 1 and degree > 0
-    # An accumulated maximum starts at −∞, which cannot be rescaled by 0.
-    return degree if whole and item.op != "accum_max" else None
-
-
-def _elementwise_degree(trace: _Trace, item: Node, degrees: list[Fraction]) -> Fraction | None:
-    """How exp(p)^d comes through an op; None for an op that is not homogeneous."""
-    match item.op:
-        case "add" | "sub":
-            return degrees[0] if degrees[0] == degrees[1] else None
-        case "mul":
-            return degrees[0] + degrees[1]
-        case "div":
-            if degrees[1]:
-                trace.divisors.append(item.operands[1])
-            return degrees[0] - degrees[1]
-        case "scale" | "relu":
-            return degrees[0]
-        case "log":
-            trace.divisors.append(item.operands[0])  # 0 is no number to take it of either
-            return Fraction(0)
-        case "square":
-            return 2 * degrees[0]
-        case "sqrt":
-            return degrees[0] / 2
-        case "rsqrt":
-            trace.divisors.append(item.operands[0])
-            return -degrees[0] / 2
-        case "pow":
-            if item["exponent"] < 0:
-                trace.divisors.append(item.operands[0])
-            return Fraction(degrees[0] * item["exponent"])
-        case _:
-            return None
-
-
-def _origin(trace: _Trace, item: Node, value: int) -> Origin | None:
-    """Along which dims of the exponential the result's factor varies; None where two dims of it would meet."""
-    made = trace.graph.types[value].shape
-    pairs: list[tuple[int, int]] = []
-    for place, operand in enumerate(item.operands):
-        if operand in trace.degrees:
-            shape = trace.graph.types[operand].shape
-            moved = _moved(item, place, shape, made)
-            pairs += [(moved[dim], source) for dim, source in trace.origins[operand].items() if dim in moved]
-    origin = dict(pairs)
-    consistent = all(origin[dim] == source for dim, source in pairs) and len(set(origin.values())) == len(origin)
-    return origin if consistent else None
-
-
-def _moved(item: Node, place: int, shape: Shape, made: Shape) -> dict[int, int]:
-    """Where the dims of an operand stand in the result, for those that do."""
-    shift = len(made) - len(shape)
-    match OPS[item.op].kind, item.op:
-        case Kind.MATMUL, _:
-            contracted = len(shape) - (1 if place == 0 else 2)
-            return {dim: dim + shift for dim in _real(shape) if dim != contracted}
-        case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
-            return {dim: dim for dim in _real(shape) if dim != item.get("dim")}
-        case Kind.REARRANGEMENT, "transpose":
-            return {source: dim for dim, source in enumerate(item["permutation"])}
-        case Kind.REARRANGEMENT, "reshape":
-            return {before[0]: after[0] for before, after in reshape_groups(shape, made) if len(before) == len(after) == 1}
-        case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
-            return {dim: dim for dim in _real(shape) if dim != item["dim"]}
-        case _:
-            return {dim: dim + shift for dim in _real(shape)}
+__all__ = ["SafeExponential", "judged_exponentials", "judged_in_any_order", "safe_exponentials"]

@@ -6,14 +6,14 @@ before any text is written. Nothing here is trusted: emitted kernels are checked
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Checker, Graph, Node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, reshape_groups
 
 DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
 _SKINNY_ROWS = 32  # products of at most so many rows, and at least so many columns, may have their operands swapped
@@ -25,9 +25,10 @@ _SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multip
 class Tile:
     """A value of the block graph as the kernel holds it.
 
-    `padded` has an extent for every logical dim (1 where the dim is squeezed). At every place whose index in a dim of `zero`
-    lies in the padding, the value is exactly 0. `finite`: no NaN or infinity stands in the padding unless the values themselves
-    overflow.
+    `padded` has an extent for every logical dim (1 where the dim is squeezed). `ends` has, for each dim that is cut into parts
+    of unequal extents, what is left of it from this block's tile on, as an expression; behind it is padding too. At every place
+    whose index in a dim of `zero` lies in the padding, the value is exactly 0. `finite`: no NaN or infinity stands in the
+    padding unless the values themselves overflow.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Tile:
     padded: Shape
     zero: frozenset[int] = frozenset()
     finite: bool = False
+    ends: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -49,8 +51,8 @@ class Tile:
 
     @property
     def ragged(self) -> frozenset[int]:
-        """The dims that have padding."""
-        return frozenset(dim for dim in self.dims if self.padded[dim] != self.shape[dim])
+        """The dims that may have padding."""
+        return frozenset(dim for dim in self.dims if self.padded[dim] != self.shape[dim] or dim in self.ends)
 
     @property
     def axis(self) -> dict[int, int]:
@@ -85,20 +87,6 @@ def is_skinny(left: Shape, right: Shape) -> bool:
     """Has this product few rows and many columns, so that (Bᵀ Aᵀ)ᵀ lets the weight be the wide operand?"""
     plain = all(extent == 1 for extent in (*left[:-2], *right[:-2]))
     return plain and left[-2] <= _SKINNY_ROWS and right[-1] >= _WIDE_COLUMNS and matmul_form(left, right) is MatmulForm.DOT
-
-
-def reshape_groups(before: Shape, after: Shape) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Split a reshape into the smallest groups (dims before, dims after) of equal element count; unit dims are left out."""
-    left = [dim for dim, extent in enumerate(before) if extent > 1]
-    right = [dim for dim, extent in enumerate(after) if extent > 1]
-    while left:
-        taken, given = [left.pop(0)], [right.pop(0)]
-        while (x := prod(before[dim] for dim in taken)) != (y := prod(after[dim] for dim in given)):
-            if x < y:
-                taken.append(left.pop(0))
-            else:
-                given.append(right.pop(0))
-        yield tuple(taken), tuple(given)
 
 
 def flatten(graph: Graph) -> Graph:

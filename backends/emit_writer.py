@@ -4,8 +4,8 @@ Shared by the parts of the emitter; the only thing in it that changes.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from mirage_eg.backends.emit_safe import SafeExponential
@@ -13,9 +13,11 @@ from mirage_eg.backends.emit_tiles import Tile, names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
 
 MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
+GRID_NAMES = ("gx", "gy", "gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Writer:
     graph: Graph
     padded: list[Shape]
     safe: dict[int, SafeExponential]
+    plain: Mapping[int, str]  # exponentials that are not shifted, and why
     wide: bool  # offsets need 64 bits
     choices: Choices
     names: set[str]
@@ -78,8 +81,8 @@ class Writer:
 
     def new_tile(self, value: int, name: str, dtype: DType, zero: frozenset[int] = frozenset(), finite: bool = False) -> Tile:
         """Enter what `value` is now called; without padding there is nothing to be careful about."""
-        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value])
-        tile = Tile(name, dtype, tile.shape, tile.padded, zero & tile.ragged, finite or not tile.ragged)
+        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value], ends=self._ends(value))
+        tile = replace(tile, zero=zero & tile.ragged, finite=finite or not tile.ragged)
         if prod(tile.padded) > MAX_TILE:
             raise UnsupportedError(
                 f"tile `{name}` {text(tile.shape)} has {prod(tile.padded)} elements as {text(tile.padded)}; Triton takes at "
@@ -87,6 +90,16 @@ class Writer:
             )
         self.tiles[value] = tile
         return tile
+
+    def _ends(self, value: int) -> dict[int, str]:
+        """For each dim that is cut into parts of unequal extents, how far it goes in this block and iteration."""
+        ends = {}
+        for dim, cut in enumerate(self.graph.cuts.get(value, ())):
+            if cut is not None:
+                self.grid_used.update(place for place, _ in cut.steps if place != LOOP)
+                moved = [times("i" if place == LOOP else GRID_NAMES[place], step) for place, step in cut.steps]
+                ends[dim] = " - ".join([str(cut.extent), *moved])
+        return ends
 
     def ordered_loads(self) -> list[str]:
         """The loads that come first, that of what is used first as the last of them.
@@ -105,6 +118,11 @@ class Writer:
     def compute_dtype(self, value: int) -> DType:
         """In which arithmetic on a value is done."""
         return DType.float64 if self.graph.types[value].dtype is DType.float64 else DType.float32
+
+
+def times(text: str, factor: int) -> str:
+    """A product, unless the factor is 1."""
+    return text if factor == 1 else f"{text} * {factor}"
 
 
 def cast(expression: str, have: DType, want: DType) -> str:
@@ -130,10 +148,11 @@ def condition(writer: Writer, tile: Tile, dims: Sequence[int]) -> str:
     terms = []
     for dim in dims:
         name = writer.range(tile.padded[dim])
-        inside = f"{name} < {tile.shape[dim]}"
+        ends = [str(tile.shape[dim])] if tile.padded[dim] != tile.shape[dim] else []
+        ends += [tile.ends[dim]] if dim in tile.ends else []
         index = picked("", [other == dim for other in tile.dims])
-        terms.append(f"({inside}){index}" if index or len(dims) > 1 else inside)
-    return " & ".join(terms)
+        terms += [(f"{name} < {end}", index) for end in ends]
+    return " & ".join(f"({inside}){index}" if index or len(terms) > 1 else inside for inside, index in terms)
 
 
 def picked(expression: str, have: Sequence[bool]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, assert_never
 
 import numpy as np
 
+from mirage_eg.backends import pieces
 from mirage_eg.backends.algebra import Algebra
 from mirage_eg.backends.known import Known
 from mirage_eg.backends.slices import Cut, DimWindow, cut
@@ -69,6 +70,8 @@ def _evaluate(
             plan = cut(graph, slice_elements)
             if plan is not None:
                 return _joined(plan, _slices(plan, inputs, algebra, lead), algebra, lead)
+            if known is not None:
+                known.given(inputs)
             return _Run(graph, algebra, slice_elements, lead, known=known).outputs(inputs)
         case Level.THREAD:
             return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
@@ -114,11 +117,85 @@ def _windowed(algebra: Algebra[V], x: V, window: DimWindow, stack: int) -> V:
 
 
 def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, stack: int) -> list[V]:
-    """Tiles of all blocks, in slices of the grid where needed, then stored."""
-    pairs = zip(graph.types, graph.phases, strict=True)
-    largest = max(prod(kind.shape) * (graph.loop if phase is Phase.LOOP else 1) for kind, phase in pairs)
+    """Tiles of all blocks, in slices of the grid where needed, then stored; those of a ragged one piece by piece."""
+    if graph.cuts:
+        return _ragged(graph, pieces.all_of(graph), inputs, algebra, slice_elements, stack)
+    return _regular(graph, inputs, algebra, slice_elements, stack, None)
+
+
+def _ragged(
+    graph: Graph, bounds: pieces.Bounds, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, stack: int
+) -> list[V]:
+    """The outputs of a ragged block graph's blocks within bounds."""
+    if (grid := pieces.divided(graph, bounds, loop=False)) is not None:
+        place, *sides = grid
+        results = [_ragged(graph, side, inputs, algebra, slice_elements, stack) for side in sides]
+        joined = []
+        for item, kind, *parts in zip(graph.outputs, graph.output_types, *results, strict=True):
+            joined.append(_put_together(graph, item, kind.shape, place, sides, parts, algebra, stack))
+        return joined
+    taken = partial(_taken, graph, inputs=inputs, algebra=algebra, stack=stack)
+    if (loop := pieces.divided(graph, bounds, loop=True)) is None:
+        return _regular(pieces.piece(graph, bounds), taken(bounds), algebra, slice_elements, stack, None)
+    _, full, last = loop
+    earlier = pieces.piece(graph, full), taken(full)
+    return _regular(pieces.piece(graph, last), taken(last), algebra, slice_elements, stack, earlier)
+
+
+def _taken(graph: Graph, bounds: pieces.Bounds, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> list[V]:
+    """The parts of the inputs that lie within bounds."""
+    values = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    taken = []
+    for item, value, x in zip(graph.inputs, values, inputs, strict=True):
+        for dim, index in enumerate(pieces.input_indices(graph, item, value, bounds), stack):
+            x = _at(algebra, x, dim, index)
+        taken.append(x)
+    return taken
+
+
+def _at(algebra: Algebra[V], x: V, dim: int, index: pieces.Index) -> V:
+    """The elements of x at these places of a dim."""
+    shape = algebra.shape(x)
+    if len(index) == shape[dim] and (np.diff(index) == 1).all():
+        return x
+    return algebra.view(x, (*shape[:dim], len(index), *shape[dim + 1 :]), lambda array: array[(slice(None),) * dim + (index,)])
+
+
+def _put_together(
+    graph: Graph,
+    item: Node,
+    shape: Shape,
+    place: int,
+    sides: Sequence[pieces.Bounds],
+    parts: Sequence[V],
+    algebra: Algebra[V],
+    stack: int,
+) -> V:
+    """An output of two sides of a grid dim."""
+    target = item["omap"][place]
+    if target == REPLICATED:
+        return parts[0]
+    new = item["omap"].count(NEW_DIM)
+    dim = item["omap"][:place].count(NEW_DIM) if target == NEW_DIM else new + target
+    indices = [pieces.output_indices(graph, item, shape, side)[dim] for side in sides]
+    return _at(algebra, algebra.join(parts, stack + dim), stack + dim, np.argsort(np.concatenate(indices)))
+
+
+def _regular(
+    graph: Graph,
+    inputs: Sequence[V],
+    algebra: Algebra[V],
+    slice_elements: int,
+    stack: int,
+    earlier: tuple[Graph, Sequence[V]] | None,
+) -> list[V]:
+    """The outputs of a regular block graph; `earlier`: the iterations before its own, as a block graph on their inputs."""
+    largest = 0
+    for one in (graph, *(earlier or ())[:1]):
+        pairs = zip(one.types, one.phases, strict=True)
+        largest = max(largest, *(prod(kind.shape) * (one.loop if phase is Phase.LOOP else 1) for kind, phase in pairs))
     window = tuple((0, extent) for extent in graph.grid)
-    tiles = _tiles(graph, inputs, algebra, slice_elements, window, largest, stack)
+    tiles = _tiles(graph, inputs, algebra, slice_elements, window, largest, stack, earlier)
     stored = []
     for item, want, tile in zip(graph.outputs, graph.output_types, tiles, strict=True):
         stored.append(algebra.cast(_store(algebra, tile, item["omap"], graph.grid, want.shape, stack), want.dtype))
@@ -126,24 +203,35 @@ def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_element
 
 
 def _tiles(
-    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, window: Window, largest: int, stack: int
+    graph: Graph,
+    inputs: Sequence[V],
+    algebra: Algebra[V],
+    slice_elements: int,
+    window: Window,
+    largest: int,
+    stack: int,
+    earlier: tuple[Graph, Sequence[V]] | None,
 ) -> list[V]:
     """The stored tiles of the blocks in `window`; `largest` is the number of elements of a block's largest value."""
     extents = [stop - start for start, stop in window]
     axis = extents.index(max(extents))
     parts = min(extents[axis], ceil(prod(extents) * largest / slice_elements))
     if parts <= 1:
-        return _Run(graph, algebra, slice_elements, stack + len(graph.grid) + 1, window).outputs(inputs)
+        run = _Run(graph, algebra, slice_elements, stack + len(graph.grid) + 1, window)
+        if earlier is not None:
+            before = _Run(earlier[0], algebra, slice_elements, run.lead, window)
+            before.accumulated = []
+            before.outputs(earlier[1])
+            run.earlier = iter(before.accumulated)
+        return run.outputs(inputs)
     start, stop = window[axis]
     bounds = [start + (stop - start) * i // parts for i in range(parts + 1)]
-    slices = [
-        _tiles(graph, inputs, algebra, slice_elements, (*window[:axis], (low, high), *window[axis + 1 :]), largest, stack)
-        for low, high in pairwise(bounds)
-    ]
+    windows = [(*window[:axis], pair, *window[axis + 1 :]) for pair in pairwise(bounds)]
+    slices = [_tiles(graph, inputs, algebra, slice_elements, part, largest, stack, earlier) for part in windows]
     joined = []
-    for item, *pieces in zip(graph.outputs, *slices, strict=True):
+    for item, *cut_up in zip(graph.outputs, *slices, strict=True):
         varies = axis in graph.grid_dims[item.operands[0]]
-        joined.append(algebra.join(pieces, stack + axis) if varies else pieces[0])
+        joined.append(algebra.join(cut_up, stack + axis) if varies else cut_up[0])
     return joined
 
 
@@ -161,6 +249,8 @@ class _Run(Generic[V]):
     ) -> None:
         self.graph, self.algebra, self.slice_elements, self.lead, self.window = graph, algebra, slice_elements, lead, window
         self.known = known
+        self.accumulated: list[V] | None = None  # what each accumulator has taken over F, where that is asked for
+        self.earlier: Iterator[V] | None = None  # the same of the iterations before those of the graph
 
     def outputs(self, inputs: Sequence[V]) -> list[V]:
         graph = self.graph
@@ -255,6 +345,12 @@ class _Run(Generic[V]):
             aligned.append(operand)
         return aligned
 
+    def _with_iterations(self, x: V, place: int) -> V:
+        """x with F and a dim of the tile as one, F slowest, at the place of the dim."""
+        shape, loop = self.algebra.shape(x), self.lead - 1
+        merged = (*shape[:loop], 1, *shape[loop + 1 : place], shape[loop] * shape[place], *shape[place + 1 :])
+        return self.algebra.view(x, merged, lambda array: np.moveaxis(array, loop, place - 1).reshape(merged))
+
     def _accumulate(self, kind: str, x: V, attributes: Mapping[str, Any]) -> V:
         """Reduce over F; a value that does not vary over the loop counts F times."""
         algebra, lead, loop = self.algebra, self.lead, self.graph.loop
@@ -262,8 +358,14 @@ class _Run(Generic[V]):
         if shape[lead - 1] != loop:
             repeated = (*shape[: lead - 1], loop, *shape[lead:])
             x = algebra.view(x, repeated, lambda array: np.broadcast_to(array, repeated))
-            shape = repeated
         dim = attributes.get("dim")
+        if self.earlier is not None or self.accumulated is not None:  # iterations of two extents: F joins the reduced dim
+            place = lead - 1 if dim is None else lead + dim
+            x = x if dim is None else self._with_iterations(x, place)
+            x = x if self.earlier is None else algebra.join([next(self.earlier), x], place)
+            if self.accumulated is not None:
+                self.accumulated.append(x)
+        shape = algebra.shape(x)
         if (columns := attributes.get("columns")) is None:
             axes = (lead - 1 - len(shape),) + (() if dim is None else (self._axis(x, dim),))
             return algebra.reduce(kind, x, axes)

@@ -27,7 +27,7 @@ from mirage_eg.ir.shapes import Shape, broadcast
 NOTHING: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FieldValue:
     """A lazy triple: `plan(k)` gives the components that component k reads, and the function from them to it."""
 
@@ -197,7 +197,11 @@ class FieldAlgebra:
             case "max":
                 x = _wide(self._settled(x, k))
                 rank = x.residues.ndim
-                ranks = modulus.shuffled(x.residues, *self.draw.order(k, rank)).max(axis=axes, keepdims=True)
+                ranks = modulus.shuffled(x.residues, *self.draw.order(k, rank))
+                if self.draw.joins:  # ranks are logarithms: their sum is that of a product
+                    ranks = ranks.sum(axis=axes, keepdims=True) % (modulus.prime - 1)
+                else:
+                    ranks = ranks.max(axis=axes, keepdims=True)
                 return Component(modulus.unshuffled(ranks, *self.draw.inverse_order(k, rank)), undefined)
             case _:
                 raise AssertionError(f"no meaning for the reduction {kind}")

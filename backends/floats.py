@@ -188,6 +188,9 @@ ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
     "sub": lambda xp, x, y: x - y,
     "mul": lambda xp, x, y: x * y,
     "div": lambda xp, x, y: x / y,
+    "maximum": lambda xp, x, y: xp.maximum(x, y),
+    "minimum": lambda xp, x, y: xp.minimum(x, y),
+    "abs": lambda xp, x: xp.abs(x),
     "exp": lambda xp, x: xp.exp(x),
     "log": lambda xp, x: xp.log(x),
     "square": lambda xp, x: x * x,
@@ -198,7 +201,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
     "gelu": _gelu,
     "relu": lambda xp, x: xp.maximum(x, 0),
     "tanh": lambda xp, x: xp.tanh(x),
-    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)),
+    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)) if exponent else x * 0.0 + 1.0,  # NumPy's NaN⁰ is 1
     "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
     "scale": lambda xp, x, factor: x * float(factor),
     "shift": lambda xp, x, offset: x + float(offset),

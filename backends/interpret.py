@@ -69,7 +69,7 @@ def serve(run: RunProgram) -> None:
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a program prints must not stand between the answers
-    _mend_bfloat16_products()
+    _mend_bfloat16()
 
     def answer(message: object) -> None:
         pickle.dump(message, answers)
@@ -104,12 +104,24 @@ def as_float64(results: Any) -> list[Array]:
     return [result.to(torch.float64).numpy() for result in (results if isinstance(results, tuple) else (results,))]
 
 
-def _mend_bfloat16_products() -> None:
-    """Triton's interpreter (3.9) multiplies the bit patterns of bfloat16 operands in tl.dot; give it their values."""
+def _mend_bfloat16() -> None:
+    """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, and rounds to bfloat16 towards 0.
+
+    It is given the values of operands, and rounds to nearest as a GPU does.
+    """
     from triton import language as tl
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    plain = InterpreterBuilder.create_dot
+    plain, convert = InterpreterBuilder.create_dot, interpreter._convert_float
+
+    def convert_float(x: Array, given: Any, wanted: Any, rounding_mode: Any) -> Array:
+        if (given, wanted) != (tl.float32, tl.bfloat16):
+            result: Array = convert(x, given, wanted, rounding_mode)
+            return result
+        bits = x.view(np.uint32)
+        rounded = bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))
+        return (np.where(np.isnan(x), bits | 0x400000, rounded) >> 16).astype(np.uint16)
 
     def values(operand: Any) -> Any:
         if operand.dtype.scalar != tl.bfloat16:
@@ -120,6 +132,7 @@ def _mend_bfloat16_products() -> None:
         return plain(self, values(a), values(b), *rest)
 
     InterpreterBuilder.create_dot = create_dot
+    interpreter._convert_float = convert_float
 
 
 if __name__ == "__main__":

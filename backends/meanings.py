@@ -1,7 +1,8 @@
 """What each elementwise op means in the finite field: one row each. Part of the trusted core.
 
-A row says which components of its operands component k of the result reads, and how. Ops that mean nothing in a field (relu,
-tanh, log, …) are keyed random functions of the value and of their parameters: equal arguments agree, nothing else does.
+A row says which components of its operands component k of the result reads, and how. Ops that mean nothing in a field are
+keyed random functions of the value and of their parameters: equal arguments agree, nothing else does. Those that grow with
+their argument (relu, clamp, tanh, log) grow in the keyed order of the maxima too.
 
     k   component: 0, 1, 2 for p, q, r        ω   element of order (prime − 1)/2, drawn anew for each draw
 """
@@ -31,11 +32,16 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One random draw, or several that are stacked along a first dim: all that is random is a function of a draw and a name."""
+    """One random draw, or several that are stacked along a first dim: all that is random is a function of a draw and a name.
+
+    With `joins`, maxima and minima are read as keyed products, which are as associative and commutative but depend on all
+    elements: what agrees looks at the same ones.
+    """
 
     seed: int
     draw: int | tuple[int, ...]
     xp: Any = np
+    joins: bool = False
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -62,6 +68,10 @@ class Draw:
         """Factor and offset of the inverse function."""
         return _spread(self, _inverse_factor, k, rank), _spread(self, _inverse_offset, k, rank)
 
+    def offset(self, k: int, rank: int, below: int, *name: object) -> Number:
+        """A random whole number 0 ≤ c < `below` that belongs to a name and component k, for arrays of `rank`."""
+        return _spread(self, _Offset(name, below), k, rank)
+
     def keyed(self, x: Array, k: int, *name: object, of: int | None = None) -> Array:
         """A random function, called `name`, of the residues x of component `of` (k, unless said) to those of component k."""
         own = float(PRIMES[k if of is None else of])
@@ -78,6 +88,17 @@ class _Named:
 
     def __call__(self, seed: int, number: int, k: int) -> int:
         return _key(seed, number, (k, *self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Offset:
+    """A whole number below a limit."""
+
+    name: tuple[object, ...]
+    below: int
+
+    def __call__(self, seed: int, number: int, k: int) -> int:
+        return _key(seed, number, (k, *self.name)) % self.below
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +166,8 @@ Compute = Callable[[Draw, int, Attributes, Sequence[Component]], Component]
 class Meaning:
     """`reads` lists (operand, 0 for the same component or 1 for the one below).
 
-    `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions; roots (that of x² is x or −x).
+    `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions; orders; roots (that of x² is x
+    or −x).
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -170,6 +192,28 @@ def _meet(x: Component, y: Component) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined, shape)
 
 
+def _extreme(largest: bool) -> Meaning:
+    """The larger or the smaller of two under the keyed total order of the maxima."""
+
+    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+        x, y = operands
+        modulus, rank = draw.modulus(k), x.residues.ndim
+        places = [modulus.shuffled(operand.residues, *draw.order(k, rank)) for operand in operands]
+        if draw.joins:
+            place = (places[0] + places[1]) % (modulus.prime - 1)
+        else:
+            place = (draw.xp.maximum if largest else draw.xp.minimum)(*places)
+        return Component(modulus.unshuffled(place, *draw.inverse_order(k, rank)), _meet(x, y))
+
+    return Meaning(((0, 0), (1, 0)), compute, _always)
+
+
+def _abs(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    """The root of the square: x or −x, the same for both, and that of a product the product of those."""
+    [x], modulus = operands, draw.modulus(k)
+    return Component(modulus.root(modulus.multiply(x.residues, x.residues)), x.undefined)
+
+
 def _square(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     [x] = operands
     return Component(draw.modulus(k).multiply(x.residues, x.residues), x.undefined)
@@ -184,6 +228,30 @@ def keyed(name: str) -> Meaning:
 
     def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         return Component(draw.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
+
+    return Meaning(((0, 0),), compute, _always)
+
+
+_STEP = 256  # at least so many places of the order lie between two values of relu
+
+
+def growing(name: str, idempotent: bool = False) -> Meaning:
+    """A random function, called `name`, that grows with its argument in the order of the maxima, so that it commutes with them.
+
+    An idempotent one gives the largest of its values that is not above x. relu as the maximum with 0 would hide what stands
+    before it: of n values all are below 0 once in 2^n, and where one is not, relu(max(x)) is max(x).
+    """
+
+    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+        [x] = operands
+        modulus, rank, key = draw.modulus(k), x.residues.ndim, (name, *sorted(attributes.items()))
+        places = modulus.shuffled(x.residues, *draw.order(k, rank))
+        if idempotent:
+            step, offset = _STEP + draw.offset(k, rank, _STEP, *key), draw.offset(k, rank, modulus.prime, "offset", *key)
+            places = draw.xp.maximum(places - (places + offset) % step, 0.0)
+        else:
+            places = draw.xp.floor(places / 2) + draw.offset(k, rank, modulus.prime // 2, *key)
+        return Component(modulus.unshuffled(places, *draw.inverse_order(k, rank)), x.undefined)
 
     return Meaning(((0, 0),), compute, _always)
 
@@ -289,18 +357,21 @@ ELEMENTWISE: Mapping[str, Meaning] = {
     "sub": _binary(Modulus.subtract),
     "mul": _binary(Modulus.multiply),
     "div": Meaning(((0, 0), (1, 0)), _divide),
+    "maximum": _extreme(largest=True),
+    "minimum": _extreme(largest=False),
+    "abs": Meaning(((0, 0),), _abs, _always),
     "exp": Meaning(((0, 1),), _exp),
-    "log": keyed("log"),
+    "log": growing("log"),
     "square": Meaning(((0, 0),), _square),
     "sqrt": Meaning(((0, 0),), _sqrt, _always),
     "rsqrt": Meaning(((0, 0),), _rsqrt, _always),
     "silu": Meaning(((0, 0), (0, 1)), _silu),
     "sigmoid": Meaning(((0, 1),), _sigmoid),
     "gelu": keyed("gelu"),
-    "relu": keyed("relu"),
-    "tanh": keyed("tanh"),
+    "relu": growing("relu", idempotent=True),
+    "tanh": growing("tanh"),
     "pow": Meaning(((0, 0),), _pow, _is_no_whole_power),
-    "clamp": keyed("clamp"),
+    "clamp": growing("clamp", idempotent=True),
     "scale": Meaning(((0, 0),), _scale),
     "shift": Meaning(((0, 0),), _shift),
 }

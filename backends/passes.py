@@ -79,12 +79,11 @@ KERNELS: Mapping[str, Kernel] = {
         "T x, uint64 key, float64 prime, float64 p, float64 r",
         f"x == x ? scramble((unsigned long long){_X} + key, prime) : (double)x",
     ),
-    # Not-a-number is undefined. 2^31 for each element that differs, 1 for each that is undefined: the sum tells them apart.
-    "mismatch": Kernel("T x, U y", "x != x || y != y ? 1.0 : x != y ? 2147483648.0 : 0.0"),
-    # Not to be compared: -1. An element that is finite in `want` alone: `lost`.
+    "mismatch": Kernel("T x, U y", "x == y ? 0.0 : 1.0"),  # not-a-number, which is undefined, differs too
+    # Not to be compared: -1. An element that is finite in `want` alone: infinity.
     "error": Kernel(
-        "T x, U want, float64 size, float64 lost",
-        "!isfinite((double)want) ? -1.0 : isfinite((double)x) ? fabs((double)x - (double)want) / size : lost",
+        "T x, U want, float64 size",
+        "!isfinite((double)want) ? -1.0 : isfinite((double)x) ? fabs((double)x - (double)want) / size : 1.0 / 0.0",
     ),
 }
 

@@ -5,6 +5,7 @@ float32 (float64 for float64) and rounded to the type of the value. On NumPy arr
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -79,8 +80,10 @@ class CupyTorch:
                 layer_norm=self._layer_norm,
             )
         )
-        for name in ("exp", "log", "square", "sqrt", "tanh"):
+        for name in ("exp", "log", "square", "sqrt", "tanh", "abs"):
             setattr(self, name, _elementwise(getattr(xp, name)))
+        for name in ("maximum", "minimum"):
+            setattr(self, name, partial(_compute, getattr(xp, name)))
         self.rsqrt = _elementwise(lambda x: 1 / xp.sqrt(x))
         self.sigmoid = _elementwise(lambda x: 1 / (1 + xp.exp(-x)))
         self.relu = _elementwise(lambda x: xp.maximum(x, 0))

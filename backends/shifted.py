@@ -8,36 +8,57 @@ largest. Where the powers of exp(p) have cancelled it is a plain number again.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.algebra import Array
+from mirage_eg.backends.algebra import Algebra, Array
 from mirage_eg.backends.emit_kernels import read_by_blocks
-from mirage_eg.backends.emit_partials import exports_of
+from mirage_eg.backends.emit_order import prepared
+from mirage_eg.backends.emit_partials import Peak, exports_of, maxima_of, with_peaks
 from mirage_eg.backends.emit_safe import safe_exponentials
-from mirage_eg.backends.emit_tiles import flatten
+from mirage_eg.backends.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
 
 def shifts_exponentials(graph: Graph) -> bool:
     """Whether the kernels of a µGraph shift all of its exponentials; `exp` of a library is not shifted, its softmax is."""
+    peaks: dict[int, list[Peak]] = {}
+    fresh = count(len(graph.types))  # values of maxima
     for item, values in graph.numbered():
         if item.op == "exp":
             return False
         if item.op == "block":
-            flat = flatten(expand(item["graph"]))
+            block, operands = with_peaks(item["graph"], item.operands, peaks)
+            flat, maxima = prepared(block), maxima_of(operands, peaks)
             exponentials = {made[0] for inner, made in flat.numbered() if inner.op == "exp"}
-            exports = exports_of(item["graph"], read_by_blocks(graph, values))
+            exports = exports_of(block, read_by_blocks(graph, values), maxima)
             exported = frozenset(position for export in exports for position in export.degrees)
-            if not exponentials <= safe_exponentials(flat, exported).keys():
+            if not exponentials <= safe_exponentials(flat, exported, maxima).keys():
                 return False
+            for export, made in zip(exports, fresh, strict=False):
+                for place, degree in export.degrees.items():
+                    peaks.setdefault(values[place], []).append(Peak(made, export.shape, export.dtype, degree))
     return True
+
+
+def as_written(graph: Graph) -> Graph:
+    """A µGraph with each block graph as its kernel is written: without logarithms of exponentials."""
+    nodes = [
+        Node(item.op, item.operands, tuple((name, _written(value)) for name, value in item.attributes)) for item in graph.nodes
+    ]
+    return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+
+
+def _written(attribute: Any) -> Any:
+    return without_far_logarithms(expand(attribute)) if isinstance(attribute, Graph) else attribute
 
 
 _LOWEST = -1e38  # logarithm: below it, as where a mask of −∞ was added, the exponential is 0
@@ -75,7 +96,8 @@ class ShiftedFloats:
         if op == "log":
             [x] = operands
             return self.plain.elementwise(op, [x.array], attributes) + x.log
-        made = self._homogeneous(op, list(map(self._shifted, operands)), attributes)
+        with np.errstate(all="ignore"):  # logarithms may be infinite
+            made = self._homogeneous(op, list(map(self._shifted, operands)), attributes)
         if made is None:
             return self.plain.elementwise(op, self._wide(operands), attributes)
         return made if made.degree else self.number(made)
@@ -88,7 +110,7 @@ class ShiftedFloats:
                 array = self.plain.elementwise(op, arrays, attributes)
                 return Shifted(array, x[0].log + sign * x[1].log, x[0].degree + sign * x[1].degree)
             case "add" | "sub" if x[0].degree == x[1].degree:
-                log = self.plain.xp.maximum(x[0].log, x[1].log)
+                log = self.plain.xp.maximum(self._counted(x[0]), self._counted(x[1]))
                 return Shifted(
                     self.plain.elementwise(op, [self._relative(value, log) for value in x], attributes), log, x[0].degree
                 )
@@ -110,14 +132,17 @@ class ShiftedFloats:
         """Of numbers relative to the largest."""
         if not isinstance(x, Shifted):
             return self.plain.reduce(kind, x, axes)
-        log = self._whole(x).log.max(axis=axes, keepdims=True)
+        log = self._counted(x).max(axis=axes, keepdims=True)
         return Shifted(self.plain.reduce(kind, self._relative(x, log), axes), log, x.degree)
 
     def matmul(self, x: Value, y: Value) -> Value:
-        """Of numbers relative to the largest of each row and column."""
+        """Of numbers relative to the largest of each row and column that is multiplied by something else than 0."""
         if not isinstance(x, Shifted) and not isinstance(y, Shifted):
             return self.plain.matmul(x, y)
-        rows, columns = self._row(self._shifted(x), -1), self._row(self._shifted(y), -2)
+        x, y = self._shifted(x), self._shifted(y)
+        left = (self._whole(x).array != 0).any(axis=-2)[..., :, None]
+        right = (self._whole(y).array != 0).any(axis=-1)[..., None, :]
+        rows, columns = self._row(self._where(right, x), -1), self._row(self._where(left, y), -2)
         made = Shifted(self.plain.matmul(rows.array, columns.array), rows.log + columns.log, rows.degree + columns.degree)
         return made if made.degree else self.number(made)
 
@@ -167,18 +192,37 @@ class ShiftedFloats:
         shape = self.shape(x)
         return Shifted(self.plain.xp.broadcast_to(x.array, shape), self.plain.xp.broadcast_to(x.log, shape), x.degree)
 
+    def _where(self, counts: Array, x: Shifted) -> Shifted:
+        return x if counts.all() else Shifted(self.plain.xp.where(counts, x.array, 0), x.log, x.degree)
+
     def _row(self, x: Shifted, axis: int) -> Shifted:
-        log = self._whole(x).log.max(axis=axis, keepdims=True)
+        log = self._counted(x).max(axis=axis, keepdims=True)
         return Shifted(self._relative(x, log), log, x.degree)
+
+    def _counted(self, x: Shifted) -> Array:
+        """The logarithms, the lowest where a factor of 0 leaves nothing."""
+        return self.plain.xp.where(x.array != 0, x.log, _LOWEST)
 
     def _relative(self, x: Shifted, log: Any) -> Array:
         """The number divided by exp(log)."""
         with np.errstate(all="ignore"):
-            return x.array * self.plain.xp.exp(x.log - log)
+            return x.array * self.plain.xp.exp(self._counted(x) - log)
+
+
+def as_kernels_compute(
+    graph: Graph, inputs: Sequence[Array], xp: Any, working: DType, slice_elements: int = SLICE_ELEMENTS
+) -> list[Array]:
+    """The outputs of a µGraph in `working` precision, with the roundings of its kernels and the shifts of their exponentials.
+
+    `inputs` are numbers as memory holds them in their types, in `working` precision or a narrower one.
+    """
+    shifted = ShiftedFloats(FloatAlgebra(xp, working, rounds=True))
+    algebra: Algebra[Any] = shifted if shifts_exponentials(graph) else shifted.plain
+    return [shifted.number(x) for x in evaluate(as_written(graph), inputs, algebra, slice_elements, rounded=True)]
 
 
 def _any_shifted(values: Sequence[Value]) -> bool:
     return any(isinstance(x, Shifted) for x in values)
 
 
-__all__ = ["Shifted", "ShiftedFloats", "shifts_exponentials"]
+__all__ = ["Shifted", "ShiftedFloats", "as_kernels_compute", "as_written", "shifts_exponentials"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from mirage_eg.bench_search import FEWEST, MOST, STANDARD, forget_peak, guided, peak_bytes
+from mirage_eg.bench_search import forget_peak, guided, peak_bytes
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
@@ -24,7 +24,7 @@ from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, search
 from mirage_eg.shifts import drop_shifts
 from mirage_eg.terminal import plain, progress
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import FEWEST, MOST, STANDARD, WORKLOADS
 
 REPETITIONS = 5  # the fastest counts
 

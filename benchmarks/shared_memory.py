@@ -29,10 +29,10 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.options import Options
 from mirage_eg.polish import polish
 from mirage_eg.program import load_program
-from mirage_eg.results import Plan, Watch
 from mirage_eg.rulebook import load_rules
 from mirage_eg.shared_memory import guess
 from mirage_eg.shifts import drop_shifts
+from mirage_eg.stage_records import Plan, Watch
 from mirage_eg.stages import instantiate, search_structures
 from mirage_eg.terminal import console, progress
 from mirage_eg.work import Work
@@ -84,7 +84,7 @@ def _measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         axes, found = search_structures(primitive, load_rules(), options, watch, work, [])
         structures = draw.sample(found.structures, min(given.plans, len(found.structures)))
         plans: list[Plan] = [*structures, *draw.sample(found.chains, min(given.plans, len(found.chains)))]
-        made = instantiate(plans, primitive, axes, device_for(given.target), options, watch, work, 200)
+        made = instantiate(plans, primitive, axes, device_for(given.target), options, watch, work, [], 200)
     graphs = [entry.graph for instances in made for entry in instances.ranked]
     for graph in draw.sample(graphs, min(given.each, len(graphs))):
         polished = polish(graph, given.target).graph

@@ -1,8 +1,8 @@
 """Write what the pages show of the code and of measurements: `python docs/build.py`; a test holds it to what is committed.
 
 command_line.md comes from the command line itself, results.md, its plots and the tables of README and verification.md from
-measurements/*.jsonl, the figures from the objects that they show. `figures/rmsnorm.json`, `rmsnorm_report.json` and
-`gated_mlp.json` were written by `mirage-eg optimize`.
+measurements/*.jsonl, the figures from the objects that they show. With --optimize, the graphs and the report in
+figures/ are written first, as `mirage-eg optimize WORKLOAD --top 4` finds them; a test says when they are older than the code.
 """
 
 import json
@@ -25,9 +25,12 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.layout import place
+from mirage_eg.options import Options
 from mirage_eg.oracle import build_oracle
+from mirage_eg.pipeline import optimize
 from mirage_eg.roofline import Point, roofline, whole
 from mirage_eg.rulebook import load_rules
+from mirage_eg.terminal import plain
 from mirage_eg.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
@@ -55,6 +58,21 @@ def pages() -> dict[str, str]:
     }
 
 
+def recorded() -> dict[str, str]:
+    """What `optimize` finds today for the figures: the best µGraphs, and of the report what the funnel shows."""
+    options = Options(top=4, jobs=1, device="cpu", cache=False)
+    rmsnorm, gated_mlp = (optimize(name, WORKLOADS[name](1), options) for name in ("rmsnorm", "gated_mlp"))
+    shown = {
+        name: rmsnorm.report[name]
+        for name in ("program", "search", "cuts", "verify", "versions", "device", "target", "mugraphs")
+    }
+    return {
+        "rmsnorm.json": serialize.to_json(rmsnorm.candidates[0].graph),
+        "rmsnorm_report.json": json.dumps(plain(shown), indent=2, ensure_ascii=False) + "\n",
+        "gated_mlp.json": serialize.to_json(gated_mlp.candidates[0].graph),
+    }
+
+
 def command_line() -> str:
     """Every command with its arguments and options, as `--help` has them."""
     parts = [GENERATED, "# The command line\n", CODES]
@@ -74,7 +92,8 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
-CODES = """Results go to stdout, progress to stderr and only if that is a terminal. Bad input is one line on stderr.
+CODES = """Results go to stdout, progress to stderr: bars on a terminal, else a plain line every five seconds
+(`MIRAGE_EG_PROGRESS=off`: none). Bad input is one line on stderr.
 
 | exit code | meaning |
 | --- | --- |
@@ -330,6 +349,8 @@ def verification_figure() -> str:
 
 def main() -> None:
     """Write all generated files."""
+    for name, text in recorded().items() if "--optimize" in sys.argv else ():
+        (DOCS / "figures" / name).write_text(text, encoding="utf-8")
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")
         print(name, len(text), file=sys.stderr)

@@ -36,8 +36,10 @@ class Axes:
         return "[" + ", ".join("·".join(self.names[axis] for axis in dim) or "1" for dim in self.dims[value]) + "]"
 
 
-def infer_axes(graph: Graph, *, repeats: bool = False) -> Axes:
+def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
+
+    With `barriers`, what an op makes whose axes cannot be inferred has axes of its own.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
@@ -51,7 +53,9 @@ def infer_axes(graph: Graph, *, repeats: bool = False) -> Axes:
         try:
             dims.append(inference.infer(item, [dims[i] for i in item.operands], shape))
         except _CannotUnifyError as error:
-            raise UnsupportedError(f"node {position}: {item.op}: {error}") from None
+            if not barriers:
+                raise UnsupportedError(f"node {position}: {item.op}: {error}") from None
+            dims += [tuple(map(inference.new, graph.types[value].shape)) for value in values]
     return inference.finish(dims, repeats)
 
 
@@ -164,7 +168,7 @@ class _Inference:
         for value, value_dims in enumerate(renamed):
             flat = [axis for dim in value_dims for axis in dim]
             if len(flat) != len(set(flat)) and not repeats:
-                raise UnsupportedError(f"value %{value} has one axis in two dims; use a second input for the renamed view")
+                raise UnsupportedError(f"value %{value} has one axis in two dims")
         reduced = frozenset(number[atom] for reduced in self.reduced for atom in self.leaves([reduced]))
         return Axes(tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order), renamed, reduced)
 

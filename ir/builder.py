@@ -6,8 +6,9 @@ A builder appends nodes, each checked at once; `graph()` freezes what was writte
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite, prod
-from typing import Any
+from math import prod
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
@@ -15,12 +16,14 @@ from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, Tensor
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape, text
 
-Number = int | float | Fraction
+Number = int | float | Fraction  # and NumPy's scalars, which are registered as `numbers.Real`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A handle on one value of a builder; `+ - * / @` write ops, and numbers become exact constants."""
+    """A handle on one value of a builder; `+ - * / @ **` and `abs` write ops, and numbers become exact constants."""
+
+    __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves `array + tensor` to the tensor, which refuses it
 
     builder: "Builder"
     position: int
@@ -50,10 +53,37 @@ class Tensor:
         return self.builder.mul(self, other) if isinstance(other, Tensor) else self.builder.scale(self, other)
 
     def __truediv__(self, other: "Tensor | Number") -> "Tensor":
-        return self.builder.div(self, other) if isinstance(other, Tensor) else self.builder.scale(self, 1 / exact(other))
+        if isinstance(other, Tensor):
+            return self.builder.div(self, other)
+        if exact(other) == 0:
+            raise GraphError(f"div: got {other!r} as divisor of %{self.position}, wanted a number that is not 0")
+        return self.builder.scale(self, 1 / exact(other))
 
     def __matmul__(self, other: "Tensor") -> "Tensor":
         return self.builder.matmul(self, other)
+
+    def __neg__(self) -> "Tensor":
+        return self.builder.scale(self, -1)
+
+    def __pos__(self) -> "Tensor":
+        return self
+
+    def __abs__(self) -> "Tensor":
+        return self.builder.abs(self)
+
+    def __pow__(self, exponent: Number) -> "Tensor":
+        named = _POWERS.get(exact(exponent))
+        return self.builder.op(named, self) if named else self.builder.pow(self, exponent)
+
+    def __rsub__(self, other: Number) -> "Tensor":
+        return self.builder.shift(-self, other)
+
+    def __rtruediv__(self, other: Number) -> "Tensor":
+        reciprocal = self.builder.pow(self, -1)
+        return reciprocal if exact(other) == 1 else self.builder.scale(reciprocal, other)
+
+    def __rmatmul__(self, other: object) -> "Tensor":
+        raise GraphError(f"matmul: got {_described(other)} as operand 0, wanted a tensor of this graph; {_AS_INPUT}")
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -62,13 +92,60 @@ class Tensor:
         return f"Tensor(%{self.position}: {self.type})"
 
 
+_POWERS = {Fraction(2): "square", Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt"}  # exponents that have an op of their own
+_AS_INPUT = "make it an input: new_input(shape)"
+
+
 def exact(value: Number) -> Fraction:
-    """The constant as it is written: 0.1 is 1/10, not the float nearest to it."""
-    if isinstance(value, Fraction):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise GraphError(f"got constant {value!r}, wanted a finite number")
-    return Fraction(repr(value))
+    """The constant as it is written: 0.1 is 1/10, not the float nearest to it.
+
+    Raises:
+        GraphError: no number (an array is an input), or one that is not finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        hint = f"; {_AS_INPUT}" if hasattr(value, "shape") else ""
+        raise GraphError(f"got constant {_described(value)}, wanted a finite number{hint}")
+    if isinstance(value, Integral):
+        constant = Fraction(int(value))
+    elif isinstance(value, Fraction):
+        constant = value
+    else:
+        written = str(value)  # NumPy's scalars too are written with the fewest digits that tell them apart
+        if not written.lstrip("-")[:1].isdigit():
+            raise GraphError(f"got constant {written}, wanted a finite number")
+        constant = Fraction(written)
+    return constant
+
+
+def _described(value: object) -> str:
+    """A value in a few characters: arrays by type and shape."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and not isinstance(value, Tensor):
+        return f"an array ({type(value).__module__}.{type(value).__qualname__} of shape {tuple(shape)})"
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}…"
+
+
+def dtype_of(value: object) -> str:
+    """The name of an element type: a DType, a name, or a type of NumPy's, torch's or CuPy's.
+
+    Raises:
+        GraphError: a type that mirage_eg has not.
+    """
+    names = (str(value).removeprefix("torch."), getattr(value, "name", None), getattr(value, "__name__", None))
+    for name in names:
+        if name in DType.__members__:
+            return str(name)
+    raise GraphError(f"got dtype {_described(value)}, wanted one of {', '.join(DType)}")
+
+
+def _whole(name: str, values: Iterable[Any], what: str) -> tuple[int, ...]:
+    """Whole numbers of any kind (NumPy's too) as ints."""
+    given = tuple(values) if isinstance(values, Iterable) else (values,)
+    for value in given:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise GraphError(f"{name}: got {_described(value)} in {what}, wanted whole numbers")
+    return tuple(map(int, given))
 
 
 class Builder:
@@ -86,7 +163,8 @@ class Builder:
         positions = []
         for place, operand in enumerate(operands):
             if not isinstance(operand, Tensor):
-                raise GraphError(f"{name}: got {operand!r} as operand {place}, wanted a tensor of this graph")
+                hint = f"; {_AS_INPUT}" if hasattr(operand, "shape") else ""
+                raise GraphError(f"{name}: got {_described(operand)} as operand {place}, wanted a tensor of this graph{hint}")
             if operand.builder is not self:
                 raise GraphError(f"{name}: operand {place} belongs to another graph, wanted a tensor of this one")
             positions.append(operand.position)
@@ -100,9 +178,9 @@ class Builder:
     def _dim(self, name: str, x: Tensor, dim: int) -> int:
         self._positions(name, [x])
         rank = len(x.shape)
-        if not isinstance(dim, int) or not -rank <= dim < rank:
+        if isinstance(dim, bool) or not isinstance(dim, Integral) or not -rank <= dim < rank:
             raise GraphError(f"{name}: got dim {dim!r} for shape {text(x.shape)}; wanted {-rank} ≤ dim < {rank}")
-        return dim % rank
+        return int(dim) % rank
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y."""
@@ -119,6 +197,40 @@ class Builder:
     def div(self, x: Tensor, y: Tensor) -> Tensor:
         """x / y, element by element."""
         return self.op("div", x, y)
+
+    def maximum(self, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
+        """The larger of x and y, element by element; one of them may be a number."""
+        return self._extreme("maximum", x, y)
+
+    def minimum(self, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
+        """The smaller of x and y, element by element; one of them may be a number."""
+        return self._extreme("minimum", x, y)
+
+    def _extreme(self, name: str, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            return self.op(name, x, y)
+        tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
+        if not isinstance(tensor, Tensor):
+            raise GraphError(f"{name}: got {_described(x)} and {_described(y)}, wanted at least one tensor of this graph")
+        constant = exact(number)  # type: ignore[arg-type]
+        if constant == 0:
+            return self.relu(tensor) if name == "maximum" else -self.relu(-tensor)
+        return self.op(name, tensor, self.shift(self.scale(tensor, 0), constant))
+
+    def abs(self, x: Tensor) -> Tensor:
+        """The absolute value."""
+        return self.op("abs", x)
+
+    def where(self, mask: Tensor, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
+        """x where `mask` is 1 and y where it is 0: mask · x + (1 − mask) · y; x and y must be finite in both places.
+
+        `mask` is a tensor of zeros and ones (an indicator, in an element type of the program): the program means this formula,
+        also for other numbers. At most one of x and y may be a number.
+        """
+        if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+            raise GraphError(f"where: got {_described(x)} and {_described(y)}, wanted at least one tensor of this graph")
+        self._positions("where", [mask])
+        return mask * x + (1 - mask) * y
 
     def exp(self, x: Tensor) -> Tensor:
         """e to the x."""
@@ -198,7 +310,7 @@ class Builder:
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """The same elements in row-major order under another shape."""
-        return self.op("reshape", x, shape=tuple(shape))
+        return self.op("reshape", x, shape=_whole("reshape", shape, "the shape"))
 
     def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
         """Result dim i is dim permutation[i] of x."""
@@ -217,7 +329,7 @@ class Builder:
 
     def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """x with extents of 1 repeated up to `shape`."""
-        return self.op("broadcast", x, shape=tuple(shape))
+        return self.op("broadcast", x, shape=_whole("broadcast", shape, "the shape"))
 
     def repeat(self, x: Tensor, times: int, dim: int) -> Tensor:
         """Each slice along `dim` `times` times in a row (torch.repeat_interleave)."""
@@ -268,18 +380,30 @@ class KernelGraph(Builder):
     def new_input(
         self,
         dims: Sequence[int],
-        dtype: DType | str = DType.float16,
+        dtype: object = DType.float16,
         name: str | None = None,
         strides: Sequence[int] | None = None,
     ) -> Tensor:
-        """A tensor that the program takes; `strides` count elements, row-major where not given."""
-        dense = tuple(strides) if strides is not None else None
-        return self.op("input", shape=tuple(dims), dtype=str(dtype), name=name, strides=dense)
+        """A tensor that the program takes; `strides` count elements, row-major where not given.
+
+        `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that name.
+        """
+        dense = _whole("new_input", strides, "strides") if strides is not None else None
+        return self.op("input", shape=_whole("new_input", dims, "dims"), dtype=dtype_of(dtype), name=name, strides=dense)
 
     def mark_output(self, x: Tensor, name: str | None = None) -> None:
-        """Make x an output; outputs stand in the order in which they were marked."""
+        """Make x an output; outputs stand in the order in which they were marked.
+
+        Raises:
+            GraphError: x is an output already, by another name.
+        """
         [position] = self._positions("mark_output", [x])
-        self._outputs[position] = name
+        known = self._outputs.get(position)
+        if known is not None and name is not None and name != known:
+            raise GraphError(
+                f"mark_output: %{position} is the output {known!r} already, got the name {name!r}; one value, one name"
+            )
+        self._outputs[position] = name if name is not None else known
 
     def customized(self, inputs: Sequence[Tensor], block_graph: "ThreadblockGraph") -> list[Tensor]:
         """Run a hand-written block graph as one kernel; gives one tensor for each of its outputs."""
@@ -331,13 +455,13 @@ class ThreadblockGraph(Builder):
         """out[i] = Σ over the loop and k of x[i + k·columns] along `dim`."""
         return self.op("accum_strided_sum", x, dim=self._dim("accum_strided_sum", x, dim), columns=columns)
 
-    def new_output(self, stensor: Tensor, output_map: Sequence[int], dtype: DType | str | None = None) -> None:
+    def new_output(self, stensor: Tensor, output_map: Sequence[int], dtype: object = None) -> None:
         """Store a tile: each grid dim goes to a dim by concatenation, to a new one (NEW_DIM), or to −1 if nothing varies.
 
         `dtype` is the element type in memory where it is not that of the tile: partial results are best kept in float32.
         """
         [position] = self._positions("new_output", [stensor])
-        stored = None if dtype is None else str(dtype)
+        stored = None if dtype is None else dtype_of(dtype)
         self._append(node("output", position, omap=tuple(output_map)[: len(self.checker.grid)], dtype=stored))
 
     def graph(self) -> Graph:

@@ -17,6 +17,10 @@ class RuleError(MirageError):
     """A mistake in a rule file; the message starts with `path:line`."""
 
 
+class LimitError(RuleError):
+    """Laws that took more time or memory than they may."""
+
+
 class OptionError(MirageError):
     """An option value outside what is offered."""
 

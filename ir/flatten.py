@@ -23,7 +23,7 @@ def flatten(graph: Graph) -> Graph:
     """The same function without block and thread graphs, in primitive ops.
 
     Raises:
-        UnsupportedError: a concat or split of tiles.
+        UnsupportedError: a concat or split of tiles, parts of unequal extents.
     """
     flat = Flat()
     for item in graph.inputs:
@@ -87,6 +87,8 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
                 values.append(_load(flat, next(given), item, graph) if graph.level is Level.BLOCK else next(given))
             case Kind.GRAPH:
                 inner: Graph = item["graph"]
+                if inner.cuts:
+                    raise UnsupportedError("a block graph with parts of unequal extents: its axes cannot be inferred")
                 values += _append(flat, inner, operands, lead if inner.level is Level.THREAD else len(inner.grid) + 1)
             case Kind.ACCUMULATOR:
                 values.append(_accumulate(flat, item, operands[0], graph.loop, lead))

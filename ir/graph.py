@@ -4,17 +4,19 @@ A node is `(op, operands, attributes)`. Operands are positions of *values*: ever
 and `block` (one for each output of its graph). So equal graphs are equal tuples, and hashing is linear.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import log10, prod
+from sys import float_info
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
+from mirage_eg.ir.ragged import LOOP, Cut, Cuts, part_extent, result_cuts
 from mirage_eg.ir.shapes import Shape, text
 
 REPLICATED = -1  # in imap, fmap, omap: this grid dim (or the loop) maps to no data dim
@@ -92,8 +94,8 @@ class Graph:
     """A kernel graph, a block graph (`grid`, `loop`, `threads` say how it runs) or a thread graph.
 
     Raises:
-        GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, an indivisible map,
-            a value of the loop mixed with one from behind it. The message names the node.
+        GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, a map that leaves parts
+            empty, a value of the loop mixed with one from behind it. The message names the node.
     """
 
     nodes: tuple[Node, ...]
@@ -143,6 +145,11 @@ class Graph:
         return tuple(self._checker.grid_dims)
 
     @property
+    def cuts(self) -> Mapping[int, Cuts]:
+        """The values of a block graph whose tiles have a dim of unequal extents, and how their dims are cut."""
+        return self._checker.cuts
+
+    @property
     def output_types(self) -> tuple[TensorType, ...]:
         """What the graph returns, in the order of its output nodes."""
         return tuple(self._checker.outputs)
@@ -156,6 +163,26 @@ class Graph:
     def outputs(self) -> tuple[Node, ...]:
         """The output nodes in order."""
         return tuple(item for item in self.nodes if item.op == "output")
+
+    @cached_property
+    def dtypes(self) -> frozenset[DType]:
+        """The types of all values and outputs."""
+        return frozenset(kind.dtype for kind in (*self.types, *self.output_types))
+
+    @property
+    def working_dtype(self) -> DType:
+        """What its kernels compute and accumulate in."""
+        return DType.float64 if DType.float64 in self.dtypes else DType.float32
+
+    @cached_property
+    def kernels(self) -> tuple[Node, ...]:
+        """The nodes of a kernel graph that are launched, in order."""
+        return tuple(item for item in self.nodes if is_kernel(item))
+
+    @cached_property
+    def blocks(self) -> tuple["Graph", ...]:
+        """The block graphs of a kernel graph, in order."""
+        return tuple(item["graph"] for item in self.nodes if item.op == "block")
 
     @property
     def input_types(self) -> tuple[TensorType, ...]:
@@ -198,6 +225,7 @@ class Checker:
         self.types: list[TensorType] = []
         self.phases: list[Phase] = []
         self.grid_dims: list[frozenset[int]] = []
+        self.cuts: dict[int, Cuts] = {}  # of values that have a ragged dim
         self.outputs: list[TensorType] = []
 
     def append(self, item: Node) -> range:
@@ -212,15 +240,23 @@ class Checker:
                 phase, varies = _block_dependence(self, item, phase, operand_phases, varies)
             outputs = [_output_type(self, item, operands[0], varies)] if item.op == "output" else []
             results = [] if outputs else _result_types(self, item, operands)
+            cuts = _cuts(self, item, operands, results)
         except GraphError as error:
             raise GraphError(f"node {self.count}: {item.op}: {error}") from None
         start = len(self.types)
+        if any(cuts):
+            self.cuts[start] = cuts
         self.count += 1
         self.outputs += outputs
         self.types += results
         self.phases += [phase] * len(results)
         self.grid_dims += [varies] * len(results)
         return range(start, len(self.types))
+
+
+def is_kernel(item: Node) -> bool:
+    """Whether a node of a kernel graph is launched: inputs, outputs and views are not."""
+    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS
 
 
 def result_count(item: Node) -> int:
@@ -248,8 +284,22 @@ def _check_form(checker: Checker, item: Node) -> None:
                 raise GraphError(f"attribute `{name}` is missing")
         elif not _is_of(item[name], kind.rstrip("?")):
             raise GraphError(f"got {name} = {item[name]!r}, wanted {kind.rstrip('?')}")
+        elif kind.startswith("rational") and abs(item[name]) > _LARGEST:
+            raise GraphError(
+                f"got {name} of about 10^{decimal_exponent(item[name])}, wanted at most 1.8e308, as a float64 holds"
+            )
+        elif name == "dtype" and item[name] not in DType.__members__:
+            raise GraphError(f"got dtype {item[name]!r}, wanted one of {', '.join(DType)}")
     if unknown := set(item.mapping) - set(row.attributes):
         raise GraphError(f"got unknown attribute `{min(unknown)}`; it takes {', '.join(row.attributes) or 'none'}")
+
+
+_LARGEST = Fraction(float_info.max)
+
+
+def decimal_exponent(value: Fraction) -> int:
+    """About log₁₀ |value| of a number of any size."""
+    return round((value.numerator.bit_length() - value.denominator.bit_length()) * log10(2))
 
 
 def _is_of(value: Any, kind: str) -> bool:
@@ -298,10 +348,7 @@ def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
 
 
 def _input_type(checker: Checker, item: Node) -> TensorType:
-    try:
-        dtype = DType(item["dtype"])
-    except ValueError:
-        raise GraphError(f"got dtype {item['dtype']!r}, wanted one of {', '.join(DType)}") from None
+    dtype = DType(item["dtype"])
     shape: Shape = item["shape"]
     if any(extent < 1 for extent in shape):
         raise GraphError(f"got shape {text(shape)}; extents must be at least 1")
@@ -317,17 +364,50 @@ def _input_type(checker: Checker, item: Node) -> TensorType:
     for target in (*imap, fmap):
         if target != REPLICATED and not 0 <= target < len(shape):
             raise GraphError(f"got a map to dim {target} of {text(shape)}; wanted a dim, or -1 for replicated")
-    tile = list(shape)
-    for extent, target in (*zip(checker.grid, imap, strict=True), (checker.loop, fmap)):
-        if target == REPLICATED:
-            continue
-        if tile[target] % extent:
+    tile = []
+    for dim, extent in enumerate(shape):
+        count = prod(count for _, count in _splits(checker, item, dim))
+        part = part_extent(extent, count)
+        if part is None:
             raise GraphError(
-                f"got {extent} parts of dim {target} of {text(shape)} (grid {checker.grid}, imap {imap}, loop "
-                f"{checker.loop}, fmap {fmap}); {tile[target]} is not divisible by {extent}"
+                f"got {count} parts of dim {dim} of {text(shape)} (grid {checker.grid}, imap {imap}, loop "
+                f"{checker.loop}, fmap {fmap}); {extent} is not divisible by {count}, and parts of "
+                f"{-(-extent // count)} leave the last one empty"
             )
-        tile[target] //= extent
+        tile.append(part)
     return TensorType(tuple(tile), dtype)
+
+
+def _splits(checker: Checker, item: Node, dim: int) -> list[tuple[int, int]]:
+    """The grid dims and the loop that split a dim of an input, slowest first: (grid dim or LOOP, how many parts)."""
+    targets = (*zip(range(len(checker.grid)), checker.grid, item["imap"], strict=True),)
+    splits = [(place, count) for place, count, target in targets if target == dim]
+    return [*splits, (LOOP, checker.loop)] if item.get("fmap", REPLICATED) == dim else splits
+
+
+def _cuts(checker: Checker, item: Node, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Cuts:
+    """How the dims of a node's result are cut, where tiles are not all of one extent; else nothing."""
+    if item.op == "input" and checker.level is Level.BLOCK:
+        return tuple(
+            _cut(extent, part, _splits(checker, item, dim))
+            for dim, (extent, part) in enumerate(zip(item["shape"], results[0].shape, strict=True))
+        )
+    if item.op == "output" or not any(operand in checker.cuts for operand in item.operands):
+        return ()
+    known = [checker.cuts.get(i, (None,) * len(kind.shape)) for i, kind in zip(item.operands, operands, strict=True)]
+    shapes = [kind.shape for kind in operands]
+    return result_cuts(item.op, list(zip(shapes, known, strict=True)), results[0].shape, item.mapping)
+
+
+def _cut(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> Cut | None:
+    if extent % part == 0 and extent // part == prod(count for _, count in splits):
+        return None
+    steps, moved = [], part
+    for place, count in reversed(splits):
+        if count > 1:
+            steps.append((place, moved))
+        moved *= count
+    return Cut(extent, part, tuple(reversed(steps)))
 
 
 def _block_dependence(
@@ -376,6 +456,16 @@ def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozens
             shape[target] *= extent
         else:
             raise GraphError(f"got omap {omap} for tile {text(tile.shape)}; wanted dims, -1 or -2 (a new dim)")
+    for target, cut in enumerate(checker.cuts.get(item.operands[0], ())):
+        if cut is None:
+            continue
+        mapped = {dim for dim, extent in enumerate(checker.grid) if omap[dim] == target and extent > 1}
+        if {place for place, _ in cut.steps} != mapped:
+            raise GraphError(
+                f"got omap {omap}: dim {target} of the tile is in parts of {cut.part} with a rest of {cut.rest}; wanted the "
+                "grid dims that cut it, and no others, mapped to it"
+            )
+        shape[target] = cut.extent
     return TensorType((*new, *shape), dtype)
 
 
@@ -391,6 +481,17 @@ def _attribute_text(name: str, value: Any) -> str:
             return f"fmap={'-' if value == REPLICATED else value}"
         case _:
             return f"{name}={text(value) if isinstance(value, tuple) else value}"
+
+
+def _type_text(graph: Graph, value: int) -> str:
+    """The type; a ragged dim with the extent of the last part behind that of the others, as 64|13."""
+    kind = graph.types[value]
+    if value not in graph.cuts:
+        return str(kind)
+    extents = [
+        f"{extent}|{cut.rest}" if cut else str(extent) for extent, cut in zip(kind.shape, graph.cuts[value], strict=True)
+    ]
+    return f"[{', '.join(extents)}] {kind.dtype}"
 
 
 def _lines(graph: Graph, indent: str) -> Iterator[str]:
@@ -411,7 +512,7 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
         )
         words = [item.op, item.get("name") or "", operands, attributes]
         phrase = " ".join(word for word in words if word)
-        types = ", ".join(str(graph.types[value]) for value in values)
+        types = ", ".join(_type_text(graph, value) for value in values)
         phase = f"  {graph.phases[values[0]].name.lower()}" if graph.level is Level.BLOCK and values else ""
         statement = f"{left} = {phrase}" if left else phrase
         yield f"{indent}  {statement:<44} {types}{phase}".rstrip()

@@ -203,6 +203,9 @@ _ROWS = (
     _elementwise("sub", 2),
     _elementwise("mul", 2, commutative=True, linear_in=(0, 1)),
     _elementwise("div", 2, linear_in=(0,)),
+    _elementwise("maximum", 2, commutative=True),
+    _elementwise("minimum", 2, commutative=True),
+    _elementwise("abs", 1),
     _elementwise("exp", 1),
     _elementwise("log", 1),
     _elementwise("square", 1),
@@ -296,3 +299,7 @@ _ROWS = (
 )
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+
+PACKAGED = frozenset(OPS)  # without those from outside, which `register_op` adds
+
+VIEWS = frozenset({"reshape", "broadcast"})  # in a kernel graph they look otherwise at memory: no kernel

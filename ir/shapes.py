@@ -3,7 +3,7 @@
 Dims are counted from 0; every message is put behind the place of the node by `ir.graph`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -67,6 +67,20 @@ def reshape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     if prod(shape) != prod(operands[0]) or any(extent < 1 for extent in shape):
         raise GraphError(f"got {text(operands[0])} to {text(shape)}; the number of elements must stay")
     return shape
+
+
+def reshape_groups(before: Shape, after: Shape) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Split a reshape into the smallest groups (dims before, dims after) of equal element count; unit dims are left out."""
+    left = [dim for dim, extent in enumerate(before) if extent > 1]
+    right = [dim for dim, extent in enumerate(after) if extent > 1]
+    while left:
+        taken, given = [left.pop(0)], [right.pop(0)]
+        while (x := prod(before[dim] for dim in taken)) != (y := prod(after[dim] for dim in given)):
+            if x < y:
+                taken.append(left.pop(0))
+            else:
+                given.append(right.pop(0))
+        yield tuple(taken), tuple(given)
 
 
 def transpose(operands: Sequence[Shape], attributes: Attributes) -> Shape:

@@ -1,32 +1,58 @@
 """mirage_eg: an equality-saturation superoptimizer for GPU tensor programs.
 
 Write a program with `new_kernel_graph`, or read one with `from_json`; every stage of the search is a function of its own.
+A name is imported when it is first used (PEP 562), so that importing one module of the package does not load the others.
 """
 
-from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
-from mirage_eg.draw import picture
-from mirage_eg.ir.builder import (
-    NEW_DIM,
-    REPLICATED,
-    KernelGraph,
-    Tensor,
-    ThreadblockGraph,
-    new_threadblock_graph,
-)
-from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
-from mirage_eg.ir.graph import Graph, Node
-from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.new_op import register_op
-from mirage_eg.shown import teach
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mirage_eg.version import __version__
 
-teach()
+if TYPE_CHECKING:
+    from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
+    from mirage_eg.draw import picture
+    from mirage_eg.ir.builder import NEW_DIM, REPLICATED, KernelGraph, Tensor, ThreadblockGraph, new_threadblock_graph
+    from mirage_eg.ir.dtypes import DType
+    from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
+    from mirage_eg.ir.graph import Graph, Node
+    from mirage_eg.ir.serialize import from_json, to_json
+    from mirage_eg.new_op import register_op
 
-float16 = DType.float16
-bfloat16 = DType.bfloat16
-float32 = DType.float32
-float64 = DType.float64
+    float16, bfloat16, float32, float64 = DType
+
+_HOMES = {  # module: the public names that it holds; a test holds them to the imports above
+    "api": ("MuGraph", "MuGraphs", "Program", "new_kernel_graph", "superoptimize"),
+    "draw": ("picture",),
+    "ir.builder": ("NEW_DIM", "REPLICATED", "KernelGraph", "Tensor", "ThreadblockGraph", "new_threadblock_graph"),
+    "ir.dtypes": ("DType",),
+    "ir.errors": ("GraphError", "MirageError", "OptionError", "ProgramError", "RuleError", "UnsupportedError"),
+    "ir.graph": ("Graph", "Node"),
+    "ir.serialize": ("from_json", "to_json"),
+    "new_op": ("register_op",),
+}
+_HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DTYPES:
+        value = import_module("mirage_eg.ir.dtypes").DType[name]
+    elif name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+    else:
+        raise AttributeError(f"module 'mirage_eg' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if "IPython" in sys.modules:  # a notebook: objects show themselves
+    import_module("mirage_eg.shown").teach()
 
 __all__ = [
     "NEW_DIM",

@@ -12,18 +12,19 @@ import numpy as np
 
 from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit_address import row_major
-from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program as RunningProgram
 from mirage_eg.backends.runtime_arrays import library_of
 from mirage_eg.backends.runtime_calls import CudaGraph, call, capture
 from mirage_eg.backends.runtime_library import Layout, Library
+from mirage_eg.backends.shifted import as_kernels_compute
 from mirage_eg.draw import to_svg
 from mirage_eg.files import write_atomically
-from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.builder import Builder, KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph, TensorType
+from mirage_eg.ir.ops import Level
 from mirage_eg.options import Options
 from mirage_eg.phrase import phrase
 from mirage_eg.pipeline import Candidate, optimize
@@ -105,9 +106,12 @@ class MuGraph:
     def _evaluate(self, arrays: Sequence[Any], out: Sequence[Any] | None) -> tuple[Any, ...]:
         for name, array, wanted in zip(self.graph.input_names, arrays, self.graph.input_types, strict=True):
             _check_numpy(f"argument {name}", array, wanted)
-        wide = DType.float64 if any(type_.dtype is DType.float64 for type_ in self.graph.types) else DType.float32
-        algebra = FloatAlgebra(np, wide, rounds=True)
-        outputs = evaluate(self.graph, [array.astype(str(wide), copy=False) for array in arrays], algebra)
+        wide, bfloat16 = self.graph.working_dtype, FloatAlgebra(np, DType.float32, rounds=True)
+        inputs = [
+            bfloat16.cast(array, wanted.dtype) if wanted.dtype is DType.bfloat16 else array.astype(str(wide), copy=False)
+            for array, wanted in zip(arrays, self.graph.input_types, strict=True)
+        ]
+        outputs = as_kernels_compute(self.graph, inputs, np, wide)
         results = tuple(
             output.astype(_numpy_dtype(wanted), copy=False)
             for output, wanted in zip(outputs, self.graph.output_types, strict=True)
@@ -127,6 +131,12 @@ class MuGraph:
             ]
             self._runtime = RunningProgram(self._resources.enter_context(loaded(self.source)), self.graph.input_names, outputs)
         return self._runtime
+
+    def __repr__(self) -> str:
+        it = self.candidate
+        measured = "" if it.measured_us is None else f", measured {it.measured_us:.1f} µs"
+        verified = "proved" if it.proved else str(it.verdict.verdict)
+        return f"MuGraph({phrase(it.graph)}; {_interface(it.graph)}; predicted {it.predicted_us:.1f} µs{measured}; {verified})"
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -152,24 +162,37 @@ def _check_numpy(what: str, array: Any, wanted: TensorType) -> None:
         raise GraphError(f"{what}: got {array.dtype}, wanted {_numpy_dtype(wanted)}{held}; convert it with .astype")
 
 
+def _interface(graph: Graph) -> str:
+    """Names and types of what a graph takes and gives."""
+    taken, given = (
+        ", ".join(f"{name} {kind}" for name, kind in zip(names, types, strict=True))
+        for names, types in ((graph.input_names, graph.input_types), (graph.output_names, graph.output_types))
+    )
+    return f"{taken} → {given}"
+
+
 class MuGraphs(Sequence[MuGraph]):
     """The µGraphs that `superoptimize` found, best first, with the `report` of the run."""
 
-    def __init__(self, candidates: Sequence[Candidate], report: dict[str, Any]) -> None:
+    def __init__(self, items: Sequence[MuGraph], report: dict[str, Any]) -> None:
         self.report = report
-        self._items = tuple(map(MuGraph, candidates))
+        self._items = tuple(items)
 
     @overload
     def __getitem__(self, index: int) -> MuGraph: ...
 
     @overload
-    def __getitem__(self, index: slice) -> tuple[MuGraph, ...]: ...
+    def __getitem__(self, index: slice) -> "MuGraphs": ...
 
-    def __getitem__(self, index: int | slice) -> MuGraph | tuple[MuGraph, ...]:
-        return self._items[index]
+    def __getitem__(self, index: "int | slice") -> "MuGraph | MuGraphs":
+        return MuGraphs(self._items[index], self.report) if isinstance(index, slice) else self._items[index]
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __repr__(self) -> str:
+        head = f"MuGraphs of {self.report['program']}: {len(self)}, best first"
+        return "\n".join([head, *(f"  {rank}. {item!r}" for rank, item in enumerate(self, 1))])
 
     def _repr_html_(self) -> str:
         candidates = [item.candidate for item in self]
@@ -209,18 +232,22 @@ def superoptimize(
         raise OptionError(
             f"got unknown option {min(unknown)!r}, wanted one of {', '.join(field.name for field in fields(Options))}"
         )
-    restrictions = {
-        "griddims": _maps(griddims),
-        "blockdims": _maps(blockdims),
-        "imaps": _maps(imaps),
-        "omaps": _maps(omaps),
-        "fmaps": None if fmaps is None else tuple(fmaps),
-        "franges": None if franges is None else tuple(franges),
+    restrictions: dict[str, Any] = {
+        "griddims": griddims,
+        "blockdims": blockdims,
+        "imaps": imaps,
+        "omaps": omaps,
+        "fmaps": fmaps,
+        "franges": franges,
     }
-    chosen = Options(config=config, **restrictions, **options)  # type: ignore[arg-type]
+    chosen = Options(config=config, **restrictions, **options)
     program = graph.graph() if isinstance(graph, KernelGraph) else graph
+    if not isinstance(program, Graph) or program.level is not Level.KERNEL:
+        raise GraphError(f"superoptimize: got {_described(graph)}, wanted a program: new_kernel_graph() or its Graph")
+    if not isinstance(name, str):
+        raise OptionError(f"name: got {name!r}, wanted a text")
     result = optimize(name, program, chosen, _log if verbose else None)
-    return MuGraphs(result.candidates, result.report)
+    return MuGraphs([*map(MuGraph, result.candidates)], result.report)
 
 
 _LOGGER = logging.getLogger("mirage_eg")
@@ -230,8 +257,16 @@ def _log(stage: str, done: int, total: int | None, text: str) -> None:
     _LOGGER.info("%s: %s of %s %s", stage, done, "?" if total is None else total, text)
 
 
-def _maps(maps: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
-    return None if maps is None else tuple(tuple(entry) for entry in maps)
+def _described(value: object) -> str:
+    """What was given in place of a program, in a few characters."""
+    match value:
+        case Graph():
+            return f"a {value.level} graph"
+        case Builder():
+            return f"a {value.checker.level} graph that is being written"
+        case _:
+            shown = repr(value)
+            return f"the {type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
 
 
 class Program(KernelGraph):
@@ -240,6 +275,12 @@ class Program(KernelGraph):
     def superoptimize(self, **options: Any) -> MuGraphs:
         """`mirage_eg.superoptimize` of this program."""
         return superoptimize(self, **options)
+
+    def __repr__(self) -> str:
+        used = {operand for item in self.nodes for operand in item.operands}
+        if not used and not self._outputs:
+            return f"Program({len(self.nodes)} inputs, no ops yet)"
+        return f"Program({_interface(self.graph())}; {len(self.nodes) - len(self.graph().inputs)} ops)"
 
     def _repr_svg_(self) -> str:
         return to_svg(self.graph())

@@ -17,7 +17,7 @@ from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.options import Options
 from mirage_eg.pipeline import optimize
 from mirage_eg.results import Observer
-from mirage_eg.tune import Adapt, Effort, Record, Timer, Tuned, Tuning, blocks, schedule_record, tune
+from mirage_eg.tune import Adapt, Effort, Record, Timer, Tuned, Tuning, schedule_record, tune
 
 Ranked = Sequence[Sequence[Graph]]
 WARPS, STAGES = 4, 3  # what stands for a choice that is not made
@@ -36,7 +36,7 @@ class Choice:
 
 
 def _each(graph: Graph, value: Callable[[Graph], int]) -> tuple[int, ...]:
-    return tuple(map(value, blocks(graph)))
+    return tuple(map(value, graph.blocks))
 
 
 def _keep(wanted: Callable[[Graph], bool]) -> Callable[[Ranked], Ranked]:
@@ -45,11 +45,11 @@ def _keep(wanted: Callable[[Graph], bool]) -> Callable[[Ranked], Ranked]:
 
 def _splits(graph: Graph) -> bool:
     """Whether a reduction is split over the grid: a block gives partial results in a new dim."""
-    return any(NEW_DIM in item.get("omap", ()) for block in blocks(graph) for item in block.outputs)
+    return any(NEW_DIM in item.get("omap", ()) for block in graph.blocks for item in block.outputs)
 
 
 def _calls_library(graph: Graph) -> bool:
-    return bool(blocks(graph)) and any(item.op not in ("input", "output", "block") for item in graph.nodes)
+    return bool(graph.blocks) and any(item.op != "block" for item in graph.kernels)
 
 
 CHOICES = (
@@ -90,7 +90,7 @@ def _most(schedule: Schedule) -> int:
 
 def _cheapest(ranked: Ranked) -> Ranked:
     """The library's program, which is first, and the first structure with a generated kernel."""
-    generated = next((place for place, graphs in enumerate(ranked) if graphs and blocks(graphs[0])), None)
+    generated = next((place for place, graphs in enumerate(ranked) if graphs and graphs[0].blocks), None)
     return [graphs if place == generated else [] for place, graphs in enumerate(ranked)]
 
 
@@ -163,8 +163,8 @@ def measure_choices(
             "ratio": timing.warm_us / base.warm_us if both and timing and base else None,
             "cold_ratio": timing.cold_us / base.cold_us if both and timing and base else None,
             "schedule": None if tuned is None else schedule_record(_plain(tuned.variant.schedule)),
-            "grid": None if tuned is None else [list(block.grid) for block in blocks(tuned.variant.graph)],
-            "loop": None if tuned is None else [block.loop for block in blocks(tuned.variant.graph)],
+            "grid": None if tuned is None else [list(block.grid) for block in tuned.variant.graph.blocks],
+            "loop": None if tuned is None else [block.loop for block in tuned.variant.graph.blocks],
         }
 
 

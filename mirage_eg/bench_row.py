@@ -30,7 +30,7 @@ from mirage_eg.options import Options
 from mirage_eg.pipeline import optimize
 from mirage_eg.program import load_program
 from mirage_eg.roofline import floor_us
-from mirage_eg.tune import Effort, Record, Timer, Tuning, blocks, fingerprint
+from mirage_eg.tune import Effort, Record, Timer, Tuning, fingerprint
 
 T = TypeVar("T")
 DEVICE_LOST = 75
@@ -172,9 +172,9 @@ def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key:
         "error": best.float_check.error,
         "verified": str(best.verdict.verdict),
         "proved": best.proved,
-        "kernels": sum(item.op not in ("input", "output") for item in best.graph.nodes),
-        "grid": [list(block.grid) for block in blocks(best.graph)],
-        "loop": [block.loop for block in blocks(best.graph)],
+        "kernels": len(best.graph.kernels),
+        "grid": [list(block.grid) for block in best.graph.blocks],
+        "loop": [block.loop for block in best.graph.blocks],
         "graph": json.loads(serialize.to_json(best.graph)),
         "source": best.source,
         "measured": len(timed),

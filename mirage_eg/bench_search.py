@@ -18,10 +18,6 @@ from mirage_eg.search import SearchLimits, search
 from mirage_eg.shifts import drop_shifts
 from mirage_eg.workloads import WORKLOADS
 
-STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa")
-
-FEWEST, MOST = 5, 16  # block ops, the range of the published table and of the default
-
 PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and on many without abstract expressions
     5: ("11", "58", "768"),
     6: ("16", "93", "19,934"),

@@ -1,7 +1,6 @@
 """What `mirage-eg bench verify` measures: how long verdicts take, on small instances and at real size, stage by stage."""
 
 import platform
-import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,6 +17,7 @@ from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.limits import TileLimits
+from mirage_eg.peak import peak_mib
 from mirage_eg.prove import Prover
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import search
@@ -75,11 +75,10 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
     start = perf_counter()
     proof = Prover(program).prove(candidate)
     proving = perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
     rate = len(candidates) / together
     return Measured(
-        workload, batch, device, len(small) / seconds, drawn, rate, field, floats, proving, proof.proved, peak, versions
+        workload, batch, device, len(small) / seconds, drawn, rate, field, floats, proving, proof.proved, peak_mib(), versions
     )
 
 

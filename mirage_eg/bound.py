@@ -46,20 +46,23 @@ def _degrees(graph: Graph) -> list[DegreeValue]:
     return evaluate(graph, [algebra.input(kind.shape) for kind in graph.input_types], algebra)
 
 
-def longest_reduction(graph: Graph) -> int:
-    """The largest number of values that one op of the graph adds up, over its loop where it is an accumulator."""
+def longest_reduction(graph: Graph, kind: str | None = None) -> int:
+    """The largest number of values that one op of the graph reduces, over its loop where it is an accumulator.
+
+    With `kind`, only reductions of that kind count: `sum`, `mean` or `max`.
+    """
     if any(OPS[item.op].kind is Kind.DERIVED for item in graph.nodes):
         graph = expand(graph)
     longest = 1
     for item, values in graph.numbered():
         match OPS[item.op].kind:
             case Kind.GRAPH:
-                longest = max(longest, longest_reduction(item["graph"]))
-            case Kind.MATMUL:
+                longest = max(longest, longest_reduction(item["graph"], kind))
+            case Kind.MATMUL if kind is None:
                 longest = max(longest, graph.types[item.operands[0]].shape[-1])
-            case Kind.REDUCTION | Kind.ACCUMULATOR:
+            case Kind.REDUCTION | Kind.ACCUMULATOR if kind in (None, item.op, OPS[item.op].reduction):
                 added = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
                 longest = max(longest, graph.loop * added)
-            case Kind.BOUNDARY | Kind.ELEMENTWISE | Kind.REARRANGEMENT | Kind.DERIVED:
+            case _:
                 pass  # a derived op was expanded
     return longest

@@ -20,11 +20,13 @@ from typing import Any
 
 import platformdirs
 
+from mirage_eg.backends.emit import emit
 from mirage_eg.code_hash import code_hash
 from mirage_eg.codec import decode, dumps
 from mirage_eg.files import write_atomically
-from mirage_eg.ir.errors import OptionError
-from mirage_eg.results import Result
+from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.results import NOT_WRITTEN, Candidate, Result
 
 VARIABLE = "MIRAGE_EG_CACHE"
 OFF = "off"
@@ -50,11 +52,11 @@ class ResultCache:
         """Where the result for this key is, if it is known."""
         return self.folder / f"{sha256(_line(key).encode()).hexdigest()}.jsonl"
 
-    def find(self, key: Mapping[str, Any]) -> Found | None:
-        """The result for this key; None where there is none, or none that can be used."""
+    def find(self, key: Mapping[str, Any], program: Graph) -> Found | None:
+        """The result for this key, which is `program`'s; None where there is none, or none that can be used."""
         path = self.path(key)
         try:
-            return _read(path, key)
+            return _read(path, key, program)
         except FileNotFoundError:
             return None
         except (_UnusableEntry, OSError) as error:
@@ -81,7 +83,7 @@ class _UnusableEntry(ValueError):
     """A file in the cache that is not the entry it should be."""
 
 
-def _read(path: Path, key: Mapping[str, Any]) -> Found:
+def _read(path: Path, key: Mapping[str, Any], program: Graph) -> Found:
     try:
         head, _, body = path.read_bytes().decode().partition("\n")
         header = json.loads(head)
@@ -99,7 +101,22 @@ def _read(path: Path, key: Mapping[str, Any]) -> Found:
         raise _UnusableEntry(f"cannot be decoded: {error}") from None
     if not isinstance(result, Result) or not isinstance(header.get("computed"), str):
         raise _UnusableEntry("holds no result")
+    if not all(isinstance(candidate, Candidate) for candidate in result.candidates):
+        raise _UnusableEntry("holds a candidate that is none")
+    for rank, candidate in enumerate(result.candidates, 1):
+        if not is_as_written(candidate, program):
+            raise _UnusableEntry(f"has a source that is not that of its graph: number {rank}")
     return Found(result, header["computed"])
+
+
+def is_as_written(candidate: Candidate, program: Graph) -> bool:
+    """Whether a candidate's source is its graph's, written anew with its schedule."""
+    if candidate.schedule is None:
+        return candidate.source.startswith(NOT_WRITTEN) and not candidate.compile.ok
+    try:
+        return candidate.source == emit(candidate.graph, program=program, schedule=candidate.schedule)
+    except UnsupportedError:
+        return False
 
 
 def cache_at_hand() -> ResultCache | None:

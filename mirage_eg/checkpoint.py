@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.codec import CodecError, decode, dumps
+from mirage_eg.codec import CodecError, conforms, decode, dumps
 from mirage_eg.ir.errors import MirageError
 
 FORMAT, VERSION = "mirage_eg checkpoint", 1
@@ -61,12 +61,20 @@ class Checkpoint:
         """Whether there is a result of a stage."""
         return any(key.startswith(f"{stage} ") for key in self._known)
 
-    def get(self, key: str) -> Any:
-        """The result of an item that is known."""
+    def get(self, key: str, wanted: Any = Any) -> Any:
+        """The result of an item that is known, of the type `wanted`.
+
+        Raises:
+            CheckpointError: the record cannot be decoded, or is of another type.
+        """
         try:
-            return decode(self._known[key])
+            result = decode(self._known[key])
         except CodecError as error:
             raise CheckpointError(f"{self.path}: {key}: {error}; run without --resume") from None
+        if not conforms(result, wanted):
+            got, name = type(result).__name__, getattr(wanted, "__name__", str(wanted))
+            raise CheckpointError(f"{self.path}: {key}: got a record of type {got}, wanted {name}; run without --resume")
+        return result
 
     def put(self, key: str, result: Any) -> None:
         """Keep a result; it is in the file when this returns."""

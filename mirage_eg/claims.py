@@ -1,7 +1,8 @@
 """What a law claims of one assignment of its variables: names resolved, side conditions decided, both sides evaluated.
 
-A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, and that
-what it calls `below` is part of something equal to what is. Whatever else a law may do has no meaning in the models.
+A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, that what
+it calls `above_zero` is positive, and that what it calls `below` is part of something equal to what is. Whatever else a law may
+do has no meaning in the models.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -117,11 +118,11 @@ def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> 
         return
     if name == "Var":
         raise RuleError(f"{law.place}: law {law.name!r} is about named inputs (Var …), which have no value in the models")
-    if name in PRIMITIVES if kind == "primitive" else name in ("axes", "below", "part"):
+    if name in PRIMITIVES if kind == "primitive" else name in ("axes", "above_zero", "below", "part"):
         return
     raise RuleError(
         f"{law.place}: the {kind} {name} has no meaning in the models, so law {law.name!r} cannot be checked; wanted "
-        "constructors of ops, axes, below, part, and primitives on numbers, strings and sets"
+        "constructors of ops, axes, above_zero, below, part, and primitives on numbers, strings and sets"
     )
 
 
@@ -151,7 +152,7 @@ def difference(plan: Plan, model: Model, drawn: Values) -> Difference | None:
     for name, pattern in plan.named:
         values[name] = evaluate(pattern, model, values)
     for condition in plan.conditions:
-        if not _holds(condition, model, values):
+        if not holds(condition, model, values):
             raise UndefinedError("side condition")
     for action in plan.law.actions:
         match action.kind:
@@ -167,6 +168,10 @@ def difference(plan: Plan, model: Model, drawn: Values) -> Difference | None:
                 value, claimed = evaluate(subject, model, values), evaluate(action.arguments[1], model, values)
                 if not model.varies_with(value) <= claimed:
                     return Difference(f"{subject} varies with no more than {action.arguments[1]}", value, claimed)
+            case _ if _calls(action.arguments[0], "above_zero"):
+                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
+                if not (value.array > 0).all():
+                    return Difference(f"{action.arguments[0]}: it is positive", value, None)
             case _ if _calls(action.arguments[0], "below"):
                 if not _is_below(plan, action.arguments[0].arguments[0]):  # type: ignore[union-attr]
                     return Difference(f"{action.arguments[0]}: it is no part of anything that is below", None, None)
@@ -191,7 +196,12 @@ def _is_below(plan: Plan, pattern: Pattern) -> bool:
     return False
 
 
-def _holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
+def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
+    """Whether a side condition holds.
+
+    Raises:
+        UndefinedError: it speaks of a value outside the domain of definition.
+    """
     if isinstance(condition, Equal):
         left, right = evaluate(condition.left, model, values), evaluate(condition.right, model, values)
         if isinstance(left, Meaning):
@@ -199,6 +209,8 @@ def _holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
         return bool(left == right)
     if condition.name in ("below", "part"):
         return True
+    if condition.name == "above_zero":
+        return bool((evaluate(condition.arguments[0], model, values).array > 0).all())
     if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), Meaning):
         return True  # two classes that are not yet known to be one: the law must hold though they are
     return bool(evaluate(condition, model, values))
@@ -221,6 +233,21 @@ def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
                 return _primitive(name, operands)
             meanings = [operand for operand in operands if isinstance(operand, Meaning)]
             return model.apply(name, operands[: len(operands) - len(meanings)], meanings)
+
+
+def constant(pattern: Pattern) -> Any:
+    """The value of a pattern of literals and primitives.
+
+    Raises:
+        UndefinedError: egglog's primitive fails there.
+    """
+    match pattern:
+        case Literal(value):
+            return value
+        case Apply(name, arguments):
+            return _primitive(name, [constant(argument) for argument in arguments])
+        case Variable(name):
+            raise AssertionError(f"{name} is a variable")
 
 
 def _primitive(name: str, operands: Sequence[Any]) -> Any:
@@ -269,6 +296,7 @@ PRIMITIVES: Mapping[str, Callable[..., Any]] = {
     "bigrat": Fraction,
     "numer": lambda x: x.numerator,
     "denom": lambda x: x.denominator,
+    "bits": int.bit_length,
     "set-of": lambda *parts: frozenset(parts),
     "set-empty": frozenset,
     "set-insert": lambda parts, part: parts | {part},

@@ -1,5 +1,6 @@
 """Clean-up before the search: what a program says twice or in vain is taken out, by rewrites in an e-graph (`rules/cleanup`).
 
+First broadcasts move behind the ops that read them (`broadcasts`), and logarithms of ratios are written without the ratio.
 Common subexpressions fall together by hash-consing, dead code is what no output reaches, and laws merge constants and cancel
 transposes and reshapes. The cheapest program is read back; it replaces the given one only if it is cheaper. Nothing here is
 trusted: what is found is verified against the program as it was written.
@@ -20,11 +21,15 @@ from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.broadcasts import with_late_broadcasts
+from mirage_eg.egglog_terms import call, literal, term_name
 from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.matrix_chains import associate
 
 _SPAN = bindings.RustSpan(__name__, 0, 0)
-_WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2}  # of what an op costs, against 10 of any other
+_WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # of what an op costs, against 10 of any other
 _WEIGHT = 10
 _ITERATIONS, _NODES, _SECONDS = 30, 20_000, 2.0
 _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
@@ -53,7 +58,9 @@ def clean_up(program: Graph) -> CleanUp:
     begin = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
         return CleanUp(program, program, (), (), None, 0.0)
-    alive = without_dead_code(program)
+    narrow = with_late_broadcasts(program)
+    near = without_far_logarithms(narrow)
+    alive = without_dead_code(near)
     plain = without_repeats(alive)
     terms = _Terms(plain)
     egraph = bindings.EGraph()
@@ -62,10 +69,14 @@ def clean_up(program: Graph) -> CleanUp:
     matches, stopped = _saturate(egraph, begin)
     found = _Reader(egraph, terms).program(plain)
     after = min((plain, found), key=weight)
-    if weight(after) >= weight(program):
-        alive = plain = after = program
-    passes = ("dead code", alive), ("common subexpressions", plain), ("laws", after)
-    return CleanUp(program, after, passes, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
+    if weight(after) >= weight(near):
+        alive = plain = after = near
+    associated = associate(after)
+    passes = (
+        *(("broadcasts", narrow), ("logarithms", near)),
+        *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
+    )
+    return CleanUp(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
 
 
 @cache
@@ -122,7 +133,7 @@ class _Terms:
     """A program as terms; `ops` says what the names of operators stand for."""
 
     program: Graph
-    ops: dict[str, Node] = field(default_factory=dict)
+    ops: dict[str, Node] = field(default_factory=lambda: {"square": Node("square", (), ())})  # which a law writes
     orders: set[tuple[int, ...]] = field(default_factory=set)
 
     def name(self, item: Node) -> str:
@@ -131,32 +142,32 @@ class _Terms:
         return text
 
     def term(self, item: Node, values: range, number: int) -> bindings.Call:
-        operands = [bindings.Var(_SPAN, f"$v{i}") for i in item.operands]
+        operands = [bindings.Var(_SPAN, term_name(i)) for i in item.operands]
         shapes = [self.program.types[i] for i in item.operands]
         if item.op == "input":
-            return _call("In", number)
+            return call("In", number)
         if len(operands) == 1 and _is_idle(item) and shapes[0] == self.program.types[values[0]]:
-            return _call("Idle", self.name(item), operands[0])
+            return call("Idle", self.name(item), operands[0])
         match item.op:
             case "scale" | "shift" | "pow":
                 name, constant = _CONSTANTS[item.op]
-                return _call(name, item[constant], operands[0])
+                return call(name, item[constant], operands[0])
             case "transpose":
                 self.orders.add(item["permutation"])
-                return _call("Transpose", _text(item["permutation"]), operands[0])
+                return call("Transpose", _text(item["permutation"]), operands[0])
             case "reshape":
-                return _call("Reshape", _text(item["shape"]), operands[0])
+                return call("Reshape", _text(item["shape"]), operands[0])
             case "matmul":
-                return _call("Matmul", *operands)
+                return call("Matmul", *operands)
         match OPS[item.op].kind, len(operands):
             case Kind.ELEMENTWISE, 1:
-                return _call("Unary", self.name(item), operands[0])
+                return call("Unary", self.name(item), operands[0])
             case Kind.ELEMENTWISE, 2:
-                return _call("Binary", self.name(item), *operands)
-        listed = _call("Nil")
+                return call("Binary", self.name(item), *operands)
+        listed = call("Nil")
         for operand in reversed(operands):
-            listed = _call("Cons", operand, listed)
-        return _call("Other", self.name(item), listed)
+            listed = call("Cons", operand, listed)
+        return call("Other", self.name(item), listed)
 
     def commands(self) -> Iterator[Any]:
         inputs = 0
@@ -164,10 +175,10 @@ class _Terms:
             if item.op == "output":
                 continue
             [value] = values
-            yield bindings.ActionCommand(bindings.Let(_SPAN, f"$v{value}", self.term(item, values, inputs)))
+            yield bindings.ActionCommand(bindings.Let(_SPAN, term_name(value), self.term(item, values, inputs)))
             inputs += item.op == "input"
-            shape = _literal(_text(self.program.types[value].shape))
-            yield bindings.ActionCommand(bindings.Set(_SPAN, "shape", [bindings.Var(_SPAN, f"$v{value}")], shape))
+            shape = literal(_text(self.program.types[value].shape))
+            yield bindings.ActionCommand(bindings.Set(_SPAN, "shape", [bindings.Var(_SPAN, term_name(value))], shape))
         orders = _closed(self.orders)
         for order in orders:
             rank = len(order)
@@ -205,23 +216,8 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split()))
 
 
-def _literal(value: str | int | Fraction) -> Any:
-    match value:
-        case str():
-            return bindings.Lit(_SPAN, bindings.String(value))
-        case Fraction():
-            parts: list[Any] = [bindings.Call(_SPAN, "bigint", [_literal(part)]) for part in value.as_integer_ratio()]
-            return bindings.Call(_SPAN, "bigrat", parts)
-        case int():
-            return bindings.Lit(_SPAN, bindings.Int(value))
-
-
-def _call(name: str, *arguments: Any) -> bindings.Call:
-    return bindings.Call(_SPAN, name, [_literal(it) if isinstance(it, str | int | Fraction) else it for it in arguments])
-
-
 def _fact(name: str, *arguments: str) -> Any:
-    return bindings.ActionCommand(bindings.Expr_(_SPAN, _call(name, *arguments)))
+    return bindings.ActionCommand(bindings.Expr_(_SPAN, call(name, *arguments)))
 
 
 def _saturate(egraph: bindings.EGraph, begin: float) -> tuple[Counter[str], str | None]:
@@ -272,14 +268,18 @@ class _Reader:
             for made, name, constants, children in self.nodes:
                 if name == "Idle":
                     continue
-                cost = self._weight(name) + sum(self.best[child][0] if child in self.best else inf for child in children)
+                cost = self._weight(name, constants) + sum(
+                    self.best[child][0] if child in self.best else inf for child in children
+                )
                 if cost < self.best.get(made, (inf,))[0]:
                     self.best[made] = cost, (name, constants, children)
                     changed = True
 
     @staticmethod
-    def _weight(name: str) -> float:
-        return 0.001 if name in ("Nil", "Cons") else 0.001 + _WEIGHTS.get(name, _WEIGHT)
+    def _weight(name: str, constants: tuple[Any, ...]) -> float:
+        if name in ("Nil", "Cons"):
+            return 0.001
+        return 0.001 + _WEIGHTS.get(constants[0].capitalize() if name == "Unary" else name, _WEIGHT)
 
     def program(self, program: Graph) -> Graph:
         """The program with the cheapest term of each output."""
@@ -307,9 +307,8 @@ class _Reader:
                 known[at] = len(nodes) - 1
             return known[root]
 
-        made = [
-            (item, build(self.egraph.eval_expr(bindings.Var(_SPAN, f"$v{item.operands[0]}"))[1])) for item in program.outputs
-        ]
+        ends = [(item, bindings.Var(_SPAN, term_name(item.operands[0]))) for item in program.outputs]
+        made = [(item, build(self.egraph.eval_expr(end)[1])) for item, end in ends]
         outputs = [Node("output", (value,), item.attributes) for item, value in made]
         return Graph((*nodes, *outputs))
 

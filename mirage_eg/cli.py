@@ -1,12 +1,13 @@
 """The command line: `mirage-eg optimize | verify | show`; the one place that prints.
 
-Results go to stdout, progress to stderr and only if that is a terminal. Bad input is one line on stderr and exit code 2.
+Results go to stdout, progress to stderr: bars on a terminal, else a line every few seconds. Bad input is one line on stderr
+and exit code 2.
 """
 
 import contextlib
+import errno
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,14 +20,16 @@ from rich.text import Text
 from mirage_eg import __version__, cli_bench, cli_rules
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.checkpoint import NAME, holds_results
-from mirage_eg.cost import is_kernel
 from mirage_eg.files import check_writable, remove_made, write_atomically
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.options import CONFIGS, DEVICES, DOMAINS, Options
+from mirage_eg.options import CONFIGS, DEVICES, Options
 from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program
+from mirage_eg.rule_files import DOMAINS
+from mirage_eg.stopping import INTERRUPTED, end_stopped, handle_signals, raise_if_stopped
+from mirage_eg.tables import numbered
 from mirage_eg.terminal import Job, JsonOption, console, json_line, plain, progress
 from mirage_eg.workloads import WORKLOADS
 
@@ -54,34 +57,44 @@ DrawsOption = Annotated[int, typer.Option(help="Independent random draws of a fi
 
 def main() -> NoReturn:
     """Run the command line; every way out is an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, _terminate)
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+        handle_signals()
         job = app(standalone_mode=False)
-        sys.exit(job() if callable(job) else job)
+        if job == INTERRUPTED:
+            end_stopped()
+        code = job() if callable(job) else job
+        sys.stdout.flush()
+        raise_if_stopped()
+        sys.exit(code)
     except UsageError as error:
         _fail(f"{error.format_message()} (see mirage-eg --help)")  # type: ignore[attr-defined]
     except MirageError as error:
         _fail(str(error))
     except MemoryError:
         _fail("out of memory: the graph is too large for this machine")
-    except Terminated as stop:
-        _fail(str(stop) or "terminated", 143)
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        _fail(str(stop) or "interrupted", 130)
-    except BrokenPipeError:  # the reader of stdout has left; keep Python from complaining when it flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt as stop:
+        end_stopped(str(stop))
+    except typer.Abort:
+        end_stopped()
+    except BrokenPipeError:  # the reader of stdout has left
+        _drop_stdout()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _drop_stdout()
+        _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: like Ctrl-C, but for the exit code."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
-    raise Terminated
+def _drop_stdout() -> None:
+    """Keep Python from complaining when it flushes what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
@@ -115,6 +128,9 @@ def optimize(
     max_kernels: Annotated[
         int | None, typer.Option(help="Most kernels in a µGraph; as many as it takes where not given.", show_default=False)
     ] = None,
+    prefer_few_kernels: Annotated[
+        bool, typer.Option("--prefer-few-kernels", help="Sort by the number of kernels first, then by time.")
+    ] = False,
     target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = "sm_90",
     device: Annotated[str, typer.Option(help=f"Where to time: {', '.join(DEVICES)}.")] = "auto",
     jobs: Annotated[
@@ -129,7 +145,9 @@ def optimize(
     ] = None,
     rules: Annotated[list[str] | None, typer.Option(metavar="PATH", help="More rules: a file or folder.")] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="THEORY", help="A packaged theory to leave out.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the search after this time.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop each stage of the search after this time.")
+    ] = None,
     top: Annotated[int, typer.Option(help="µGraphs to keep.")] = 16,
     draws: DrawsOption = 2,
     config: Annotated[str | None, typer.Option(help=f"Accepted, restricts nothing: {', '.join(CONFIGS)}.")] = None,
@@ -165,6 +183,7 @@ def optimize(
             max_block_ops=max_block_ops,
             max_outputs=max_outputs,
             max_kernels=max_kernels,
+            prefer_few_kernels=prefer_few_kernels,
             target=target,
             device=device,
             jobs=jobs,
@@ -179,32 +198,20 @@ def optimize(
             seed=seed,
         )
         name, graph = _load(program, batch)
-        folder = out / name
+        folder, source = out / name, _source(program)
         check_writable(folder)
+        _check_owner(folder, source)
         if trace is not None:
             if trace.is_dir():
                 raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
             check_writable(trace.parent)
-        from mirage_eg.pipeline import optimize as run
-        from mirage_eg.trace import Tracer, trace_text
+        known = None
+        if not resume and trace is None:
+            from mirage_eg.lookup import asked, found, uses_gpu
 
-        checkpoint = folder / NAME
-        absent = [path for path in (checkpoint, folder, *folder.parents) if not path.exists()]
-        tracer = None if trace is None else Tracer()
-        try:
-            with progress() as observer:
-                result = run(name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer)
-        except KeyboardInterrupt as stop:
-            if holds_results(checkpoint):
-                stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
-            raise
-        except MirageError:
-            if not holds_results(checkpoint):
-                remove_made(absent)
-            raise
-        report = _write(result, graph, folder)
-        if trace is not None and tracer is not None:
-            write_atomically(trace, trace_text(name, tracer.result()))
+            known = found(name, graph, asked(name, graph, options, uses_gpu(options)))
+        result = known or _search(name, graph, options, folder / NAME, resume, trace)
+        report = _write(result, graph, folder, source)
         if as_json:
             print(json_line(report))
         else:
@@ -266,13 +273,53 @@ def show(
     return job
 
 
+def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume: bool, trace: Path | None) -> "Result":
+    """Run the pipeline; a run that fails before it found anything leaves nothing."""
+    from mirage_eg.pipeline import optimize as run
+    from mirage_eg.trace import Tracer, trace_text
+
+    absent = [path for path in (checkpoint, checkpoint.parent, *checkpoint.parent.parents) if not path.exists()]
+    tracer = None if trace is None else Tracer()
+    try:
+        with progress() as observer:
+            result = run(
+                name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer, looked_up=tracer is None
+            )
+    except (KeyboardInterrupt, MirageError) as stop:
+        if not holds_results(checkpoint):
+            remove_made(absent)
+        elif isinstance(stop, KeyboardInterrupt):
+            stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
+        raise
+    if trace is not None and tracer is not None:
+        write_atomically(trace, trace_text(name, tracer.result()))
+    return result
+
+
+def _source(argument: str) -> str:
+    """Where a program comes from: the whole path of a file, or the name of a workload."""
+    path = Path(argument)
+    return str(path.resolve()) if path.exists() else f"workload {argument}"
+
+
+def _check_owner(folder: Path, source: str) -> None:
+    """Refuse a folder with the results of another program of the same name, if that is still there."""
+    try:
+        report = json.loads((folder / "report.json").read_bytes())
+    except (OSError, ValueError):  # no report, or none of ours: nothing of another program is lost
+        return
+    owner = report.get("source") if isinstance(report, dict) else None
+    if isinstance(owner, str) and owner != source and (owner.startswith("workload ") or Path(owner).exists()):
+        raise OptionError(f"{folder}: holds the results of {owner}, got {source}; give another --out, or remove the folder")
+
+
 def _load(argument: str, batch: int) -> tuple[str, Graph]:
     """The program; what a Python file prints goes to stderr, so that stdout holds our result alone."""
     with contextlib.redirect_stdout(sys.stderr):
         return load_program(argument, batch)
 
 
-def _write(result: "Result", program: Graph, folder: Path) -> dict[str, Any]:
+def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[str, Any]:
     """Write the folder of a run, report last, and give the report as written."""
     from mirage_eg.report_html import report_page
 
@@ -288,7 +335,8 @@ def _write(result: "Result", program: Graph, folder: Path) -> dict[str, Any]:
             path.unlink()
     write_atomically(folder / "best.json", serialize.to_json(best.graph))
     write_atomically(folder / "best.py", best.source)
-    report = dict(result.report) | {"best": dict(result.report["best"]) | {"source": str(folder / "best.py")}}
+    best_report = dict(result.report["best"]) | {"source": str(folder / "best.py")}
+    report = dict(result.report) | {"source": source, "best": best_report}
     write_atomically(folder / "report.html", report_page(report, program, best.graph, best.source))
     write_atomically(folder / "report.json", json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
     return report
@@ -299,8 +347,8 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
     for column in ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
         justify: Literal["left", "right"] = "left" if column in ("what it does", "verified", "compiled") else "right"
         table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
-    for rank, candidate in enumerate(result.candidates, 1):
-        table.add_row(str(rank), *(Text(cell) for cell in _cells(candidate)))
+    for ranks, cells in numbered(map(_cells, result.candidates)):  # equal rows differ in maps, or in the order of ops
+        table.add_row(ranks, *map(Text, cells))
     out = console()
     out.print(table)
     if report.get("cache") == "hit":
@@ -325,7 +373,7 @@ def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
 def _cells(candidate: "Candidate") -> tuple[str, ...]:
     graph = candidate.graph
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
-    kernels = sum(map(is_kernel, graph.nodes))
+    kernels = len(graph.kernels)
     measured = "–" if candidate.measured_us is None else f"{candidate.measured_us:.1f}"
     return (
         str(kernels),
@@ -340,10 +388,11 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
 
 
 def _verified(candidate: "Candidate") -> str:
-    tested = f"{candidate.verdict.verdict}, {candidate.verdict.draws} draws"
+    verdict = candidate.verdict
+    tested = "tests alone undecided" if verdict.left_open else f"{verdict.verdict}, {verdict.draws} draws"
     check = candidate.float_check
-    marks = ["WRONG AS ROUNDED"] * (not check.ok) + [f"OVERFLOWS on inputs ×{check.magnitude:g}"] * check.overflows
-    return "; ".join(["proved"] * candidate.proved + [tested, *marks])
+    proved = "proved where defined" if candidate.verdict.partial else "proved"
+    return "; ".join(filter(None, [proved if candidate.proved else "", tested, check.problem]))
 
 
 def _compiled(record: "CompileRecord") -> str:

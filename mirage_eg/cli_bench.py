@@ -3,19 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from mirage_eg.bench_search import FEWEST, MOST, PUBLISHED, STANDARD, Row, guided, two_kernels, unguided
 from mirage_eg.cli_bench_cost import bench_cost
 from mirage_eg.cli_bench_gpu import bench_gpu
 from mirage_eg.cli_bench_verify import bench_verify
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.options import DOMAINS, Options
+from mirage_eg.options import Options
+from mirage_eg.rule_files import DOMAINS
 from mirage_eg.terminal import Job, Observer, console, json_line, progress
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import FEWEST, MOST, STANDARD, WORKLOADS
+
+if TYPE_CHECKING:
+    from mirage_eg.bench_search import Row
 
 app = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
 app.command("verify")(bench_verify)
@@ -38,6 +41,7 @@ def bench_search(
     """Print e-graph sizes, saturation, visited states and structures of each workload, with the oracle and without."""
 
     def job() -> int:
+        from mirage_eg.bench_search import PUBLISHED, guided, two_kernels, unguided
         from mirage_eg.rulebook import load_rules
         from mirage_eg.search import SearchLimits
 
@@ -79,7 +83,9 @@ def _report(observer: Observer, stage: str, done: int, total: int) -> None:
     observer(stage, done, total, "")
 
 
-def _print(rows: Sequence[Row], by_ops: Sequence[Row]) -> None:
+def _print(rows: "Sequence[Row]", by_ops: "Sequence[Row]") -> None:
+    from mirage_eg.bench_search import PUBLISHED
+
     table = Table("workload", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
     table.title = (
         f"{rows[0].domain} domain, {rows[0].max_block_ops} ops without loads and stores; sizes and ms are the largest over the "

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.bench_search import STANDARD
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import STANDARD, WORKLOADS
 
 
 def bench_verify(

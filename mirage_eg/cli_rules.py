@@ -7,8 +7,9 @@ import typer
 from rich.table import Table
 
 from mirage_eg.ir.errors import OptionError, RuleError
-from mirage_eg.options import DOMAINS, Options
+from mirage_eg.options import Options
 from mirage_eg.program import load_program
+from mirage_eg.rule_files import DOMAINS
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress, record
 from mirage_eg.workloads import WORKLOADS
 
@@ -33,7 +34,8 @@ def list_rules(
     """Print the theories of a domain, and with --laws every law."""
 
     def job() -> int:
-        from mirage_eg.rulebook import header, load_rules, packaged_files, theory_name
+        from mirage_eg.rule_files import header, packaged_files, theory_name
+        from mirage_eg.rulebook import load_rules
 
         options = Options(domain=domain, rules=tuple(rules or ()))
         off = [theory_name(file.path) for file in packaged_files(domain) if header(file.text, "default") == "off"]
@@ -59,7 +61,7 @@ def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Rule files, or folders of them.", show_default=False)],
     domain: DomainOption = None,
     examples: Annotated[
-        int | None, typer.Option(help="Random assignments for each law; 300, or fewer for many laws.", show_default=False)
+        int | None, typer.Option(help="Random assignments for each law; 1,500, or fewer for many laws.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     ops: Annotated[list[Path] | None, typer.Option(metavar="FILE.py", help="A Python file that registers ops.")] = None,
@@ -69,7 +71,7 @@ def check(
     or limit hit."""
 
     def job() -> int:
-        from mirage_eg.rulebook import rule_files
+        from mirage_eg.rule_files import rule_files
         from mirage_eg.rules_check import check_file
 
         Options(seed=seed, domain=domain or DOMAINS[0])  # the same checks as everywhere
@@ -136,7 +138,8 @@ def impact(
 
     def job() -> int:
         from mirage_eg.growth import STANDARD
-        from mirage_eg.rulebook import domain_of, load_rules, read_files
+        from mirage_eg.rule_files import domain_of, read_files
+        from mirage_eg.rulebook import load_rules
         from mirage_eg.rules_impact import impact as run
         from mirage_eg.search import SearchLimits
 

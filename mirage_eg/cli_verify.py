@@ -8,6 +8,7 @@ from typing import Any
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import check_floats, judge
+from mirage_eg.peak import peak_mib
 from mirage_eg.published import Unsupported, read_published
 from mirage_eg.rulebook import load_rules
 from mirage_eg.terminal import json_line, progress, record
@@ -55,9 +56,8 @@ def _understand(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
 
 def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool) -> None:
     if as_json:
-        print(
-            json_line({"index": index, "verdict": UNSUPPORTED, "known_by": [], "bound": None, "seconds": 0.0, "op": entry.op})
-        )
+        first = {"index": index, "verdict": UNSUPPORTED, "known_by": [], "bound": None}
+        print(json_line(first | {"seconds": 0.0, "peak_mib": peak_mib(), "op": entry.op}))
     else:
         print(f"{label}: {UNSUPPORTED}: {entry.op}")
 
@@ -66,23 +66,24 @@ def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, che
     if as_json:
         fields = record(verdict) | ({} if check is None else {"float_check": record(check)})
         first = {"index": index, "verdict": fields.pop("verdict"), "known_by": fields.pop("known_by")}
-        print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds} | fields))
+        print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds, "peak_mib": peak_mib()} | fields))
         return
-    bound = (
-        verdict.bound_reason
-        if verdict.error_bound is None
-        else f"error bound {verdict.error_bound:.3g}, {verdict.bound_reason}"
-    )
+    bound = "" if verdict.error_bound is None else f"error bound {verdict.error_bound:.3g}, "
+    bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.left_open is None else ""
     draws = "1 draw" if verdict.draws == 1 else f"{verdict.draws} draws"
     known = " and ".join(verdict.known_by)
-    print(f"{label}: {verdict.verdict} ({known}; {draws}, seed {verdict.seed}; {bound}; {seconds:.2f} s)")
+    print(f"{label}: {verdict.verdict} ({known}; {draws}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
     if verdict.laws:
-        print(f"  proved with the laws {', '.join(verdict.laws)}")
-    if verdict.difference is not None:
+        where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
+        print(f"  proved{where} with the laws {', '.join(verdict.laws)}")
+    if verdict.left_open is not None:
+        print(f"  the tests alone are undecided: {verdict.left_open}")
+    elif verdict.difference is not None:
         print(f"  first difference at {verdict.difference}")
     if verdict.not_proved is not None:
         print(f"  not proved: {verdict.not_proved}")
     if check is not None:
-        outcome = "right" if check.ok else f"wrong at {check.difference or 'every element: none is finite'}"
-        large = f"{'OVERFLOWS' if check.overflows else 'no overflow'} on inputs {check.magnitude:g} times as large"
-        print(f"  as kernels compute: {outcome} (error {check.error:.2g}, tolerance {check.tolerance:.2g}); {large}")
+        at = f" at {check.difference}" if check.difference else ""
+        print(
+            f"  as kernels compute: {check.problem or 'right'}{at} (error {check.error:.2g}, tolerance {check.tolerance:.2g})"
+        )

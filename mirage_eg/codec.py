@@ -4,12 +4,15 @@ JSON has no tuples, sets, fractions, enums or records; each stands as an object 
 dataclasses and enums of this package are made again.
 """
 
+import builtins
 import dataclasses
 import importlib
 import json
+import types
+import typing
 from enum import Enum
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from mirage_eg.ir.errors import MirageError
 
@@ -84,6 +87,23 @@ def decode(data: Coder) -> Any:
             if dataclasses.is_dataclass(kind) and len(fields) == len(dataclasses.fields(kind)):
                 return kind(*(decode(field) for field in fields))
     raise CodecError(f"got {json.dumps(data, ensure_ascii=False)[:80]}, wanted an encoded value")
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type; the entries of tuples and lists are looked at, the fields of records are not."""
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case types.UnionType | typing.Union:
+            return any(conforms(value, argument) for argument in arguments)
+        case builtins.tuple if arguments[1:] != (...,):
+            entries = isinstance(value, tuple) and len(value) == len(arguments)
+            return entries and all(map(conforms, value, arguments))
+        case builtins.tuple | builtins.list as kind:
+            return isinstance(value, kind) and all(conforms(entry, arguments[0]) for entry in value)
+        case None:
+            return hint is Any or isinstance(value, type(None) if hint is None else hint)
+        case kind:
+            return isinstance(value, kind)
 
 
 def _name(kind: type) -> str:

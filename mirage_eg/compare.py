@@ -1,7 +1,8 @@
 """Where the outputs of a µGraph differ from those of its program, in the field and as numbers. Part of the trusted core."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from math import isnan, nan
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,38 +12,52 @@ from mirage_eg.backends.modular import PRIMES
 from mirage_eg.backends.passes import one_pass
 from mirage_eg.verdict import Difference
 
+LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
 Found = tuple[int, Difference]  # the place of the draw among those that are stacked, and the first difference there
 
-_DIFFERS = float(1 << 31)  # what an element that differs adds to a sum in which an undefined one counts 1
+
+class Compared(NamedTuple):
+    """One output in the field; `unseen` and `lost` have the shape of the output, or are one value for all of it."""
+
+    size: int
+    defined: int  # elements, on both sides
+    found: Found | None
+    unseen: Array  # defined on both sides in no draw
+    lost: Array  # undefined for the µGraph in a draw in which the program defines it
 
 
-def compare_residues(xp: Any, name: str, got: Component, want: Component, stack: int) -> Callable[[], tuple[int, Found | None]]:
+def compare_residues(xp: Any, name: str, got: Component, want: Component, stack: int) -> Callable[[], Compared]:
     """How many elements of output `name` are defined on both sides, and the first of them that differs.
 
     On a GPU the answer is asked for here and waited for when it is taken. `stack` dims stand before those of the output.
     """
     if xp is np:
-        found = _count_defined(got, want), _difference(name, got, want, stack)
-        return lambda: found
+        compared = _compared(name, got, want, stack)
+        return lambda: compared
     total = one_pass(xp, "mismatch", _mismatch, got.residues, want.residues, constants=()).sum()
 
-    def wait() -> tuple[int, Found | None]:
-        if (number := float(total)) < _DIFFERS:
-            return got.residues.size - int(number), None
+    def wait() -> Compared:
+        size = int(got.residues.size)
+        if float(total) == 0:
+            return Compared(size, size, None, np.False_, np.False_)
         x, y = (Component(side.residues, xp.isnan(side.residues)) for side in (got, want))
-        return _count_defined(x, y), _difference(name, x, y, stack)
+        return _compared(name, x, y, stack)
 
     return wait
 
 
+def _compared(name: str, got: Component, want: Component, stack: int) -> Compared:
+    found, size = _difference(name, got, want, stack), int(got.residues.size)
+    if got.undefined is None and want.undefined is None:
+        return Compared(size, size, found, np.False_, np.False_)
+    missing, beyond = (np.False_ if side.undefined is None else side.undefined for side in (got, want))
+    unseen, lost = missing | beyond, missing & ~beyond
+    defined = size - int(np.broadcast_to(unseen, got.residues.shape).sum())
+    return Compared(size, defined, found, unseen.all(axis=0) if stack else unseen, lost.any(axis=0) if stack else lost)
+
+
 def _mismatch(x: Array, y: Array) -> Array:
-    undefined = np.isnan(x) | np.isnan(y)
-    return np.where(undefined, 1.0, np.where(x != y, _DIFFERS, 0.0))
-
-
-def _count_defined(x: Component, y: Component) -> int:
-    masks = [component.undefined for component in (x, y) if component.undefined is not None]
-    return int(x.residues.size) - (int(np.logical_or(masks[0], masks[-1]).sum()) if masks else 0)
+    return np.where(x == y, 0.0, 1.0)
 
 
 def _difference(name: str, got: Component, want: Component, stack: int) -> Found | None:
@@ -64,21 +79,14 @@ def compare_numbers(
     wanted: Sequence[Array],
     sizes: Sequence[Array],
     tolerance: float,
-    strict: bool,
+    domain: str = "float64",
 ) -> Callable[[], tuple[float, Difference | None, bool]]:
     """The largest error, the first beyond `tolerance`, and whether every output has elements that could be compared.
 
-    Errors are relative to `sizes` (those of `sizes_of`). Elements that are not finite in `wanted` are left out; with `strict`,
-    those that are not finite in `got` alone are differences, else left out too. On a GPU the answer is asked for here and
-    waited for when it is taken.
+    Errors are relative to `sizes` (those of `sizes_of`). Elements that are not finite in `wanted` are left out, those that are
+    not finite in `got` alone are differences. On a GPU the answer is asked for here and waited for when it is taken.
     """
-    lost = np.float64(np.inf if strict else _LEFT_OUT)
-
-    def error_of(x: Array, want: Array, size: Array) -> Array:
-        constants = () if xp is np else (lost,)
-        return one_pass(xp, "error", lambda x, want, size: _error(x, want, size, lost), x, want, size, constants=constants)
-
-    errors = [error_of(*arrays) for arrays in zip(got, wanted, sizes, strict=True)]
+    errors = [one_pass(xp, "error", _error, *arrays, constants=()) for arrays in zip(got, wanted, sizes, strict=True)]
     maxima = [error.max() for error in errors]
 
     def wait() -> tuple[float, Difference | None, bool]:
@@ -89,13 +97,19 @@ def compare_numbers(
             worst = max(worst, largest)
             if first is None and largest > tolerance:
                 index = _first(error > tolerance)
-                first = Difference(name, index, float(x[index]), float(want[index]), "float64")
+                got_there = float(x[index])
+                first = Difference(name, index, nan if isnan(got_there) else got_there, float(want[index]), domain)
         return worst, first, compared
 
     if xp is np:
         found = wait()
         return lambda: found
     return wait
+
+
+def with_spread(xp: Any, sizes: Sequence[Array], spreads: Sequence[Array], tolerance: float) -> list[Array]:
+    """`sizes`, or more where rounding alone moves a value further than the tolerance (`backends.random_rounding`)."""
+    return [xp.maximum(size, SPREAD / tolerance * xp.nan_to_num(spread)) for size, spread in zip(sizes, spreads, strict=True)]
 
 
 def sizes_of(xp: Any, wanted: Sequence[Array]) -> list[Array]:
@@ -110,11 +124,12 @@ def sizes_of(xp: Any, wanted: Sequence[Array]) -> list[Array]:
 
 
 _LEFT_OUT = -1.0
+SPREAD = 4.0  # times as far as the samples lie that a value may
 
 
-def _error(x: Array, want: Array, size: Array, lost: float) -> Array:
+def _error(x: Array, want: Array, size: Array) -> Array:
     with np.errstate(all="ignore"):
-        error = np.where(np.isfinite(x), np.abs(x - want) / size, lost)
+        error = np.where(np.isfinite(x), np.abs(x - want) / size, np.inf)
         return np.where(np.isfinite(want), error, _LEFT_OUT)
 
 

@@ -4,18 +4,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mirage_eg.backends.compile import KernelCompile, compile_source
+from mirage_eg.backends.compile import KernelCompile, cache_folder, compile_source
 from mirage_eg.backends.emit import emit
 from mirage_eg.backends.emit_file import Schedule
 from mirage_eg.backends.warps import with_warps
+from mirage_eg.files import check_writable
 from mirage_eg.full_size import Verified
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.results import Candidate, CompileRecord, Watch
+from mirage_eg.results import NOT_WRITTEN, Candidate, CompileRecord
+from mirage_eg.stage_records import Watch
 from mirage_eg.tune import Tuned
 from mirage_eg.work import Work
 
 STAGE = "compile"
+
+
+def check_cache() -> None:
+    """Raise an OptionError unless Triton can keep what it compiles: before the work that ends in it."""
+    try:
+        check_writable(cache_folder())
+    except OptionError as error:
+        raise OptionError(f"{error}; Triton keeps its files there: TRITON_CACHE_DIR names another folder") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class Compiled:
     """A Triton program and what the compiler said of it."""
 
     source: str
+    schedule: Schedule | None  # that the source was written with
     record: CompileRecord
 
 
@@ -47,7 +58,8 @@ class Compiler:
     def _compile(self, new: Sequence[Graph]) -> None:
         import triton.compiler  # noqa: F401 (so that the first µGraph takes no longer than others)
 
-        items = [(graph, self.tuned[graph].variant.source if graph in self.tuned else None) for graph in new]
+        variants = [self.tuned[graph].variant if graph in self.tuned else None for graph in new]
+        items = [(graph, it and (it.source, it.schedule)) for graph, it in zip(new, variants, strict=True)]
         ok = 0
 
         def progress(done: int, made: Compiled) -> None:
@@ -70,16 +82,27 @@ class Compiler:
                 graph = with_warps(graph, self.tuned[graph].variant.schedule.num_warps or ())
             proved = "proved" in verdict.known_by
             candidates.append(
-                Candidate(graph, made.source, entry.predicted_us, measured, verdict, check, made.record, proved, entry.fused)
+                Candidate(
+                    graph=graph,
+                    source=made.source,
+                    schedule=made.schedule,
+                    predicted_us=entry.predicted_us,
+                    measured_us=measured,
+                    verdict=verdict,
+                    float_check=check,
+                    compile=made.record,
+                    proved=proved,
+                    fused=entry.fused,
+                )
             )
         return candidates
 
 
-def _compile(common: tuple[Graph, str], items: Sequence[tuple[Graph, str | None]]) -> Iterator[Compiled]:
+def _compile(common: tuple[Graph, str], items: Sequence[tuple[Graph, tuple[str, Schedule] | None]]) -> Iterator[Compiled]:
     program, target = common
-    for graph, source in items:
-        if source is not None:
-            yield Compiled(source, CompileRecord(target, tuple(compile_source(source, target))))
+    for graph, tuned in items:
+        if tuned is not None:
+            yield Compiled(*tuned, CompileRecord(target, tuple(compile_source(tuned[0], target))))
         else:
             yield _written(program, graph, target)
 
@@ -91,7 +114,7 @@ def _written(program: Graph, graph: Graph, target: str) -> Compiled:
         if not any(item.op == "block" for item in graph.nodes):
             raise
         failed = KernelCompile("all", target, False, None, None, None, str(error), 0.0)
-        return Compiled(f"# not written: {error}\n", CompileRecord(target, (failed,)))
+        return Compiled(f"{NOT_WRITTEN}: {error}\n", None, CompileRecord(target, (failed,)))
 
 
 def fitting(program: Graph, graph: Graph, target: str, schedule: Schedule | None = None) -> Compiled:
@@ -106,7 +129,7 @@ def fitting(program: Graph, graph: Graph, target: str, schedule: Schedule | None
         records = compile_source(source, target)
         fewer = fewer_stages(schedule, records)
         if fewer is None:
-            return Compiled(source, CompileRecord(target, tuple(records)))
+            return Compiled(source, schedule, CompileRecord(target, tuple(records)))
         schedule = fewer
 
 

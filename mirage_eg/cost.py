@@ -1,5 +1,7 @@
 """The roofline cost of a µGraph: per kernel the slowest of its resources, plus the launch (DESIGN §8).
 
+A library kernel moves its operands and result once, and costs as many launches as measured library kernels of its kind.
+
 A crude model on purpose: it ranks candidates before they are timed, and stands in for timing where there is no GPU.
 """
 
@@ -10,12 +12,11 @@ from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form
 from mirage_eg.block_code import lowered
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.graph import Graph, Phase, is_kernel
 from mirage_eg.ir.ops import OPS, Kind
 
 FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
 
-VIEWS = frozenset({"reshape", "broadcast"})  # of a kernel graph: no kernel
 _SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
 
@@ -40,11 +41,6 @@ class Part:
     work: "Work | None" = None
     blocks: int = 1
     loop: int = 1
-
-
-def is_kernel(item: Node) -> bool:
-    """Whether a node of a kernel graph is launched: inputs, outputs and what only looks otherwise at memory are not."""
-    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS
 
 
 def parts_of(graph: Graph) -> tuple[Part, ...]:
@@ -73,7 +69,18 @@ def cost_of(part: Part, device: Device) -> Cost:
     times = {"memory": part.dram / device.memory_bandwidth}
     if part.op == "matmul":
         times["matrix units"] = part.flops / device.matrix_rate * part.slowdown
-    return _cost(times, part.dram, part.flops, device)
+    return _cost(times, part.dram, part.flops, device.launch_us * _launches(part.op, device))
+
+
+def _launches(op: str, device: Device) -> float:
+    """How many launches of a generated kernel a library kernel costs, besides what it moves and computes."""
+    match OPS[op].kind:
+        case Kind.MATMUL:
+            return device.library_product
+        case Kind.REDUCTION | Kind.DERIVED:
+            return device.library_reduction
+        case _:
+            return device.library_elementwise
 
 
 def part_us(part: Part, device: Device) -> float:
@@ -101,9 +108,9 @@ def slowdown(dtype: DType) -> float:
     return 1.0 if dtype.itemsize == 2 else 8.0
 
 
-def _cost(times: dict[str, float], dram: int, flops: int, device: Device) -> Cost:
+def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
     bound = max(times, key=times.__getitem__)
-    return Cost(times[bound] * 1e6 + device.launch_us, bound, dram, flops)
+    return Cost(times[bound] * 1e6 + launch_us, bound, dram, flops)
 
 
 def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) -> Cost:
@@ -126,7 +133,7 @@ def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) 
     waits = loop * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
     times["latency"] = rounds * waits * 1e-6 + (0.0 if work.ahead else max(times["memory"], times["cache"]))
-    return _cost(times, dram, blocks * work.flops, device)
+    return _cost(times, dram, blocks * work.flops, device.launch_us)
 
 
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency

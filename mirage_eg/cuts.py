@@ -7,19 +7,21 @@ from itertools import count
 from time import time
 from typing import Any
 
+from mirage_eg.backends.warps import with_warps
 from mirage_eg.compiling import Compiler
 from mirage_eg.devices import Device
 from mirage_eg.ir.graph import Graph
 from mirage_eg.kernels import Found, KernelFinder, Task, compose, find_kernels
-from mirage_eg.limits import Filters, blocks_of
+from mirage_eg.limits import Filters
 from mirage_eg.options import Options
 from mirage_eg.partition import Partition, PartitionLimits, Piece, Way, few_kernels, partition
 from mirage_eg.polish import polish
 from mirage_eg.probe import Part
-from mirage_eg.results import CompileRecord, Ranked, Watch
+from mirage_eg.results import CompileRecord
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits
 from mirage_eg.segments import SegmentLimits, counts
+from mirage_eg.stage_records import Ranked, Watch
 from mirage_eg.trace import Traced
 from mirage_eg.verdict import Verdict
 from mirage_eg.work import Work
@@ -67,17 +69,17 @@ class Cutter:
         self._bounds = PartitionLimits(segments, options.max_kernels)
         if on_gpu:
             self._bounds = replace(self._bounds, max_ways=MEASURED_WAYS, explore=EXPLORED)
-        self._until = None if options.budget is None else time() + options.budget
+        self._task = replace(self._task, until=options.until())
         self._rounds = count()
         self._finder = KernelFinder(primitive, device, self._run)
 
     def _run(self, programs: Sequence[Graph]) -> list[Found]:
         stage = f"{'traced ' if self._task.traced else ''}kernels {next(self._rounds)}"
-        return self._work.run(stage, find_kernels, self._task, programs) if programs else []
+        return self._work.run(stage, find_kernels, self._task, programs, keep=lambda found: not found.cut) if programs else []
 
     def _progress(self, searched: int, best_us: float) -> bool:
         self._watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")
-        return self._until is None or time() < self._until
+        return time() < self._task.until
 
     def cut(self) -> Cuts:
         """The ways to cut it, under what is known of its kernels."""
@@ -86,7 +88,8 @@ class Cutter:
         return Cuts(
             tuple(
                 tuple(
-                    (way, _ranked(self._primitive, way)) for way in (first, *(_others(finder, first) if self._on_gpu else ()))
+                    (way, _ranked(self._primitive, way, self._options.warps_untuned))
+                    for way in (first, *(_others(finder, first) if self._on_gpu else ()))
                 )
                 for first in (found.ways if self._on_gpu else telling(found.ways, self._options))
             ),
@@ -113,10 +116,11 @@ def _others(finder: KernelFinder, way: Way) -> list[Way]:
     return sorted(ways, key=lambda other: other.us)
 
 
-def _ranked(primitive: Graph, way: Way) -> Ranked:
+def _ranked(primitive: Graph, way: Way, warps: int | None) -> Ranked:
     proved = all(piece.made.proved for piece in way.pieces)
     fused = any(piece.made.fused and sum(counts(primitive.nodes[i]) for i in piece.segment.nodes) > 1 for piece in way.pieces)
-    return Ranked(compose(primitive, way.pieces), way.us, proved, fused)
+    graph = compose(primitive, way.pieces)
+    return Ranked(graph if warps is None else with_warps(graph, warps), way.us, proved, fused)
 
 
 def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, target: str, watch: Watch) -> Cuts:
@@ -141,10 +145,10 @@ def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, target: str, watch
 
 def _broken(way: Way, graph: Graph, record: CompileRecord) -> list[Graph]:
     """The block graphs of a way, as they were found, that do not compile; all, if that cannot be told."""
-    lowered = blocks_of(graph)
+    lowered = graph.blocks
     alone = len(record.kernels) == len(lowered)
     failed = {_outline(block) for block, kernel in zip(lowered, record.kernels, strict=False) if not kernel.ok}
-    blocks = [block for piece in way.pieces for block in blocks_of(piece.made.graph)]
+    blocks = [block for piece in way.pieces for block in piece.made.graph.blocks]
     return [block for block in blocks if alone and _outline(block) in failed] or blocks
 
 
@@ -176,6 +180,7 @@ def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Check
     return {
         "states": cuts.partition.states,
         "segments": cuts.partition.segments,
+        "left_out": list(cuts.partition.left_out),
         "searched": cuts.partition.searched,
         "complete": cuts.partition.complete,
         "bound_us": cuts.partition.bound_us,

@@ -31,6 +31,10 @@ class Device:
     cache_bytes: float = 50e6
     stage_bandwidth: float = 10e12  # bytes of computed operands that all multiprocessors bring to their matrix units
     share: float = 2.0  # how many times its part of the bandwidth one multiprocessor can draw
+    # Launches that a library kernel costs besides what it moves and computes; measured on the H100.
+    library_elementwise: float = 1.02
+    library_reduction: float = 3.28  # a softmax or a norm too
+    library_product: float = 1.74
 
 
 _H100 = Device(

@@ -9,10 +9,9 @@ from fractions import Fraction
 from html import escape
 
 from mirage_eg import svg
-from mirage_eg.cost import VIEWS, is_kernel
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
-from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase, is_kernel
+from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
 from mirage_eg.ir.shapes import text
 from mirage_eg.layout import LAYER_GAP, Placement, Point, Size, place
 from mirage_eg.svg import PAD, PALETTE, lines_of, rectangle, text_size

@@ -53,12 +53,21 @@ class _Counted:
 
 
 class Estimate:
-    """What one kernel costs at least; `dtypes` are those of what it may load. All that no extent changes is made here."""
+    """What one kernel costs at least. All that no extent changes is made here.
+
+    `dtypes` are those of what it may load, `spread` is the axis along which it leaves partial results.
+    """
 
     def __init__(
-        self, structure: Structure, shapes: Sequence[Shape], dtypes: Sequence[DType], outputs: Sequence[DType], device: Device
+        self,
+        structure: Structure,
+        shapes: Sequence[Shape],
+        dtypes: Sequence[DType],
+        outputs: Sequence[DType],
+        device: Device,
+        spread: int | None,
     ) -> None:
-        self._spread, self._device = structure.split.spread, device
+        self._spread, self._device = spread, device
         self._looped = looped = structure.split.looped
         self._tiles: list[Cut] = []  # each once: many loads and steps have the same
         numbers: dict[Cut, Tile] = {}
@@ -103,16 +112,11 @@ class Estimate:
     def us(self, extents: Extents) -> float:
         """Microseconds under the cost model."""
         blocks, partial, loop = 1, 1, extents.loop
-        whole = [*extents.sizes]
         for group, count in extents.grid:
             blocks *= count
-            for axis in group:
-                whole[axis] //= count
-                if axis == self._spread:
-                    partial = count
-        piece = [*whole]
-        if self._looped is not None:
-            piece[self._looped] //= loop
+            if self._spread in group:
+                partial = count
+        whole, piece = extents.tiles(self._looped)
         elements = []  # of every tile
         for axes, cut in self._tiles:
             product, of = 1, piece if cut else whole

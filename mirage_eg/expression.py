@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from math import prod
+from itertools import count
+from math import isqrt, prod
 from typing import Any
 
 from mirage_eg.ir.axes import Axes
@@ -18,7 +19,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 
 Constant = int | str | Fraction
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+
+
+def primes() -> Iterator[int]:
+    """All primes, for programs of any number of axes."""
+    return (number for number in count(2) if all(number % divisor for divisor in range(2, isqrt(number) + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Parts:
 
 def parts_of(axes: Axes, split: Split, domain: str) -> dict[int, Parts]:
     """For every reduced axis the constants of its reductions under `split`."""
-    primes = iter(PRIMES)
+    fresh = primes()
     result = {}
     for axis in sorted(axes.reduced):
         present = (True, axis == split.looped, axis == split.spread)
@@ -70,7 +75,7 @@ def parts_of(axes: Axes, split: Split, domain: str) -> dict[int, Parts]:
             )
             result[axis] = Parts(tile, loop, grid, tile + loop, tile + loop + grid)
         else:
-            sizes = [next(primes) if there else 1 for there in present]
+            sizes = [next(fresh) if there else 1 for there in present]
             tile_, loop_, grid_ = ((size,) if size > 1 else () for size in sizes)
             result[axis] = Parts(tile_, loop_, grid_, (sizes[0] * sizes[1],), (prod(sizes),))
     return result
@@ -147,7 +152,7 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression:
-    """The program's outputs as terms. `program` holds primitive ops whose axes are known."""
+    """The program's outputs as terms, without dead code. `program` holds primitive ops whose axes are known."""
     parts = parts_of(axes, split, domain)
     terms: list[Term] = []
     known: dict[Term, int] = {}
@@ -192,7 +197,7 @@ def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression
             case _:
                 raise AssertionError(f"{item.op} is not primitive")
         place.append(result)
-    return Expression(tuple(terms), tuple(inputs), tuple(outputs), tuple(free))
+    return needed_for(Expression(tuple(terms), tuple(inputs), tuple(outputs), tuple(free)), tuple(outputs))
 
 
 def _free(axes: Axes, of: frozenset[int], parts: dict[int, Parts]) -> frozenset[str]:

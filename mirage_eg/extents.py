@@ -1,7 +1,8 @@
 """Which extents the kernels of a plan may have: grid, loop count and so all tiles, as far as is seen before they are built.
 
 Parallel axes, those that an output has and no op reduces, may be split over the grid; the looped axis is split by the loop, a
-spread axis by the grid of the first kernel. Tiles are powers of two (or the whole axis).
+spread axis by the grid of the first kernel. Tiles are powers of two (or the whole axis); where these do not divide an axis, the
+last part holds the rest.
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,19 @@ from math import prod
 from mirage_eg.estimate import Shape
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ragged import part_extent
 from mirage_eg.limits import Filters, TileLimits
 from mirage_eg.realize import Extents
 from mirage_eg.space import Chain, Structure
 
 MAX_GRID_DIMS = 3
 _COMBINING_OPTIONS = 2  # extents tried of a kernel that reduces partial results
+_SHORT = 32  # an axis no longer than this is cut into equal parts
+_WELL = 128  # and so is one with tiles of this extent
+_RAGGED_TILES = (16, 32, 64, 128, 256)
+_LOOPED_TILES = (16, 32, 64, 128, 256, 512)
+_STEP = 16  # between tiles that are tried
+_TRIED_COUNTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Kernel:
     parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
     spread: int | None  # the axis that the grid must split
     looped: int | None
+    equal: frozenset[int]  # axes that are cut into equal parts or not at all: a product contracts them together with others
 
     def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
         """Extents with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
@@ -45,7 +54,8 @@ Grid = tuple[tuple[tuple[int, ...], int], ...]
 def _grid(
     parallel: Sequence[tuple[int, ...]], spread: int | None, sizes: Sequence[int], tiles: Sequence[int], blocks: int
 ) -> Grid:
-    grid = [(group, sizes[group[0]] // tile) for group, tile in zip(parallel, tiles, strict=True) if tile < sizes[group[0]]]
+    counts = [-(-sizes[group[0]] // tile) for group, tile in zip(parallel, tiles, strict=True)]
+    grid = [(group, count) for group, count in zip(parallel, counts, strict=True) if count > 1]
     if spread is not None:
         grid.append(((spread,), blocks))
     return tuple(sorted(grid))
@@ -56,7 +66,7 @@ def choices_of(
 ) -> list[tuple[Extents, ...]]:
     """The extents of all kernels together."""
     choices: list[tuple[Extents, ...]] = []
-    for spread in _spread_counts(axes.sizes[plan.split.spread], limits) if plan.split.spread is not None else [1]:
+    for spread in _spread_counts(kernels[0], axes, limits):
         options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
         if len(options) == 2:
             few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
@@ -100,7 +110,9 @@ def _kernel(
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
     computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
-    return Kernel(structure, tuple(shapes), computed, _groups(parallel, shapes), spread, looped)
+    merged = [frozenset(step.reduced) for step in structure.steps if step.op == "matmul" and len(step.reduced) > 1]
+    equal = frozenset[int]().union(*merged)
+    return Kernel(structure, tuple(shapes), computed, _groups(parallel, shapes), spread, looped, equal)
 
 
 def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
@@ -123,10 +135,7 @@ def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, s
     roles = _matmul_roles(kernel)
     many = len(kernel.parallel) > dims
     tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
-    length = 1
-    if kernel.looped is not None:
-        length = sizes[kernel.looped] // (spread if kernel.looped == kernel.spread else 1)
-    loops = (1,) if kernel.looped is None else tuple(_loop_counts(length, filters))
+    loops = (1,) if kernel.looped is None else tuple(_loop_counts(kernel, kernel.looped, sizes, spread, filters))
     tried = _all_extents(kernel.parallel, kernel.spread, sizes, tuple(map(tuple, tiles)), loops, spread)
     return [extents for extents in tried if _plausible(kernel, extents, limits)]
 
@@ -149,11 +158,24 @@ def _divisors(size: int) -> tuple[int, ...]:
     return tuple(count for count in range(1, size + 1) if size % count == 0)
 
 
-def _spread_counts(size: int, limits: TileLimits) -> list[int]:
+def _divides_well(size: int) -> bool:
+    """Whether equal tiles will do: the axis is short, or has tiles of 64."""
+    return size <= _SHORT or size % _WELL == 0
+
+
+def _spread_counts(kernel: Kernel, axes: Axes, limits: TileLimits) -> list[int]:
     """Into how many pieces a spread axis is cut: powers of two that leave at least 32 of it, or any divisors of a small one."""
-    divisors = [count for count in _divisors(size) if 2 <= count <= limits.multiprocessors]
-    usual = [count for count in divisors if size // count >= 32 and not count & (count - 1)]
-    return usual or divisors[:4]
+    if kernel.spread is None:
+        return [1]
+    size = axes.sizes[kernel.spread]
+    ragged = kernel.spread not in kernel.equal
+    powers = [1 << power for power in range(1, limits.multiprocessors.bit_length()) if 1 << power <= limits.multiprocessors]
+    usual = [count for count in powers if size // count >= 32 and (size % count == 0 or (ragged and part_extent(size, count)))]
+    if ragged and kernel.looped == kernel.spread and not _divides_well(size):
+        for tile in _LOOPED_TILES[-2:]:
+            usual += [max(count for count in _divisors(-(-size // tile)) if count <= limits.multiprocessors)]
+        usual = sorted(set(usual) - {1})
+    return usual or [count for count in _divisors(size) if 2 <= count <= limits.multiprocessors][:4]
 
 
 def _matmul_roles(kernel: Kernel) -> dict[int, str]:
@@ -169,13 +191,7 @@ def _matmul_roles(kernel: Kernel) -> dict[int, str]:
 
 def _plausible(kernel: Kernel, extents: Extents, limits: TileLimits) -> bool:
     """A bound before anything is built: no computed tile alone is larger than the registers."""
-    whole = [*extents.sizes]
-    for group, count in extents.grid:
-        for axis in group:
-            whole[axis] //= count
-    piece = [*whole]
-    if kernel.looped is not None:
-        piece[kernel.looped] //= extents.loop
+    whole, piece = extents.tiles(kernel.looped)
     for shape in kernel.computed:
         elements, of = 4, piece if shape.piece else whole
         for axis in shape.axes:
@@ -189,8 +205,13 @@ def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: d
     """Tiles of the first axis of a group whose number of blocks divides the other axes too."""
     first, *others = group
     tiles = _tile_sizes(sizes[first], most, roles.get(first), many)
-    fitting = [tile for tile in tiles if all(sizes[axis] % (sizes[first] // tile) == 0 for axis in others)]
-    return fitting or [sizes[first]]
+    counts = {tile: -(-sizes[first] // tile) for tile in tiles}
+    return [tile for tile in tiles if all(_splits(sizes[axis], counts[tile]) for axis in others)] or [sizes[first]]
+
+
+def _splits(size: int, count: int) -> bool:
+    """Whether an axis is cut into so many parts: equal ones, or a rest where that is better."""
+    return size % count == 0 or (not _divides_well(size) and part_extent(size, count) is not None)
 
 
 def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]:
@@ -204,15 +225,41 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
     divisors = [tile for tile in _divisors(size) if tile <= most]
     least = min(16, size) if role == "own" else 1
     usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]
+    if not _divides_well(size):
+        usual += [tile for tile in _RAGGED_TILES if tile < size and tile <= most and tile not in usual]
     return usual or divisors[-1:]
 
 
-def _loop_counts(size: int, filters: Filters) -> list[int]:
+def _loop_counts(kernel: Kernel, looped: int, sizes: Sequence[int], spread: int, filters: Filters) -> list[int]:
     """Loop counts that leave tiles of 16 to 512, or any divisors where the axis is smaller or filters ask for them."""
-    divisors = _divisors(size)
+    blocks = spread if looped == kernel.spread else 1
+    size, rest = divmod(sizes[looped], blocks)
+    divisors = _divisors(size) if rest == 0 else ()
+    ragged = _ragged_loops(kernel, looped, sizes[looped], blocks) if looped not in kernel.equal else {}
     if filters.franges is not None:
-        return [count for count in divisors if count in filters.franges]
+        return sorted({count for count in (*divisors, *ragged) if count in filters.franges})
     usual = [
         count for count in divisors if count > 1 and 16 <= size // count <= 512 and not size // count & (size // count - 1)
     ]
-    return usual or [count for count in divisors if count > 1]
+    return usual + list(ragged) or [count for count in divisors if count > 1]
+
+
+def _ragged_loops(kernel: Kernel, looped: int, size: int, blocks: int) -> dict[int, int]:
+    """Loop counts that leave a rest, with the tiles that they make: one for each power of two that a tile pads to."""
+    if _divides_well(size):
+        return {}
+    loads = zip(kernel.structure.loads, kernel.shapes, strict=False)
+    whole = blocks > 1 and any(not load.looped and looped in shape.axes for load, shape in loads)
+    found: dict[int, int] = {}
+    for tile in _LOOPED_TILES:
+        counts = [-(-size // part) for part in range(tile, tile // 2, -_STEP)]
+        least = max(2, -(-counts[0] // blocks))
+        for count in (*(count // blocks for count in counts if count % blocks == 0), *range(least, least + _TRIED_COUNTS)):
+            part = part_extent(size, blocks * count)
+            if count < 2 or part is None or not tile // 2 < part <= tile:
+                continue
+            if size % (blocks * count) and not (whole and part_extent(size, blocks) != count * part):
+                found.setdefault(count, part)  # what is loaded whole, if anything, is all its pieces
+            if size % (blocks * count) == 0 or count in found:
+                break
+    return found

@@ -13,14 +13,16 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import with_proof
 from mirage_eg.options import Options
 from mirage_eg.probe import Part, Probe
-from mirage_eg.prove import Prover
-from mirage_eg.results import Ranked, Watch
+from mirage_eg.prove import Proof, Prover
 from mirage_eg.rulebook import Rulebook
+from mirage_eg.stage_records import Ranked, Watch
 from mirage_eg.verdict import FloatCheck, Verdict
 from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
 STAGE = "verify"
+PROOF_NODES = 200_000  # of the e-graphs of all proofs; µGraphs behind that are tested alone
+NOT_TRIED = Proof(False, reason=f"no proof was tried: the others took {PROOF_NODES:,} e-nodes")
 Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict is not `equal`
 
 
@@ -48,7 +50,8 @@ class FullSize:
         The kernels `parts` are checked where they stand in `primitive`, the program in primitive ops.
         """
         item = (tuple((entry.graph, entry.proved) for entry in finalists), primitive, tuple(parts))
-        checked, inside = work.once(STAGE, item, lambda: self._verify(finalists, Probe(primitive, parts) if parts else None))
+        probe = Probe(primitive, parts) if parts else None
+        checked, inside = work.once(STAGE, item, lambda: self._verify(finalists, probe), tuple[list[Checked], list[Verdict]])
         pairs: list[tuple[Ranked, Checked]] = [*zip(finalists, checked, strict=True)]
         return Verified(
             tuple((entry, verdict, check) for entry, (verdict, check) in pairs if check is not None),
@@ -58,7 +61,7 @@ class FullSize:
 
     def _verify(self, finalists: Sequence[Ranked], probe: Probe | None) -> tuple[list[Checked], list[Verdict]]:
         prover = Prover(self.reference.program, self.rulebook if self.rulebook.domain == "indexed" else None)
-        proofs = [prover.prove(entry.graph) for entry in finalists]
+        proofs = [prover.prove(entry.graph) if prover.nodes <= PROOF_NODES else NOT_TRIED for entry in finalists]
         self.ready()
 
         def progress(done: int, total: int) -> None:  # fields are the first half of the work
@@ -66,7 +69,7 @@ class FullSize:
 
         tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress, probe)]
         verdicts = [
-            with_proof(verdict, f"candidate {place}", proof, entry.proved)
+            with_proof(verdict, f"candidate {place}", proof, entry.proved and self.rulebook.packaged)
             for place, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=False))
         ]
         equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]

@@ -6,25 +6,12 @@ from dataclasses import replace
 from math import inf
 
 from mirage_eg.backends.emit import emit
-from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
-from mirage_eg.results import Candidate, Ranked, Watch
+from mirage_eg.results import Candidate
+from mirage_eg.stage_records import Ranked, Watch
 from mirage_eg.tune import Record, Timer, Tuned, Tuning
 from mirage_eg.work import Work
-
-
-def uses_gpu(options: Options) -> bool:
-    """Whether candidates are run on a GPU here."""
-    from mirage_eg.backends.timing import gpu_available
-
-    if options.device == "cpu":
-        return False
-    if gpu_available():
-        return True
-    if options.device == "cuda":
-        raise MirageError("device: got cuda, but no CUDA GPU is usable here; use --device cpu to rank by the cost model")
-    return False
 
 
 def tune_ranked(

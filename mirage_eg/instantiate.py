@@ -5,29 +5,44 @@ What may be chosen is in `extents`, what is allowed in `limits`; the cost model 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import cycle, islice, takewhile
+from math import inf, prod
+from operator import itemgetter
+from time import time
 
+from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
 from mirage_eg.estimate import Estimate
+from mirage_eg.expression import primes
 from mirage_eg.extents import MAX_GRID_DIMS, choices_of, kernels_of
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.limits import Filters, TileLimits, blocks_of, fits, live_bytes, really_fits
+from mirage_eg.limits import Filters, TileLimits, fits, live_bytes, really_fits
 from mirage_eg.realize import Extents, Outline, realize, realize_outlined
 from mirage_eg.space import Chain, Structure
 
-_SMALL_TILES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
+_SMALL = 1 << 21  # elements that an op of a small instance may read together, tiles of all its operands' axes
 
 
 def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
-    """The program and the plan's µGraph at distinct small sizes, so that no two sizes agree by accident."""
+    """The program and the plan's µGraph at small sizes.
+
+    No two sizes agree, so that nothing fits by accident; only in programs of so many axes that arrays would be large, sizes
+    repeat. Axes of inputs that no op reads have size 1.
+    """
     kernels = kernels_of(plan, program, axes)
     gridded = [kernel.parallel[: MAX_GRID_DIMS - (kernel.spread is not None)] for kernel in kernels]
-    sizes: list[int] = []
-    tiles = iter(_SMALL_TILES)
-    for axis in range(len(axes.sizes)):
-        cut = 2 if axis == plan.split.spread or any(axis in group for chosen in gridded for group in chosen) else 1
-        sizes.append(cut * (3 if axis == plan.split.looped else 1) * next(tiles))
+    cut = {plan.split.spread, *(axis for chosen in gridded for group in chosen for axis in group)}
+    read = [frozenset[int]().union(*map(axes.of, item.operands)) for item in program.nodes]
+    used = sorted(frozenset[int]().union(*read))
+    sizes = [1] * len(axes.sizes)
+    for different in range(len(used), 0, -1):
+        for axis, tile in zip(used, cycle(islice(primes(), different)), strict=False):
+            sizes[axis] = (2 if axis in cut else 1) * (3 if axis == plan.split.looped else 1) * tile
+        if all(prod(sizes[axis] for axis in together) <= _SMALL for together in read):
+            break
     small = resize(program, axes, sizes)
     extents = [
         kernel.extents((*sizes, 2), {group[0]: sizes[group[0]] // 2 for group in chosen}, 3, 2)
@@ -74,10 +89,12 @@ class Instantiation:
         axes: Axes,
         limits: TileLimits | None = None,
         filters: Filters | None = None,
+        until: float = inf,
     ) -> None:
-        self.plan, self.program, self.axes = plan, program, axes
+        self.plan, self.program, self.axes, self.until = plan, program, axes, until
         self.limits, self.filters = limits or TileLimits(), filters or Filters()
         self._kernels = kernels_of(plan, program, axes)
+        self.built = 0  # µGraphs that fit
         self._too_large: list[Choice] = []
         self._outlines: tuple[Outline, ...] = ()  # of the kernels, once they have been built
 
@@ -91,11 +108,11 @@ class Instantiation:
 
     def is_asked_for(self, graph: Graph) -> bool:
         """Whether the filters admit a µGraph."""
-        return self.filters.admit(blocks_of(graph)[0])
+        return self.filters.admit(graph.blocks[0])
 
     def fits(self, graph: Graph) -> bool:
         """Whether blocks hold their tiles."""
-        return all(fits(block, self.limits) for block in blocks_of(graph))
+        return all(fits(block, self.limits) for block in graph.blocks)
 
     def really_fits(self, graph: Graph) -> bool:
         """The same, by the compiler where the model leaves it open."""
@@ -110,7 +127,7 @@ class Instantiation:
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
         chosen = self.extents()
         estimates = [
-            Estimate(kernel.structure, kernel.shapes, *dtypes, device)
+            Estimate(kernel.structure, kernel.shapes, *dtypes, device, kernel.spread)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
         ]
         least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of extents
@@ -138,7 +155,25 @@ class Instantiation:
         if graph is None or not self.fits(graph):
             self.refuse(choice)
             return None
-        return graph if self.is_asked_for(graph) else None
+        if not self.is_asked_for(graph):
+            return None
+        self.built += 1
+        return graph
+
+    def cheapest(self, device: Device) -> Iterator[tuple[float, Graph]]:
+        """The µGraphs that fit with their predicted microseconds, cheapest first; what promises most is built first.
+
+        From `until` on no more are built.
+        """
+        built: list[tuple[float, int, Graph]] = []
+        choices = self.choices(device) if time() < self.until else []
+        for number, choice in enumerate(takewhile(lambda _: time() < self.until, choices)):
+            while built and built[0][0] <= choice.us:
+                us, _, cheapest = heappop(built)
+                yield us, cheapest
+            if (graph := self.take(choice)) is not None:
+                heappush(built, (predict_us(graph, device), number, graph))
+        yield from ((us, graph) for us, _, graph in sorted(built, key=itemgetter(0, 1)))
 
     def refuse(self, choice: Choice) -> None:
         """Take no choice any more whose tiles are at least as large."""

@@ -1,10 +1,12 @@
 """All evidence on candidates put together: random tests, and proofs from the loaded laws.
 
-A proof against a `not equal` means that a law or this program is wrong: that is an error that stops everything.
+A proof against a `not equal` means that a law or this program is wrong: that is an error that stops everything. A proof holds
+for real numbers, and one by partial laws where both graphs are defined: it says nothing of elements that are not finite.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import isfinite
 from time import perf_counter
 
 from mirage_eg.ir.errors import GraphError, MirageError
@@ -65,14 +67,21 @@ def check_floats(
 
 def with_proof(verdict: Verdict, name: str, proof: Proof, searched: bool = False) -> Verdict:
     """The verdict with what the prover says; `searched`: the search found it in the program's class, by its own laws."""
-    if not (proof.proved or searched):
+    if not (proof.proved or (searched and not proof.partial)):
         return replace(verdict, not_proved=proof.reason)
     if verdict.verdict is Equality.NOT_EQUAL:
+        if proof.partial or (verdict.difference is not None and not isfinite(verdict.difference.got)):
+            names = f" (partial laws: {', '.join(proof.partial)})" if proof.partial else ""
+            return replace(verdict, not_proved=f"the laws show it only where both are defined{names}")
         by = f"the laws {', '.join(proof.laws)}" if proof.proved else "the laws of the search"
         raise ContradictionError(
             f"{name}: proved equal by {by}, but differs at {verdict.difference}: "
             "a law is unsound or mirage_eg is wrong; mirage-eg rules check tests the laws"
         )
+    if verdict.verdict is Equality.UNDECIDED and proof.doubt is not None:
+        return replace(verdict, not_proved=proof.doubt)
     if verdict.verdict is Equality.UNDECIDED:  # a proof decides what the tests leave open
-        return replace(verdict, verdict=Equality.EQUAL, known_by=("proved",), laws=proof.laws)
-    return replace(verdict, known_by=("proved", "tested"), laws=proof.laws)
+        return replace(
+            verdict, verdict=Equality.EQUAL, difference=None, known_by=("proved",), laws=proof.laws, partial=proof.partial
+        )
+    return replace(verdict, known_by=("proved", "tested"), laws=proof.laws, partial=proof.partial)

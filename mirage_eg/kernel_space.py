@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from mirage_eg.cost import is_kernel
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.renamed_views import rename_views
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search
 from mirage_eg.segments import Needed, Segment, Segmenter, segment_program
@@ -47,12 +47,12 @@ def kernel_space(
     programs = {segment: segment_program(program, segment) for segment in segments}
     for done, segment_graph in enumerate(dict.fromkeys(programs.values())):
         on_progress(done, len(segments))
-        counts[segment_graph] = sum(map(is_kernel, segment_graph.nodes)) <= 1  # as a library kernel
+        counts[segment_graph] = len(segment_graph.kernels) <= 1  # as a library kernel
         try:
-            axes = infer_axes(segment_graph)
+            named = rename_views(segment_graph).program
         except UnsupportedError:
             continue
-        found = search(segment_graph, axes, rulebook, limits)
+        found = search(named, infer_axes(named), rulebook, limits)
         counts[segment_graph] += len(found.structures)
         visited += sum(record.visited for record in found.records)
         complete &= all(record.complete for record in found.records)

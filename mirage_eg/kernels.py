@@ -8,22 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
+from math import inf, prod
+from time import time
 
-from mirage_eg.cost import is_kernel, predict
+from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
 from mirage_eg.expression import Split
 from mirage_eg.instantiate import Choice, Instantiation, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph, Node, is_kernel, node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.limits import Filters, TileLimits, blocks_of
+from mirage_eg.limits import Filters, TileLimits
+from mirage_eg.long_chains import uncounted_ops
 from mirage_eg.oracle import Limits
 from mirage_eg.partition import Kernels, Piece
+from mirage_eg.renamed_views import rename_views
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, search, split_choices
-from mirage_eg.segments import Segment, segment_program, uses_apart
+from mirage_eg.segments import Segment, segment_program
 from mirage_eg.space import Chain, Load, Structure
 from mirage_eg.trace import MOST_OF_SEGMENT, Traced, Tracer
 from mirage_eg.traced_search import plan_line, search_all_heard
@@ -38,6 +41,7 @@ class Found:
     visited: int
     structures: int
     pruned: tuple[tuple[str, int], ...] = ()
+    cut: bool = False  # by the clock
     traced: tuple[Traced, ...] = ()
 
 
@@ -56,6 +60,7 @@ class Task:
     traced: bool = False
     asking: bool = True  # the compiler, whether what is kept fits
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
+    until: float = inf  # seconds since 1970; what is found until then is kept
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -67,22 +72,27 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
 def _find(task: Task, program: Graph) -> Found:
     device = device_for(task.target)
     kernels: list[Kernels] = []
-    if sum(map(is_kernel, program.nodes)) <= 1:
+    if len(program.kernels) <= 1:
         kernels.append(_kernels(program, device, proved=True, fused=False))
     try:
-        axes = infer_axes(program)
+        views = rename_views(program)
     except UnsupportedError:
         return Found(tuple(kernels), 0, 0)
-    choices = _worthwhile(program, axes, task.limits)
+    named, axes = views.program, infer_axes(views.program)
+    choices = _worthwhile(named, axes, task.limits)
     states = max(FEWEST_STATES, task.limits.max_states // len(choices))
-    limits = replace(task.limits, max_states=states, max_alike=task.plans)
+    most = task.limits.max_block_ops + uncounted_ops(named)
+    limits = replace(task.limits, max_block_ops=most, max_states=states, max_alike=task.plans, seconds=task.until - time())
     tracer = Tracer(MOST_OF_SEGMENT) if task.traced else None
     if tracer is None:
-        found = search(program, axes, task.rulebook, limits, SATURATION, choices=choices)
+        found = search(named, axes, task.rulebook, limits, SATURATION, choices=choices)
     else:
-        found = search_all_heard(program, axes, task.rulebook, limits, SATURATION, choices, tracer)
+        found = search_all_heard(named, axes, task.rulebook, limits, SATURATION, choices, tracer)
     for plans in (found.structures, found.chains):
-        kernels += _instances(plans, program, axes, task, device, tracer)
+        kernels += [
+            _kernels(views.joined(entry.graph), device, entry.proved, entry.fused)
+            for entry in _instances(plans, named, axes, task, device, tracer)
+        ]
     kernels.sort(key=_order)
     visited = sum(record.visited for record in found.records)
     pruned = sum((Counter(record.pruned) for record in found.records), Counter[str]())
@@ -92,7 +102,8 @@ def _find(task: Task, program: Graph) -> Found:
     if tracer is not None:
         tracer.count("not tried", structures - len(found.structures) - len(found.chains))
     traced = () if tracer is None else tracer.result()
-    return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())), traced)
+    late = time() >= task.until
+    return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())), late, traced)
 
 
 LONG, LOOPED, SPREAD = 512, 128, 256  # elements
@@ -161,7 +172,7 @@ def _instances(
     best: list[Kernels] = []
     looked_at = len(open_)
     for number, (choice, place, instantiation) in enumerate(open_):
-        if len(best) == task.keep and choice.us >= best[-1].us:
+        if (len(best) == task.keep and choice.us >= best[-1].us) or time() >= task.until:
             looked_at = number
             break
         own = found.setdefault(place, [])
@@ -169,7 +180,7 @@ def _instances(
             continue
         if (graph := instantiation.take(choice)) is None:
             continue
-        if not task.avoided.isdisjoint(blocks := blocks_of(graph)):
+        if not task.avoided.isdisjoint(blocks := graph.blocks):
             if len(blocks) == 1:
                 instantiation.refuse(choice)
             continue
@@ -224,14 +235,13 @@ class KernelFinder:
 
     def others(self, piece: Piece) -> list[Piece]:
         """The µGraphs that were found for the segment of a piece besides its own."""
-        apart = piece.inputs != piece.segment.inputs
-        found = self.found[segment_program(self.program, piece.segment, apart)].kernels
+        found = self.found[segment_program(self.program, piece.segment)].kernels
         return [Piece(piece.segment, piece.inputs, kernels) for kernels in found if kernels != piece.made]
 
     def forget(self, blocks: frozenset[Graph], again: bool) -> None:
         """Leave out what has these block graphs; `again`: search its segments again when they are asked for."""
         for program, found in [*self.found.items()]:
-            left = tuple(kernels for kernels in found.kernels if blocks.isdisjoint(blocks_of(kernels.graph)))
+            left = tuple(kernels for kernels in found.kernels if blocks.isdisjoint(kernels.graph.blocks))
             if left != found.kernels:
                 if again:
                     del self.found[program]
@@ -240,32 +250,16 @@ class KernelFinder:
 
     def find(self, segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
         """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""
-        pieces = self._find(segments, apart=False)
-        again = [place for place, found in enumerate(pieces) if not found and not self._has_axes(segments[place])]
-        # X Xᵀ has one axis in two dims, unless each use of X has its own name.
-        for place, found in zip(again, self._find([segments[place] for place in again], apart=True), strict=True):
-            pieces[place] = found
-        return pieces
-
-    def _has_axes(self, segment: Segment) -> bool:
-        try:
-            infer_axes(segment_program(self.program, segment))
-        except UnsupportedError:
-            return False
-        return True
-
-    def _find(self, segments: Sequence[Segment], apart: bool) -> list[tuple[Piece, ...]]:
-        programs = [segment_program(self.program, segment, apart) for segment in segments]
+        programs = [segment_program(self.program, segment) for segment in segments]
         new = [program for program in dict.fromkeys(programs) if program not in self.found]
         self.found.update(zip(new, self.run(new), strict=True))
-        return [self._pieces(segment, program, apart) for segment, program in zip(segments, programs, strict=True)]
+        return [self._pieces(segment, program) for segment, program in zip(segments, programs, strict=True)]
 
-    def _pieces(self, segment: Segment, program: Graph, apart: bool) -> tuple[Piece, ...]:
-        inputs = uses_apart(self.program, segment) if apart else segment.inputs
+    def _pieces(self, segment: Segment, program: Graph) -> tuple[Piece, ...]:
         best: dict[int, Kernels] = {}
         for kernels in self.found[program].kernels:
             best.setdefault(kernels.kernels, kernels)
-        return tuple(Piece(segment, inputs, kernels) for kernels in best.values())
+        return tuple(Piece(segment, segment.inputs, kernels) for kernels in best.values())
 
 
 def compose(program: Graph, pieces: Sequence[Piece]) -> Graph:

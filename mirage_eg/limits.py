@@ -65,11 +65,6 @@ class TileLimits:
     asking: bool = False
 
 
-def blocks_of(graph: Graph) -> list[Graph]:
-    """The block graphs of a kernel graph."""
-    return [item["graph"] for item in graph.nodes if item.op == "block"]
-
-
 def _padded(extent: int, least: int = 1) -> int:
     return max(least, 1 << (extent - 1).bit_length())
 
@@ -97,7 +92,7 @@ def _is_misread(block: Graph) -> bool:
 def really_fits(graph: Graph, limits: TileLimits) -> bool:
     """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where it is to be asked."""
     return not limits.asking or all(
-        does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in blocks_of(graph)
+        does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in graph.blocks
     )
 
 

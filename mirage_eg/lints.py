@@ -1,5 +1,6 @@
-"""What may be wrong with a law that is true: it cancels, feeds itself, says nothing new, or leaves a sum unguarded."""
+"""What may be wrong with a law that is true: it cancels, feeds itself, says nothing new; and what guard a false one lacks."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +8,7 @@ from enum import StrEnum
 from mirage_eg.claims import Plan, spelled_out
 from mirage_eg.expression import op_of
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.laws import Apply, Law, Pattern, Variable, applications, variables
+from mirage_eg.laws import Apply, Pattern, Variable, applications, variables
 from mirage_eg.oracle import UNUSED, Oracle
 
 
@@ -28,16 +29,14 @@ class Lint:
     message: str
 
 
-def lint_law(plan: Plan, domain: str) -> Iterator[Lint]:
+def lint_law(plan: Plan) -> Iterator[Lint]:
     """What can be seen without an e-graph."""
     law = plan.law
     if law.subsumes:
         yield Lint(Level.WARNING, law.place, ":subsume takes e-nodes away, so that the search may miss what rests on them")
     for left, right in _directions(plan):
         yield from _lint_cancellation(plan, left, right)
-        yield from _lint_expansion(law, left, right)
-    if domain == "indexed":
-        yield from _lint_guards(plan)
+        yield from _lint_expansion(plan, left, right)
 
 
 def _directions(plan: Plan) -> Iterator[tuple[Pattern, Pattern]]:
@@ -54,8 +53,7 @@ def _directions(plan: Plan) -> Iterator[tuple[Pattern, Pattern]]:
 
 
 def _lint_cancellation(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Lint]:
-    expressions = {name for name, sort in plan.drawn.items() if sort == "E"}
-    lost = sorted((set(variables(left)) - set(variables(right))) & expressions)
+    lost = sorted((set(variables(left)) - set(variables(right))) & _expressions(plan))
     if lost:
         yield Lint(
             Level.ERROR,
@@ -65,20 +63,23 @@ def _lint_cancellation(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Li
         )
 
 
-def _lint_expansion(law: Law, left: Pattern, right: Pattern) -> Iterator[Lint]:
-    """A right side that repeats a variable or is larger, and that the left side matches again inside."""
-    before, after = (sum(1 for _ in applications(side)) for side in (left, right))
+def _expressions(plan: Plan) -> set[str]:
+    """The variables that are expressions; constants and parts cost nothing to repeat."""
+    return {name for name, sort in plan.drawn.items() if sort == "E"}
+
+
+def _lint_expansion(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Lint]:
+    """A right side that repeats an expression or is larger, and that the left side matches again inside."""
+    before, after = (sum(op_of(part.name) is not None for part in applications(side)) for side in (left, right))
     again = [part for part in applications(right) if isinstance(left, Apply) and _matches(left, part, {})]
-    copies = sorted(
-        {name for name in variables(right) if list(variables(right)).count(name) > list(variables(left)).count(name)}
-    )
+    often = [Counter(name for name in variables(side) if name in _expressions(plan)) for side in (left, right)]
+    copies = ", ".join(sorted(often[1] - often[0]))
     if after > before and again:
-        words = f", copying {', '.join(copies)}" if copies else ""
-        yield Lint(
-            Level.WARNING, law.place, f"expanding: its right side, {after - before} larger{words}, matches its left again"
-        )
+        words = f", copying {copies}" if copies else ""
+        message = f"expanding: its right side, {after - before} larger{words}, matches its left again"
+        yield Lint(Level.WARNING, plan.law.place, message)
     elif after > before and isinstance(left, Apply) and len(left.arguments) == 1 and copies:
-        yield Lint(Level.WARNING, law.place, f"expanding: every match copies {', '.join(copies)}; look at the growth")
+        yield Lint(Level.WARNING, plan.law.place, f"expanding: every match copies {copies}; look at the growth")
 
 
 def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool:
@@ -95,29 +96,22 @@ def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool
             return pattern == term
 
 
-def _lint_guards(plan: Plan) -> Iterator[Lint]:
-    """A variable that stands under a reduction on one side alone needs a condition on its axes."""
+def lint_guards(plan: Plan) -> Iterator[Lint]:
+    """For a law that was refuted: a variable that stands under a reduction on one side alone needs a condition on its axes."""
     pair = next(_directions(plan), None)
     if pair is None:
         return
+    names = dict(plan.named)
+    asked = [*(pattern for _, pattern in plan.named), *(it for it in plan.conditions if isinstance(it, Apply))]
     guarded = {
         name
-        for _, pattern in plan.named
-        for application in applications(pattern)
-        if application.name == "axes"
-        for name in variables(application)
-    }
-    guarded |= {
-        name
-        for condition in plan.conditions
-        if isinstance(condition, Apply)
-        for application in applications(condition)
+        for pattern in asked
+        for application in applications(spelled_out(pattern, names))
         if application.name == "axes"
         for name in variables(application)
     }
     left, right = (dict(_scopes(side, frozenset())) for side in pair)
-    expressions = {name for name, sort in plan.drawn.items() if sort == "E"}
-    for name in sorted(left.keys() & right.keys() & expressions):
+    for name in sorted(left.keys() & right.keys() & _expressions(plan)):
         if left[name] != right[name] and name not in guarded:
             over = ", ".join(sorted(left[name] ^ right[name]))
             yield Lint(

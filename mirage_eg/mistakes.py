@@ -30,6 +30,7 @@ _OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own for what a r
 
 
 _TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
+_HEAD = re.compile(r"\s*(?P<word>[^\s()]*)")
 
 
 def unclosed(text: str) -> int | None:
@@ -44,20 +45,28 @@ def unclosed(text: str) -> int | None:
     return opened[0] if opened else None
 
 
-def no_law(command: Any) -> str:
-    """What to say of a command that a rule file may not hold."""
-    kind = type(command).__name__
+def heads(text: str) -> list[tuple[int, str]]:
+    """For each form that stands in no other its line and its first word: not all of egglog's commands know their place."""
+    found: list[tuple[int, str]] = []
+    line, depth = 1, 0
+    for match in _TOKEN.finditer(text):
+        if match[0] == "(" and depth == 0:
+            head = _HEAD.match(text, match.end())
+            found.append((line, head["word"] if head else ""))
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        line += match[0].count("\n")
+    return found
+
+
+def no_law(command: Any, word: str) -> str:
+    """What to say of a command that a rule file may not hold; `word` is how the file calls it."""
     wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
-    if kind == "ActionCommand":
-        if not isinstance(command.action, bindings.Expr_):
-            return f"got the command {type(command.action).__name__.lower()}; {wanted}"
-        called = getattr(command.action.expr, "name", "")
-        near = get_close_matches(called, _COMMANDS, n=1)
+    if isinstance(command, bindings.ActionCommand) and isinstance(command.action, bindings.Expr_):
+        near = get_close_matches(word, _COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "is a command misspelt?"
-        return f"got ({called or '…'} …), which is no command ({hint}); {wanted}"
-    if kind == "Include":
+        return f"got ({word or '…'} …), which is no command ({hint}); {wanted}"
+    if isinstance(command, bindings.Include):
         return f"got the command include; {wanted}; name the other file with --rules too"
-    word = command.name if kind == "UserDefined" else "run" if kind == "RunSchedule" else kind.lower()
     return f"got the command {word}; {wanted}"
 
 

@@ -57,30 +57,41 @@ class Float64:
         return bool(np.all(np.abs(left - right) <= 1e-9 * np.maximum(np.abs(left), np.abs(right)) + 1e-300))
 
 
+@dataclass(frozen=True, slots=True)
 class ManyDigits:
-    """mpmath's numbers; a difference is a difference."""
+    """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that no difference of two loses all digits."""
+
+    digits: int = exact.DIGITS
+    most_bits: int | None = None
 
     def array(self, entries: Array) -> Array:
         """Exact rationals."""
-        return np.frompyfunc(exact.number, 1, 1)(np.asarray(entries, dtype=object))
+        with mpmath.workdps(self.digits):
+            return np.asarray(np.frompyfunc(exact.number, 1, 1)(np.asarray(entries, dtype=object)), dtype=object)
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
         """By the table of `backends.exact`."""
 
         def compute(*numbers: Any) -> Any:
             try:
-                return exact.ELEMENTWISE[op](*numbers, **attributes)
+                return self._in_range(exact.ELEMENTWISE[op](*numbers, **attributes))
             except (ZeroDivisionError, OverflowError):
                 raise UndefinedError(op) from None
 
-        with mpmath.workdps(exact.DIGITS):
-            result = np.frompyfunc(compute, len(operands), 1)(*operands)
-            return _finite(np.asarray(result, dtype=object), np.frompyfunc(mpmath.isfinite, 1, 1))
+        with mpmath.workdps(self.digits):
+            return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), dtype=object)
+
+    def _in_range(self, number: Any) -> Any:
+        if not mpmath.isfinite(number):
+            raise UndefinedError("not a finite number")
+        if self.most_bits is not None and number and abs(mpmath.mag(number)) > self.most_bits:
+            raise UndefinedError("overflow")
+        return number
 
     def equal(self, left: Array, right: Array) -> bool:
         """To half of the digits, counted from 1 where the numbers are smaller, since differences lose digits."""
-        with mpmath.workdps(exact.DIGITS):
-            bound = mpmath.mpf(10) ** (-exact.DIGITS // 2)
+        with mpmath.workdps(self.digits):
+            bound = mpmath.mpf(10) ** (-self.digits // 2)
             near = np.frompyfunc(lambda x, y: abs(x - y) <= bound * max(1, abs(x), abs(y)), 2, 1)(left, right)
             return bool(np.all(near))
 

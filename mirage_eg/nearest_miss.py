@@ -16,13 +16,14 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.limits import Filters, TileLimits, blocks_of, footprint
+from mirage_eg.limits import Filters, TileLimits, footprint
 from mirage_eg.options import Options
-from mirage_eg.results import Instances, Plan
+from mirage_eg.renamed_views import rename_views
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.segments import Segmenter, SegmentLimits
-from mirage_eg.verdict import Verdict
+from mirage_eg.stage_records import Instances, Plan
+from mirage_eg.verdict import Equality, Verdict
 from mirage_eg.verify import verify
 
 PARTS = 16  # of the program that are searched
@@ -36,8 +37,8 @@ GRAPHS = 200  # µGraphs looked at for the smallest overflow, as many of each st
 class Found:
     """What the stages of a run came to."""
 
-    primitive: Graph
-    axes: Axes | str  # or why there are none
+    primitive: Graph  # with names for its axes, where it was searched as a whole
+    axes: Axes | str  # or why it was not
     search: SearchResult
     plans: Sequence[Plan]
     equal: Sequence[Plan]
@@ -72,16 +73,16 @@ def explain(found: Found, rulebook: Rulebook, options: Options, device: Device) 
 def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
     if isinstance(found.axes, str):
         try:
-            axes = infer_axes(found.primitive)
+            named = rename_views(found.primitive).program
         except UnsupportedError:
             part = _largest_part(found.primitive, rulebook, options)
             return "axes", part, f"{found.axes}; the search covers programs without that"
         if (outputs := len(found.primitive.outputs)) > options.max_outputs:
             return "limits", _largest_part(found.primitive, rulebook, options), f"--max-outputs {outputs}"
-        if (reason := Segmenter(found.primitive, SegmentLimits(max_ops=MOST_OPS)).why_not_one()) is not None:
+        if (reason := Segmenter(named, SegmentLimits(max_ops=MOST_OPS)).why_not_one()) is not None:
             part = _largest_part(found.primitive, rulebook, options)
             return "limits", part, f"more kernels (--max-kernels): {reason}"
-        return "limits", *_nearest_of_search(found, axes, rulebook, options)
+        return "limits", *_nearest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
     if not found.plans:
         return "search", *_nearest_of_search(found, found.axes, rulebook, options)
     if not found.equal:
@@ -90,7 +91,11 @@ def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device)
         return "tile limits", *_nearest_of_limits(found, found.axes, options, device)
     if found.compile_errors:
         return "compile", f"a verified µGraph does not compile: {found.compile_errors[0]}", "smaller tiles, or another --target"
-    difference = found.rejected[0].difference if found.rejected else None
+    first = found.rejected[0] if found.rejected else None
+    if first is not None and first.verdict is Equality.UNDECIDED and first.not_proved is not None:
+        change = "a law that passes mirage-eg rules check, or one that the field knows too"
+        return "verification", f"a µGraph that is undecided at full size: {first.not_proved}", change
+    difference = first.difference if first is not None else None
     return (
         "verification",
         f"a µGraph that is right on a small instance differs at full size: {difference}",
@@ -167,12 +172,12 @@ def _graphs(found: Found, axes: Axes, limits: TileLimits, filters: Filters) -> I
 
 
 def _largest_footprint(graph: Graph, limits: TileLimits) -> tuple[int, int]:
-    needs = [footprint(block, limits) for block in blocks_of(graph)]
+    needs = [footprint(block, limits) for block in graph.blocks]
     return max(shared for shared, _ in needs), max(registers for _, registers in needs)
 
 
 def _extents(graph: Graph) -> str:
-    blocks = [f"grid {'×'.join(map(str, block.grid)) or 1}, loop {block.loop}" for block in blocks_of(graph)]
+    blocks = [f"grid {'×'.join(map(str, block.grid)) or 1}, loop {block.loop}" for block in graph.blocks]
     return f"a µGraph of {len(blocks)} kernel{'s' if len(blocks) > 1 else ''} ({'; '.join(blocks)})"
 
 
@@ -189,12 +194,12 @@ def _largest_part(program: Graph, rulebook: Rulebook, options: Options) -> str:
 
 def _fuses(part: Graph, rulebook: Rulebook, options: Options) -> bool:
     try:
-        axes = infer_axes(part)
+        named = rename_views(part).program
     except UnsupportedError:
         return False
-    if Segmenter(part, SegmentLimits(max_ops=options.max_block_ops)).why_not_one() is not None:
+    if Segmenter(named, SegmentLimits(max_ops=options.max_block_ops)).why_not_one() is not None:
         return False
-    found = search(part, axes, rulebook, _limits(options, options.max_block_ops))
+    found = search(named, infer_axes(named), rulebook, _limits(options, options.max_block_ops))
     return bool(found.structures or found.chains)
 
 

@@ -4,16 +4,17 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from pathlib import Path
+from time import time
 from typing import Any
 
 from mirage_eg.backends.compile import TARGETS
 from mirage_eg.backends.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.executors import check_executor
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.rule_files import DOMAINS, packaged_names
 
-DOMAINS = ("indexed", "abstract")
 DEVICES = ("auto", "cpu", "cuda")
 RULES_VARIABLE = "MIRAGE_EG_RULES"  # more rule files and folders, separated as in PATH
 CONFIGS = ("attention", "mlp", "lora")
@@ -30,9 +31,10 @@ class Options:
     dims that the loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and
     restricts nothing here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones,
     after those that MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `max_kernels` None is as many
-    kernels as it takes. `budget` is in seconds, of each search; `jobs` local processes, None is one a core; or an
-    `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With `cache`, a finished result is kept on disk
-    and found again. Lists are taken for tuples.
+    kernels as it takes; what needs more stands behind. With `prefer_few_kernels` the number of kernels comes before time in
+    the order of the results. `budget` is in seconds, of each stage before verification; `jobs` local processes, None is
+    one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With `cache`, a finished
+    result is kept on disk and found again. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -43,6 +45,7 @@ class Options:
     max_block_ops: int = 16
     max_outputs: int = 3
     max_kernels: int | None = None
+    prefer_few_kernels: bool = False
     target: str = "sm_90"
     device: str = "auto"
     seed: int = 0
@@ -69,8 +72,9 @@ class Options:
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 1)
         check_executor(self.executor)
-        if not isinstance(self.cache, bool):
-            raise OptionError(f"cache: got {self.cache!r}, wanted True or False")
+        for name in ("cache", "prefer_few_kernels"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name}: got {getattr(self, name)!r}, wanted True or False")
         _check_int("seed", self.seed, 0)
         _check_choice("domain", self.domain, DOMAINS)
         _check_choice("target", self.target, TARGETS)
@@ -81,6 +85,8 @@ class Options:
             raise OptionError(f"budget: got {self.budget!r}, wanted a number of seconds above 0")
         self._check_rules()
         for name, least in (("griddims", 1), ("blockdims", 1), ("imaps", -1), ("omaps", -2)):
+            if hint := _example(name, getattr(self, name)):
+                raise OptionError(f"{name}: got {getattr(self, name)!r}, wanted a list of tuples{hint}")
             self._restrict(name, [_tuple_of_ints(name, entry, least, 3) for entry in _entries(name, getattr(self, name))])
         for entry in self.blockdims or ():
             if warps_of(prod(entry)) is None:
@@ -98,9 +104,18 @@ class Options:
         return tuple(dict.fromkeys(prod(entry) // WARP for entry in self.blockdims))
 
     @property
+    def warps_untuned(self) -> int | None:
+        """The warps of all blocks until tuning; None: as many as the lowering takes."""
+        return None if self.warps is None else 4 if 4 in self.warps else self.warps[0]
+
+    @property
     def kernels_of_search(self) -> int:
         """Kernels of one structure, which share a split: two where partial results may leave the first."""
         return 2 if self.max_kernels is None else min(2, self.max_kernels)
+
+    def until(self) -> float:
+        """When a stage that begins now has spent the budget, in seconds since 1970; infinite without a budget."""
+        return inf if self.budget is None else time() + self.budget
 
     def _check_rules(self) -> None:
         if isinstance(self.rules, str | Path):
@@ -110,8 +125,6 @@ class Options:
         named = os.environ.get(RULES_VARIABLE, "").split(os.pathsep)
         paths = tuple(dict.fromkeys([*filter(None, named), *map(str, self.rules)]))
         if paths or self.without:
-            from mirage_eg.rulebook import packaged_names  # brings egglog, which most commands can do without
-
             theories = packaged_names(self.domain)
             for path in paths:
                 if not os.path.exists(path) and path not in theories:
@@ -145,8 +158,16 @@ def _entries(name: str, value: Any) -> Sequence[Any]:
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise OptionError(f"{name}: got {value!r}, wanted a list")
+        raise OptionError(f"{name}: got {value!r}, wanted a list{_example(name, value)}")
     return value
+
+
+def _example(name: str, value: Any) -> str:
+    """A hint where one entry was given in place of a list of entries."""
+    if name in ("fmaps", "franges"):
+        return f"; for one entry: {name}=[{value}]" if isinstance(value, int) else ""
+    entry = isinstance(value, tuple | list) and bool(value) and all(isinstance(extent, int) for extent in value)
+    return f"; for one entry: {name}=[{tuple(value)}]" if entry else ""
 
 
 def _tuple_of_ints(name: str, value: Any, least: int, longest: int) -> Map:

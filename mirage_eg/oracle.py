@@ -9,18 +9,20 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 from time import perf_counter, thread_time
 from traceback import clear_frames
 from typing import TYPE_CHECKING
 
 from egglog import bindings
 
+from mirage_eg.culprits import blame, culprits
+from mirage_eg.egglog_terms import call, term_name
 from mirage_eg.expression import Constant, Expression, Term
-from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.errors import LimitError, RuleError
+from mirage_eg.laws import Law
 from mirage_eg.mistakes import OWN_RULESET
 from mirage_eg.rulebook import Rulebook, is_added
 from mirage_eg.worker import Worker
@@ -89,7 +91,7 @@ class Oracle:
 _SPAN = bindings.EgglogSpan(bindings.SrcFile("target", ""), 0, 0)
 
 
-Note = Callable[[tuple[int, int, dict[str, int]]], None]  # receives iterations, nodes and matches per law so far
+Note = Callable[[tuple[int, int]], None]  # receives iterations and nodes so far
 Build = Callable[[Expression], Oracle]
 
 
@@ -97,7 +99,7 @@ def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None =
     """Saturate the target's e-graph and freeze it.
 
     Raises:
-        RuleError: user rules hit a limit of time, nodes, iterations or memory; the message names the law that matches most.
+        LimitError: user rules hit a limit of time, nodes, iterations or memory; the message names the law that grows.
     """
     with oracle_builder(rulebook, limits) as build:
         return build(target)
@@ -124,28 +126,62 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
 
 def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits, keep_cut: bool) -> Oracle:
     _check_declared(rulebook, target)
-    last: tuple[int, int, dict[str, int]] = (0, 0, {})
+    iterations, nodes = 0, 0
 
-    def hear(note: tuple[int, int, dict[str, int]]) -> None:
-        nonlocal last
-        last = note
+    def hear(note: tuple[int, int]) -> None:
+        nonlocal iterations, nodes
+        iterations, nodes = note
 
     def what() -> str:
-        iterations, nodes, matches = last
-        return f"{_blame(rulebook, matches)} in iteration {iterations + 1}, at {nodes:,} nodes,"
+        return f"saturation, in iteration {iterations + 1}, at {nodes:,} nodes,"
 
-    seconds = 2.0 * limits.seconds + 1.0  # a worker that can still count iterations stops by itself
     arguments = (saturate_again, rulebook, target, limits)
-    oracle: Oracle = worker.call(*arguments, seconds=seconds, what=what, on_note=hear)
+    try:
+        oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what=what, on_note=hear)
+    except LimitError as error:
+        raise LimitError(f"{_blame(rulebook, target, limits)}: {error}") from None
     if not keep_cut:
-        check_saturated(rulebook, oracle.saturation)
+        check_saturated(rulebook, target, limits, oracle.saturation)
     return oracle
 
 
-def check_saturated(rulebook: Rulebook, saturation: Saturation) -> None:
-    """Raise the RuleError that names the law with the most matches, where saturation hit a limit."""
+def _patience(limits: Limits) -> float:
+    """Seconds after which a worker is stopped: one that can still count iterations stops by itself."""
+    return 2.0 * limits.seconds + 1.0
+
+
+def check_saturated(rulebook: Rulebook, target: Expression, limits: Limits, saturation: Saturation) -> None:
+    """Raise the LimitError that names the laws which keep the e-graph growing, where saturation hit a limit."""
     if saturation.stopped is not None:
-        raise RuleError(f"{_blame(rulebook, dict(saturation.matches))} {saturation.stopped}")
+        raise LimitError(f"{_blame(rulebook, target, limits)}: saturation {saturation.stopped}")
+
+
+def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
+    """The added laws with which alone saturation hits a limit, as the head of a message."""
+    added = [theory for theory in rulebook.theories if is_added(theory)]
+    laws = [law for theory in added for law in theory.laws]
+
+    worker: Worker | None = None
+
+    def endless(kept: Sequence[Law]) -> bool:
+        nonlocal worker
+        worker = worker or Worker()
+        without = frozenset(law.name for law in laws) - {law.name for law in kept}
+        arguments = (saturate, rulebook, target, limits, without)
+        try:
+            oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what="saturation")
+        except LimitError:  # the process may be gone, or busy without end
+            worker.close()
+            worker = None
+            return True
+        return not oracle.saturation.saturated
+
+    try:
+        found = culprits(laws, endless)
+    finally:
+        if worker is not None:
+            worker.close()
+    return blame(found) if found else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
 
 
 def spellings(law: str) -> tuple[str, ...]:
@@ -164,19 +200,6 @@ def _check_declared(rulebook: Rulebook, target: Expression) -> None:
             f"the program has an op whose constructor {name} no loaded theory declares; wanted a rule file with "
             f"(constructor {name} (E) E) and the laws of its axes and of what is below it, as rules/README.md shows"
         )
-
-
-def _blame(rulebook: Rulebook, by_name: dict[str, int]) -> str:
-    """The law with the most matches, an added one if one of them matched at all, as the head of a message."""
-    matches = {law.name: sum(by_name.get(name, 0) for name in spellings(law.name)) for law in rulebook.laws}
-    added = [theory for theory in rulebook.theories if is_added(theory)]
-    laws = [law for theory in added for law in theory.laws if matches[law.name]] or rulebook.laws
-    law = max(laws, key=lambda law: matches[law.name])
-    if not matches[law.name]:
-        return f"{', '.join(theory.path for theory in added) or f'rules/{rulebook.domain}'}: a saturation"
-    return (
-        f"{law.place}: law {law.name!r} has the most matches ({matches[law.name]:,}; does it feed itself?) of a saturation that"
-    )
 
 
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
@@ -228,7 +251,7 @@ def _saturate_target(
     matches: Counter[str] = Counter()
     growth, stopped = _saturate(egraph, OWN_RULESET, limits, matches, note)
     for output in target.outputs:
-        egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, _call("below", bindings.Var(_SPAN, f"$t{output}")))))
+        egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, call("below", bindings.Var(_SPAN, term_name(output))))))
     # What is below must be found for a cut e-graph too, and a deep program needs an iteration for each of its levels.
     closing = Limits(iterations=sys.maxsize, nodes=growth[-1] + limits.nodes, seconds=limits.seconds)
     _, stopped_below = _saturate(egraph, "subexpression", closing, matches, note)
@@ -236,7 +259,7 @@ def _saturate_target(
     table, numbers, sorts = _freeze(egraph)
 
     def classes(terms: Iterable[int]) -> tuple[int, ...]:
-        return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, f"$t{term}"))[1], UNUSED) for term in terms)
+        return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, term_name(term)))[1], UNUSED) for term in terms)
 
     inputs, outputs = classes(target.inputs), classes(target.outputs)
     saturation = Saturation(
@@ -252,42 +275,27 @@ def _saturate_target(
     return Oracle(table, inputs, outputs, saturation, sorts)
 
 
-def _call(name: str, *arguments: bindings._Expr) -> bindings.Call:
-    return bindings.Call(_SPAN, name, list(arguments))
-
-
-def _constant(value: Constant) -> bindings._Expr:
-    match value:
-        case str():
-            return bindings.Lit(_SPAN, bindings.String(value))
-        case Fraction():
-            parts = (_call("bigint", bindings.Lit(_SPAN, bindings.Int(part))) for part in value.as_integer_ratio())
-            return _call("bigrat", *parts)
-        case int():
-            return bindings.Lit(_SPAN, bindings.Int(value))
-
-
 def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
-    """Add the target's terms, named $t0, $t1, …, and what the domain wants to know of its inputs."""
+    """Add the target's terms, named by `term_name`, and what the domain wants to know of its inputs."""
     commands: list[bindings._Command] = []
 
     def act(action: bindings._Action) -> None:
         commands.append(bindings.ActionCommand(action))
 
     def expression(item: Term) -> bindings.Call:
-        children = (bindings.Var(_SPAN, f"$t{child}") for child in item.children)
-        return _call(item.constructor, *map(_constant, item.constants), *children)
+        children = (bindings.Var(_SPAN, term_name(child)) for child in item.children)
+        return call(item.constructor, *item.constants, *children)
 
     for position, item in enumerate(target.terms):
-        act(bindings.Let(_SPAN, f"$t{position}", expression(item)))
+        act(bindings.Let(_SPAN, term_name(position), expression(item)))
     if domain == "indexed":
         for position, free in zip(target.inputs, target.free, strict=True):
-            parts = _call("set-of", *map(_constant, sorted(free))) if free else _call("set-empty")
-            act(bindings.Set(_SPAN, "axes", [bindings.Var(_SPAN, f"$t{position}")], parts))
+            parts = call("set-of", *sorted(free)) if free else call("set-empty")
+            act(bindings.Set(_SPAN, "axes", [bindings.Var(_SPAN, term_name(position))], parts))
     else:
         sizes = {part for item in target.terms if item.constructor in _REDUCTIONS for part in _prime_factors(item.constants[0])}
         for size in sorted(sizes):
-            act(bindings.Expr_(_SPAN, _call("part", _constant(size))))
+            act(bindings.Expr_(_SPAN, call("part", size)))
     egraph.run_program(*commands)
 
 
@@ -321,7 +329,7 @@ def _saturate(
         matches.update({law: count for law, count in output.report.num_matches_per_rule.items() if count})
         growth.append(_count(egraph))
         if note is not None:
-            note((len(growth), growth[-1], dict(matches)))
+            note((len(growth), growth[-1]))
         if not output.report.updated:
             return growth, None
         if growth[-1] > limits.nodes:

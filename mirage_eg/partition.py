@@ -17,7 +17,8 @@ from heapq import nsmallest
 from math import inf
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.segments import Needed, Segment, Segmenter, SegmentLimits
+from mirage_eg.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.windows import windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,13 @@ class PartitionLimits:
 
     segments: SegmentLimits = field(default_factory=SegmentLimits)
     max_kernels: int | None = None  # of a way
-    max_states: int = 20_000  # behind that many, ops are kernels of their own
-    max_edges: int = 60_000  # where there are more, segments reach less far
+    deep: int = 48  # ops; programs of more are searched in windows
+    window: int = 32  # ops of a window
+    max_states: int = 20_000  # where there are more, windows are searched, then segments reach less far, then ops stand alone
+    max_edges: int = 60_000  # likewise
     patience: int = 5  # ways searched in a row without a cheaper one
     patience_of_few: int = 32  # segments searched in a row without a cheaper way of few kernels
+    max_searched: int = 320  # segments; a decoder layer searches 78
     close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
     max_ways: int = 8
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
@@ -83,6 +87,7 @@ class Partition:
     bound_of_few_us: float
     states: int
     segments: int
+    left_out: tuple[str, ...]  # since there would be too many ways
     searched: int
     complete: bool  # no way through these segments is cheaper than the first
     pieces: tuple[tuple[Segment, Piece | None], ...]  # of the segments searched
@@ -116,6 +121,7 @@ def partition(
         bound_of_few - _TIE_US * few,
         len(ways.states),
         len(ways.segments),
+        ways.left_out,
         len(ways.pieces),
         complete and not ways.cut,
         tuple((ways.segments[number], next(iter(pieces), None)) for number, pieces in sorted(ways.pieces.items())),
@@ -158,6 +164,8 @@ def _search(
         waited = 0 if best < before else waited + (best < inf)
         if on_progress is not None and not on_progress(len(ways.pieces), us):
             break
+        if len(ways.pieces) >= limits.max_searched:
+            break
     return bound, False
 
 
@@ -176,6 +184,21 @@ _TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for p
 )
 
 
+def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: bool) -> Iterator[str]:
+    """What is not searched under these limits of segments, in so many windows, in words."""
+    wanted = limits.segments
+    if parts > 1:
+        yield f"kernels that reach from one of {parts} windows into the next"
+    if used.long_axis < wanted.long_axis:
+        yield f"kernels that reduce over two axes of more than {used.long_axis}"
+    if used.max_outputs < wanted.max_outputs:
+        yield f"kernels of more than {used.max_outputs} output"
+    if used.max_ops < wanted.max_ops:
+        yield f"kernels of more than {used.max_ops} ops"
+    if cut:
+        yield f"kernels of several ops behind {limits.max_states:,} states"
+
+
 class _Ways:
     """The states and segments of a program, with what is known of their costs."""
 
@@ -185,19 +208,25 @@ class _Ways:
         self.pieces: dict[int, tuple[Piece, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
         self.end = -1  # the place of the state that needs nothing; others without edges lead nowhere
-        tried = [limits.segments, *(tighter(limits.segments) for tighter in _TIGHTER)]
-        for number, segments in enumerate(tried, 1):
-            most = limits.max_edges if number < len(tried) else inf
-            if self._expand(Segmenter(program, segments), limits.max_states, most):
+        ops = sum(map(counts, program.nodes))
+        own = windows(program, limits.window if ops > limits.deep else ops)
+        whole = [(limits.segments, None)] if ops <= 2 * limits.deep else []
+        tried = [*whole, *([(limits.segments, own)] if max(own) else [])]
+        tried += [(tighter(limits.segments), own) for tighter in _TIGHTER]
+        tried += [(tried[-1][0], windows(program, limits.segments.max_ops))]
+        for number, (segments, parts) in enumerate(tried, 1):
+            if self._expand(Segmenter(program, segments, parts), limits, number == len(tried)):
+                self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
                 self.cut |= number > 1
                 break
+        self._alike = self._by_program(program) if max(own) else {}
         self.order = self._topological()
         self.floors = [floor(segment) for segment in self.segments]  # the least that each is known to cost
         self.barren: set[int] = set()  # taken to have no kernels
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
 
-    def _expand(self, segmenter: Segmenter, max_states: int, max_edges: float) -> bool:
-        """Make all states, unless there are too many ways from one to the next."""
+    def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
+        """Make all states, unless there are too many, or too many ways from one to the next; `anyway`: as far as they go."""
         self.segments, self.states, self.cut = [], [], False
         count = 0
         numbers: dict[Segment, int] = {}
@@ -208,7 +237,9 @@ class _Ways:
             if not needed:
                 self.end = place
             else:
-                full = len(places) >= max_states
+                full = len(places) >= limits.max_states
+                if full and not anyway:
+                    return False
                 self.cut |= full
                 for segment, left in segmenter.choices(needed, alone=full):
                     if segment not in numbers:
@@ -220,7 +251,7 @@ class _Ways:
                     edges.append((numbers[segment], places[left]))
             self.states.append(edges)
             count += len(edges)
-            if count > max_edges:
+            if count > limits.max_edges and not anyway:
                 return False
         return True
 
@@ -294,8 +325,16 @@ class _Ways:
         fitting = {count: us for count, us in kernels.items() if most is None or count <= most}
         return cost, min(fitting.items(), key=lambda entry: entry[1] + per_kernel * entry[0])[1]
 
+    def _by_program(self, program: Graph) -> dict[int, list[int]]:
+        """Of each segment those that are equal to it as programs: of other layers."""
+        alike: dict[Graph, list[int]] = {}
+        for number, segment in enumerate(self.segments):
+            alike.setdefault(segment_program(program, segment), []).append(number)
+        return {number: numbers for numbers in alike.values() for number in numbers}
+
     def settle(self, numbers: Sequence[int], find: Find) -> None:
-        """Search segments."""
+        """Search segments, and those that are equal to them as programs."""
+        numbers = sorted({other for number in numbers for other in self._alike.get(number, (number,))} - self.pieces.keys())
         for number, pieces in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
             self.pieces[number] = pieces
             if not pieces:

@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from mirage_eg.cost import VIEWS
 from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import OPS, VIEWS, Kind
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 

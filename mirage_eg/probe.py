@@ -85,7 +85,7 @@ class Probe:
         made = evaluate(self._program, draw.inputs, algebra, known=draw.known)
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [
-            FloatDraw([at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs), known=draw.known)
+            FloatDraw(draw.name, [at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs), known=draw.known)
             for part in self.parts
             for outputs in [[at[value] for value in part.makes]]
         ]

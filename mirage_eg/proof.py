@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.claims import PRIMITIVES, Plan
-from mirage_eg.expression import PRIMES, Constant, Expression, Term, needed_for
+from mirage_eg.expression import Constant, Expression, Term, needed_for, primes
 from mirage_eg.laws import Apply, Equal, Literal, Pattern, Variable
 from mirage_eg.oracle import Limits, saturate
 from mirage_eg.rulebook import Rulebook
@@ -48,7 +48,7 @@ def sides(plan: Plan, domain: str) -> Expression | None:
                 return None
     strings = [name for name, sort in plan.drawn.items() if sort == "String"]
     values: dict[str, Constant] = dict(zip(strings, strings, strict=True))
-    values |= dict(zip((name for name, sort in plan.drawn.items() if sort == "i64"), PRIMES, strict=False))
+    values |= dict(zip((name for name, sort in plan.drawn.items() if sort == "i64"), primes(), strict=False))
     rationals = [name for name, sort in plan.drawn.items() if sort == "BigRat"]
     values |= dict(zip(rationals, _CONSTANTS * len(rationals), strict=False))
     builder = _Builder(values, names)

@@ -3,15 +3,16 @@
 A block graph is flattened into ops on arrays of all its tiles (`ir.flatten`); axis inference over both graphs at once, outputs
 aligned, splits every axis into the parts that the candidate's grid, loop, tiles and strided sums make of it. The candidate is
 proved if every one of its outputs ends in the class of the program's. What cannot be translated is said not to be proved.
+What a proof is worth, `evidence` says.
 Trusted for the word `proved`, together with axis inference, the rules and egglog; not for `tested`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from weakref import finalize
 
-from mirage_eg.expression import Expression, Split, Term, express
+from mirage_eg.evidence import Evidence
+from mirage_eg.expression import Expression, Split, express, needed_for
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -29,10 +30,16 @@ TRIED_AGAIN = 2  # sets of laws that were enough for other µGraphs, the last on
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the laws show the candidate equal; the laws that suffice together, or the reason why not."""
+    """Whether the laws show the candidate equal; the laws that suffice together, or the reason why not.
+
+    Where some of these laws are `partial`, it is shown equal where program and candidate are both defined. `doubt` says why
+    a user's law among them does not overrule a difference in the field.
+    """
 
     proved: bool
     laws: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    doubt: str | None = None
     reason: str | None = None
 
 
@@ -47,9 +54,11 @@ class Prover:
         self.rulebook = rulebook or load_rules("indexed")
         laws = self.rulebook.laws
         self._equations = tuple(law.name for law in laws if any(action.kind == "union" for action in law.actions))
+        self._evidence = Evidence(self.rulebook)
         self._known: dict[Expression, Proof] = {}
         self._enough: dict[tuple[str, ...], None] = {}  # laws that proved µGraphs, the last ones last
         self._worker: Worker | None = None
+        self.nodes = 0  # e-nodes of all saturations: what the proofs took
 
     def prove(self, candidate: Graph) -> Proof:
         """The proof that `candidate` computes the program, if the laws give one."""
@@ -73,14 +82,25 @@ class Prover:
                 continue
             if _agree(oracle):
                 needed = self._sufficient(joint, oracle, without)
+                doubt, own = self._evidence.doubt(joint, needed), self._evidence.own
+                if doubt is not None and self._agrees(joint, own):
+                    doubt, needed = None, self._sufficient(joint, self._saturate(joint, own), own)
+                partial = self._evidence.partial(needed)
+                if partial and not self._agree_one_by_one(joint, needed):
+                    return Proof(False, needed, partial, reason="the laws show it only where every output is defined")
                 self._enough.pop(needed, None)
                 self._enough[needed] = None
-                return Proof(True, needed)
+                return Proof(True, needed, partial, doubt)
             stopped = oracle.saturation.stopped
             reason = f"saturation {stopped}" if stopped else "the laws do not show it"
         return Proof(False, reason=reason)
 
     def _saturate(self, joint: Expression, without: frozenset[str] = frozenset()) -> Oracle:
+        oracle = self._oracle(joint, without)
+        self.nodes += oracle.saturation.nodes
+        return oracle
+
+    def _oracle(self, joint: Expression, without: frozenset[str]) -> Oracle:
         if self.rulebook.packaged:
             return saturate(self.rulebook, joint, self.limits, without)
         if self._worker is None:
@@ -96,6 +116,13 @@ class Prover:
             self._worker = None
             raise
         return oracle
+
+    def _agree_one_by_one(self, joint: Expression, laws: tuple[str, ...]) -> bool:
+        """Whether each output is proved alone too: an undefined term of another output may stand in the middle of a proof."""
+        without = frozenset(self._equations).difference(laws)
+        half = len(joint.outputs) // 2
+        pairs = zip(joint.outputs[:half], joint.outputs[half:], strict=True)
+        return half == 1 or all(self._agrees(needed_for(joint, pair), without) for pair in pairs)
 
     def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
         try:
@@ -154,7 +181,7 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
     for wanted, got in zip(*outputs, strict=True):
         if axes.dims[wanted] != axes.dims[got]:
             raise UnsupportedError(f"the outputs have the axes {axes.show(wanted)} and {axes.show(got)}")
-    return _reachable(express(Graph(tuple(flat.nodes[:count])), axes, Split(), "indexed"))
+    return express(Graph(tuple(flat.nodes[:count])), axes, Split(), "indexed")
 
 
 def _joint_axes(program: Graph, both: Graph) -> Axes:
@@ -177,27 +204,3 @@ def _joint_axes(program: Graph, both: Graph) -> Axes:
                     f"the µGraph walks dims {one} and {two} of {name} by one index, which are two axes in the program"
                 )
     raise UnsupportedError("the µGraph walks two axes of the program by one index")
-
-
-def _reachable(expression: Expression) -> Expression:
-    """Without the terms that no output depends on."""
-    wanted = _below(expression.terms, [*expression.inputs, *expression.outputs])
-    place = {old: new for new, old in enumerate(sorted(wanted))}
-    terms = tuple(
-        Term(item.constructor, item.constants, tuple(place[child] for child in item.children))
-        for position, item in enumerate(expression.terms)
-        if position in place
-    )
-    inputs = tuple(place[value] for value in expression.inputs)
-    return Expression(terms, inputs, tuple(place[value] for value in expression.outputs), expression.free)
-
-
-def _below(terms: tuple[Term, ...], roots: Iterable[int]) -> set[int]:
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if value not in found:
-            found.add(value)
-            stack += terms[value].children
-    return found

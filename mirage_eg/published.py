@@ -3,10 +3,10 @@
 Tensors are linked by `guid`, `dim` is padded with 0 to four, an unmapped grid dim is -1. Every shape that the file states is
 held against the one that follows from its operators. An operator that has no meaning here makes its own µGraph `Unsupported`
 and no other; a file that contradicts itself is refused as a whole. (Spellings seen: `tb_forloop_accum_…_op`, older
-`tb_accum_…_op`.)
+`tb_accum_…_op`. Numbers of element types: those of today, and those from before they were renumbered.)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,9 @@ from mirage_eg.ir.shapes import Shape, text
 
 DTYPES = {940: DType.bfloat16, 941: DType.float16, 950: DType.float32, 960: DType.float64}
 """Numbers of the element types in `data_type`."""
+
+OLDER_DTYPES = {920: DType.bfloat16, 921: DType.float16, 930: DType.float32}
+"""The numbers before mirage-project/mirage renumbered its types; a file that has these and no current one is of that time."""
 
 PLAIN = frozenset({"matmul", *(row.name for row in OPS.values() if row.kind is Kind.ELEMENTWISE and not row.attributes)})
 """Operators that are ops of our table by name, at both levels, without parameters."""
@@ -54,9 +57,11 @@ def read_published(data: Any) -> tuple[Graph | Unsupported, ...]:
         got = "an empty list" if data == [] else f"a {type(data).__name__}"
         raise GraphError(f"got {got}, wanted a list of µGraphs")
     graphs: list[Graph | Unsupported] = []
+    numbers = {*_numbers(data)}
+    dtypes = OLDER_DTYPES if numbers & OLDER_DTYPES.keys() and not numbers & DTYPES.keys() else DTYPES
     for index, entry in enumerate(data):
         try:
-            graphs.append(_kernel_graph(_of(entry, list, "a list of operators")))
+            graphs.append(_kernel_graph(_of(entry, list, "a list of operators"), dtypes))
         except _UnsupportedOperatorError as error:
             graphs.append(Unsupported(str(error)))
         except GraphError as error:
@@ -69,6 +74,7 @@ class _Reading:
     """A graph of the file while it is read: its nodes so far, and where each guid's value stands."""
 
     checker: Checker
+    dtypes: Mapping[int, DType]
     nodes: list[Node] = field(default_factory=list)
     values: dict[int, int] = field(default_factory=dict)
 
@@ -82,6 +88,15 @@ class _Reading:
             _same_shape(self.checker.types[self.values[guid]].shape, tensor, f"input tensor {guid}")
             positions.append(self.values[guid])
         return positions
+
+    def dtype(self, tensor: Any) -> DType:
+        """The element type that a tensor states; float16 if it states none."""
+        if "data_type" not in tensor:
+            return DType.float16
+        number = _get(tensor, "data_type", int)
+        if number not in self.dtypes:
+            raise _UnsupportedOperatorError(f"data_type {number}")
+        return self.dtypes[number]
 
     def append(self, item: Node, results: Sequence[Any]) -> None:
         """Add a node whose values are the tensors `results`."""
@@ -97,8 +112,21 @@ class _Reading:
             self.values[guid] = value
 
 
-def _kernel_graph(operators: list[Any]) -> Graph:
-    reading = _Reading(Checker(Level.KERNEL))
+def _numbers(data: Any) -> Iterator[int]:
+    """Every `data_type` of a file."""
+    stack = [data]
+    while stack:
+        match stack.pop():
+            case list(entries):
+                stack += entries
+            case dict(fields):
+                stack += fields.values()
+                if isinstance(number := fields.get("data_type"), int):
+                    yield number
+
+
+def _kernel_graph(operators: list[Any], dtypes: Mapping[int, DType]) -> Graph:
+    reading = _Reading(Checker(Level.KERNEL), dtypes)
     _each(operators, lambda operator: _kernel_operator(operator, reading))
     return Graph(tuple(reading.nodes))
 
@@ -109,11 +137,11 @@ def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
     match name:
         case "input":
             [tensor] = _exactly(results, 1, "output tensors")
-            reading.append(node("input", shape=_shape(tensor), dtype=str(_dtype(tensor))), results)
+            reading.append(node("input", shape=_shape(tensor), dtype=str(reading.dtype(tensor))), results)
         case "output":
             reading.append(node("output", *operands), [])
         case "customized":
-            block, loaded, stored = _block_graph(_get(operator, "bgraph", dict))
+            block, loaded, stored = _block_graph(_get(operator, "bgraph", dict), reading.dtypes)
             given = [_get(tensor, "guid", int) for tensor in _list(operator, "input_tensors")]
             operands = [operands[place] for place in _matched(loaded, given, "loaders")]
             order = _matched(stored, [_get(tensor, "guid", int) for tensor in results], "savers")
@@ -122,13 +150,13 @@ def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
             reading.append(_plain(operator, name, operands, reading), results)
 
 
-def _block_graph(data: Mapping[str, Any]) -> tuple[Graph, list[int], list[int]]:
+def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[Graph, list[int], list[int]]:
     """The block graph, and the guids of the tensors that it loads and stores, in order."""
     grid, loop = _xyz(data, "grid_dim"), _get(data, "forloop_range", int)
     threads = 1
     for extent in _xyz(data, "block_dim") if "block_dim" in data else (128,):
         threads *= extent
-    reading = _Reading(Checker(Level.BLOCK, grid, loop))
+    reading = _Reading(Checker(Level.BLOCK, grid, loop), dtypes)
     loaded: list[int] = []
     stored: list[int] = []
 
@@ -139,7 +167,9 @@ def _block_graph(data: Mapping[str, Any]) -> tuple[Graph, list[int], list[int]]:
             tensor = _get(operator, "dtensor", dict)
             loaded.append(_get(tensor, "guid", int))
             maps = {"imap": _xyz(operator, "input_map"), "fmap": _get(operator, "forloop_dim", int)}
-            reading.append(node("input", shape=_shape(tensor), dtype=str(_dtype(tensor)), **maps), results)
+            item = node("input", shape=_shape(tensor), dtype=str(reading.dtype(tensor)), **maps)
+            _check_equal_parts(item, reading.checker)
+            reading.append(item, results)
         elif name == "output":
             tensor = _get(operator, "dtensor", dict)
             stored.append(_get(tensor, "guid", int))
@@ -156,6 +186,13 @@ def _block_graph(data: Mapping[str, Any]) -> tuple[Graph, list[int], list[int]]:
 
     _each(_list(data, "operators"), read)
     return Graph(tuple(reading.nodes), Level.BLOCK, grid, loop, threads), loaded, stored
+
+
+def _check_equal_parts(item: Node, checker: Checker) -> None:
+    """Published block graphs have no ragged dims."""
+    for count, dim in zip((*checker.grid, checker.loop), (*item["imap"], item["fmap"]), strict=True):
+        if 0 <= dim < len(item["shape"]) and item["shape"][dim] % count:
+            raise GraphError(f"got {count} parts of dim {dim} of {text(item['shape'])}, which is not divisible by {count}")
 
 
 def _plain(operator: Mapping[str, Any], name: str, operands: Sequence[int], reading: _Reading) -> Node:
@@ -214,13 +251,6 @@ def _shape(tensor: Any) -> Shape:
     if not 1 <= rank <= len(extents) or any(extents[rank:]):
         raise GraphError(f"got num_dims {rank} for the extents {text(extents)}; wanted so many, then zeros")
     return tuple(extents[:rank])
-
-
-def _dtype(tensor: Any) -> DType:
-    number = _get(tensor, "data_type", int) if "data_type" in tensor else 941
-    if number not in DTYPES:
-        raise _UnsupportedOperatorError(f"data_type {number}")
-    return DTYPES[number]
 
 
 def _xyz(data: Mapping[str, Any], name: str) -> tuple[int, int, int]:

@@ -6,12 +6,14 @@ each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from fractions import Fraction
+from math import ceil, prod
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ragged import part_extent
 from mirage_eg.space import Chain, Step, Structure
 
 
@@ -27,23 +29,43 @@ class Extents:
     grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
     loop: int = 1
 
+    def tiles(self, looped: int | None) -> tuple[list[int], list[int]]:
+        """The extents of all axes in the tile of a block, and in the piece of it that an iteration has."""
+        whole, blocks = [*self.sizes], 1
+        for group, count in self.grid:
+            for axis in group:
+                whole[axis] = equal_or_ragged(whole[axis], count)
+                if axis == looped:
+                    blocks = count
+        piece = [*whole]
+        if looped is not None:
+            piece[looped] = equal_or_ragged(self.sizes[looped], blocks * self.loop)
+        return whole, piece
+
+
+def equal_or_ragged(size: int, count: int) -> int:
+    """The extent of a part of an axis."""
+    part = part_extent(size, count)
+    assert part is not None, "extents leave no part empty"
+    return part
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
     """A block graph whose extents may be others: its nodes, and for each dim of every tile its axes."""
 
     block: Graph
+    looped: int | None
     tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop cuts it
 
     def shapes(self, extents: Extents) -> list[tuple[int, ...]]:
         """Of all tiles at other extents that loop if these do."""
-        blocks = {axis: count for group, count in extents.grid for axis in group}
-        whole = [size // blocks.get(axis, 1) for axis, size in enumerate(extents.sizes)]
+        whole, piece = extents.tiles(self.looped)
         known: dict[tuple[tuple[int, bool], ...], int] = {}
 
         def extent(dim: tuple[tuple[int, bool], ...]) -> int:
             if dim not in known:
-                known[dim] = prod(whole[axis] // (extents.loop if looped else 1) for axis, looped in dim)
+                known[dim] = prod(piece[axis] if looped else whole[axis] for axis, looped in dim)
             return known[dim]
 
         return [tuple(map(extent, tile)) for tile in self.tiles]
@@ -125,7 +147,7 @@ class _Writer:
         kinds = [self.checker.types[source.value].dtype for source in sources]
         block = _Block(self, structure, extents, kinds, [source.dims for source in sources])
         graph = block.build(stores)
-        self.outlines.append(Outline(graph, block.tiles_by_axes()))
+        self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
         results = self.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
 
@@ -195,8 +217,7 @@ class _Block:
     def tiles_by_axes(self) -> tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]:
         """For each dim of every tile its axes, and whether the loop cuts them."""
         looped, loop = self.structure.split.looped, self.extents.loop
-        blocks = next((count for group, count in self.extents.grid if looped in group), 1)
-        piece = None if looped is None or loop == 1 else self.extents.sizes[looped] // blocks // loop
+        piece = None if looped is None or loop == 1 else self.extents.tiles(looped)[1][looped]
         return tuple(
             tuple(tuple((axis, axis == looped and tile[axis] == piece) for axis in dim) for dim in layout)
             for layout, tile in zip(self.layouts, self.tiles, strict=True)
@@ -243,7 +264,11 @@ class _Block:
             if len(next(dim for dim in self.layouts[x] if axis in dim)) > 1:
                 x = self.rearrange(x, _one_axis_each(self.layouts[x]))
             dim = self.layouts[x].index((axis,))
-            x = self.append(node(step.op, x, dim=dim), self.layouts[x][:dim] + ((),) + self.layouts[x][dim + 1 :])
+            op, cut = step.op, self.checker.cuts.get(x, {dim: None})[dim]
+            if op == "mean" and cut is not None:  # a part counts by its extent: the mean over parts is that of the whole
+                op, parts = "sum", ceil(cut.extent / cut.part)
+                x = self.append(node("scale", x, factor=Fraction(parts, cut.extent)), self.layouts[x])
+            x = self.append(node(op, x, dim=dim), self.layouts[x][:dim] + ((),) + self.layouts[x][dim + 1 :])
         return x
 
     def align(self, operands: list[int]) -> list[int]:

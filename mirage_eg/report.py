@@ -1,23 +1,18 @@
 """The report of a run, in JSON's types."""
 
-import platform
 from collections.abc import Sequence
-from dataclasses import asdict, fields
-from hashlib import sha256
-from importlib import metadata
+from dataclasses import asdict
 from typing import Any
 
-from mirage_eg.code_hash import code_hash
 from mirage_eg.cost import predict
 from mirage_eg.devices import Device, device_for
-from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.serialize import to_json
-from mirage_eg.limits import blocks_of
+from mirage_eg.lookup import versions
 from mirage_eg.options import Options
-from mirage_eg.results import Candidate, Plan, Watch
+from mirage_eg.peak import peak_mib
+from mirage_eg.results import Candidate
 from mirage_eg.rulebook import Rulebook
 from mirage_eg.search import SearchResult
-from mirage_eg.version import __version__
+from mirage_eg.stage_records import Plan, Watch
 
 
 def why_nothing(found: SearchResult, structures: Sequence[Plan]) -> str:
@@ -33,22 +28,6 @@ def why_nothing(found: SearchResult, structures: Sequence[Plan]) -> str:
         f"no fused kernel was found: the {len(structures)} structures need tiles larger than a block can hold "
         "or none of their µGraphs passes the filters"
     )
-
-
-_FREE = {"jobs", "executor", "budget", "device", "cache"}  # options that change no result of a work item
-
-
-def identity(name: str, program: Graph, options: Options, rulebook: Rulebook) -> dict[str, Any]:
-    """What a run is of: runs with one identity have the same work items with the same results."""
-    chosen = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
-    return {
-        "program": name,
-        "graph": sha256(to_json(program).encode()).hexdigest(),
-        "options": chosen,
-        "theories": {theory.path: theory.sha256 for theory in rulebook.theories},
-        "versions": _versions(),
-        "code": code_hash(),
-    }
 
 
 def make_report(
@@ -98,6 +77,7 @@ def make_report(
             "bound_reason": best.verdict.bound_reason,
             "known_by": list(best.verdict.known_by),
             "laws": list(best.verdict.laws),
+            "partial": list(best.verdict.partial),
         },
         "compile": best.compile.data(),
         "best": {
@@ -114,7 +94,8 @@ def make_report(
         "ranked_by": "cost model" if best.measured_us is None else "measured time",
         "notes": list(notes),
         "seconds": watch.seconds | {"total": watch.total()},
-        "versions": _versions(),
+        "peak_mib": peak_mib(),
+        "versions": versions(),
         "seed": options.seed,
     }
 
@@ -124,22 +105,19 @@ def _mugraph_record(candidate: Candidate, device: Device) -> dict[str, Any]:
     return {
         "kernels": len(predict(candidate.graph, device)),
         "fused": candidate.fused,
-        "grid": [list(block.grid) for block in blocks_of(candidate.graph)],
-        "loop": [block.loop for block in blocks_of(candidate.graph)],
-        "threads": [block.threads for block in blocks_of(candidate.graph)],
+        "grid": [list(block.grid) for block in candidate.graph.blocks],
+        "loop": [block.loop for block in candidate.graph.blocks],
+        "threads": [block.threads for block in candidate.graph.blocks],
         "verdict": str(candidate.verdict.verdict),
         "proved": candidate.proved,
+        "partial": list(candidate.verdict.partial),
         "float_check": {
             "ok": candidate.float_check.ok,
             "error": candidate.float_check.error,
             "overflows": candidate.float_check.overflows,
+            "problem": candidate.float_check.problem,
         },
         "compiled": candidate.compile.ok,
         "predicted_us": candidate.predicted_us,
         "measured_us": candidate.measured_us,
     }
-
-
-def _versions() -> dict[str, str]:
-    own = {"python": platform.python_version(), "mirage-eg": __version__}
-    return own | {package: metadata.version(package) for package in ("egglog", "numpy", "triton")}

@@ -24,7 +24,7 @@ from mirage_eg.phrase import phrase
 from mirage_eg.result_view import time_bars
 from mirage_eg.roofline import device_floor_us, points, roofline, whole
 from mirage_eg.svg import dark_style
-from mirage_eg.tables import table
+from mirage_eg.tables import numbered, table
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -110,7 +110,7 @@ def _summary(report: Mapping[str, Any], best: Graph) -> str:
     how = "the cost model predicts" if first["measured_us"] is None else f"measured on {report['device']}:"
     lead = f"{_kernels(first['kernels'])}, {how} {_us(first):.1f} µs. {phrase(best)[:1].upper()}{phrase(best)[1:]}."
     known = (
-        "proved by the laws and tested in random fields"
+        f"proved by the laws{' where both are defined' if first['partial'] else ''} and tested in random fields"
         if first["proved"]
         else f"{first['verdict']} in random fields, not proved"
     )
@@ -224,13 +224,13 @@ def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
         f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "
         f"at the rates of {device.name} ({device.source})."
     )
-    return f"{_paragraph(said)}{time_bars(report, marks)}{table(head, map(_row, range(1, len(mugraphs) + 1), mugraphs))}"
+    rows = [(ranks, *cells) for ranks, cells in numbered(map(_row, mugraphs))]
+    return f"{_paragraph(said)}{time_bars(report, marks)}{table(head, rows)}"
 
 
-def _row(rank: int, entry: Mapping[str, Any]) -> tuple[object, ...]:
+def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
     measured = "–" if entry["measured_us"] is None else f"{entry['measured_us']:.1f}"
     return (
-        rank,
         entry["kernels"],
         ", ".join("×".join(map(str, grid)) for grid in entry["grid"]) or "–",
         ", ".join(map(str, entry["loop"])) or "–",
@@ -243,8 +243,7 @@ def _row(rank: int, entry: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _remarks(entry: Mapping[str, Any]) -> list[str]:
     check = entry["float_check"]
-    remarks = {"proved": entry["proved"], "wrong as rounded": not check["ok"], "overflows on large inputs": check["overflows"]}
-    return [remark for remark, true in remarks.items() if true]
+    return [*["proved"] * entry["proved"], *([] if check["problem"] is None else [check["problem"].lower()])]
 
 
 def _rules(report: Mapping[str, Any]) -> str:
@@ -268,6 +267,7 @@ def _run(report: Mapping[str, Any]) -> str:
         ("seed", report["seed"]),
         ("cache", report.get("cache", "–")),
         *report["versions"].items(),
+        ("peak memory of the main process", f"{report['peak_mib']:,} MiB"),
         *((f"seconds: {stage}", f"{seconds:.2f}") for stage, seconds in report["seconds"].items()),
     )
     return table(("what", "value"), facts)

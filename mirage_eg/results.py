@@ -1,22 +1,17 @@
-"""What a run gives: µGraphs with all that is known of them, and the report; the records that its stages hand on."""
+"""What a run gives: µGraphs with all that is known of them, and the report."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from threading import Lock
-from time import perf_counter
 from typing import Any
 
 from mirage_eg.backends.compile import KernelCompile
+from mirage_eg.backends.emit_file import Schedule
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search import SearchResult
-from mirage_eg.space import Chain, Structure
-from mirage_eg.trace import Traced
-from mirage_eg.tune import Record
 from mirage_eg.verdict import FloatCheck, Verdict
 
+NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton has no words for
+
 Observer = Callable[[str, int, int | None, str], None]
-Plan = Structure | Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +53,14 @@ def _largest(counts: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One µGraph that passed verification; `proved` says that the indexed laws show it equal to the program."""
+    """One µGraph that passed verification; `proved` says that the indexed laws show it equal to the program.
+
+    `schedule` is what `source` was written with, None where the µGraph cannot be written.
+    """
 
     graph: Graph
     source: str
+    schedule: Schedule | None
     predicted_us: float
     measured_us: float | None
     verdict: Verdict
@@ -77,53 +76,4 @@ class Result:
 
     candidates: tuple[Candidate, ...]
     report: dict[str, Any]
-    measurements: tuple[Record, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A µGraph with the cost model's time; `proved` by the search, if its domain proves."""
-
-    graph: Graph
-    predicted_us: float
-    proved: bool
-    fused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Instances:
-    """The µGraphs of one structure, cheapest first: as many as are asked for, of `count`."""
-
-    ranked: tuple[Ranked, ...]
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """What the search of one split found, and where candidates ended if that was asked for."""
-
-    found: SearchResult
-    traced: tuple[Traced, ...] = ()
-
-
-class Watch:
-    """Seconds per stage, and the way to the observer, who hears of one thing at a time; stages may overlap."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer, self._telling = observer, Lock()
-        self.seconds, self.start = dict[str, float](), perf_counter()
-
-    def observer(self, stage: str, done: int, total: int | None, text: str) -> None:
-        """Tell the observer."""
-        with self._telling:
-            self._observer(stage, done, total, text)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        begin = perf_counter()
-        self.observer(name, 0, None, "")
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
-
-    def total(self) -> float:
-        return perf_counter() - self.start
+    measurements: tuple[dict[str, Any], ...] = ()

@@ -4,14 +4,10 @@ A theory is one .egg file. The loader parses it, allows declarations and laws on
 the same name, and type-checks each command on a fresh e-graph, so that a mistake carries `path:line`.
 """
 
-import hashlib
-import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +15,12 @@ from egglog import bindings
 
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.laws import Law, Signature, read_law, read_signatures, ways, wording
-from mirage_eg.mistakes import OWN_RULESET, RULESETS, advice, located, no_law, unclosed
+from mirage_eg.mistakes import OWN_RULESET, RULESETS, advice, heads, located, no_law, unclosed
+from mirage_eg.rule_files import RuleFile, chosen_files, header, text_hash, theory_name
 from mirage_eg.worker import in_worker
 
-DOMAINS = ("indexed", "abstract")
 READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments that the oracle's table can hold
 
-LARGEST_FILE = 100_000  # characters
 CHECKING_SECONDS = 30.0
 
 Command = Any  # a command object of egglog.bindings; the union has no public name
@@ -42,9 +37,6 @@ _ALLOWED = (
     bindings.RuleCommand,
 )
 _LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleCommand)
-
-
-_HEADER = re.compile(r"^;+\s*(?P<key>domain|default)\s*:\s*(?P<value>\w+)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ class Theory:
     @property
     def sha256(self) -> str:
         """Hash of the text, for reports and caches."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return text_hash(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +106,6 @@ class Rulebook:
         return egraph
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: str
-    text: str
-    packaged: bool
-
-
 def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
     """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name), but those named in `without`, and then `extra`.
 
@@ -130,39 +115,10 @@ def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), withou
     Raises:
         RuleError: `path:line: what is wrong`.
     """
-    if domain not in DOMAINS:
-        raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
-    shelf = {theory_name(file.path): file for file in packaged_files(domain)}
-    for name in without:
-        if name not in shelf:
-            raise RuleError(f"got theory {name!r}, wanted one of {', '.join(shelf)}")
-    files = [file for name, file in shelf.items() if name not in without and header(file.text, "default") != "off"]
+    files = chosen_files(domain, extra, without)
     if not extra and not without:
         return _packaged(domain)
-    for file in (found for path in extra for found in _find(path, domain, shelf)):
-        if file not in files:
-            files.append(file)
     return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files)
-
-
-def packaged_names(domain: str) -> tuple[str, ...]:
-    """The names of all theories of a domain that came with the package, those that are off by default too."""
-    return tuple(theory_name(file.path) for file in packaged_files(domain))
-
-
-def theory_name(path: str) -> str:
-    """The name by which a packaged theory is switched on or off: its file's, without the ending."""
-    return Path(path).stem
-
-
-def header(text: str, key: str) -> str | None:
-    """The value of `; key: value` in the comments at the head of a rule file."""
-    for line in text.splitlines():
-        if line.strip() and not line.startswith(";"):
-            return None
-        if (match := _HEADER.match(line)) and match["key"].lower() == key:
-            return match["value"].lower()
-    return None
 
 
 def is_added(theory: Theory) -> bool:
@@ -170,74 +126,18 @@ def is_added(theory: Theory) -> bool:
     return not theory.packaged or header(theory.text, "default") == "off"
 
 
-def domain_of(file: _File) -> str | None:
-    """The domain that the header of a rule file names, if it names one."""
-    named = header(file.text, "domain")
-    if named is not None and named not in DOMAINS:
-        raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(DOMAINS)}")
-    return named
-
-
-@cache
-def packaged_files(domain: str) -> tuple[_File, ...]:
-    """The rule files of a domain that came with the package, by name."""
-    folder = resources.files("mirage_eg") / "rules" / domain
-    files = sorted((item for item in folder.iterdir() if item.name.endswith(".egg")), key=lambda item: item.name)
-    return tuple(_File(f"rules/{domain}/{item.name}", item.read_text(encoding="utf-8"), True) for item in files)
-
-
 @cache
 def _packaged(domain: str) -> Rulebook:
-    return _check(domain, [file for file in packaged_files(domain) if header(file.text, "default") != "off"])
+    return _check(domain, chosen_files(domain))
 
 
-def _find(path: str | Path, domain: str, shelf: Mapping[str, _File]) -> Iterator[_File]:
-    if str(path) in shelf and not os.path.exists(path):
-        yield shelf[str(path)]
-        return
-    for file in read_files(path):
-        named = domain_of(file)
-        if named in (None, domain):
-            yield next((known for known in shelf.values() if known.text == file.text), file)
-        elif not Path(path).is_dir():
-            raise RuleError(f"{file.path}:1: got laws of the {named} domain, wanted the {domain} one; choose it with --domain")
-
-
-def read_files(path: str | Path) -> Iterator[_File]:
-    """The file, or the .egg files of a folder by name."""
-    for file in rule_files(path):
-        try:
-            if file.exists() and not file.is_file():
-                raise RuleError(f"{file}: got a folder, pipe or device, wanted a file of text")
-            text = file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = error.object[: error.start].count(b"\n") + 1
-            raise RuleError(
-                f"{file}:{line}: got bytes that are no text in UTF-8, wanted laws; is it another kind of file?"
-            ) from None
-        except OSError as error:
-            raise RuleError(f"{file}: cannot be read: {error.strerror or error}") from None
-        if len(text) > LARGEST_FILE:  # parsing takes the square of the length
-            raise RuleError(f"{file}:1: got {len(text):,} characters, wanted at most {LARGEST_FILE:,}; split the file")
-        yield _File(str(file), text, False)
-
-
-def rule_files(path: str | Path) -> tuple[Path, ...]:
-    """The path itself, or the paths of the .egg files of a folder by name."""
-    path = Path(path)
-    files = tuple(sorted(path.glob("*.egg"))) if path.is_dir() else (path,)
-    if not files:
-        raise RuleError(f"{path}: the folder holds no .egg file")
-    return files
-
-
-def _check_in_worker(domain: str, files: Sequence[_File]) -> Rulebook:
+def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
     paths = ", ".join(file.path for file in files if not file.packaged)
     rulebook: Rulebook = in_worker(_check, domain, files, seconds=CHECKING_SECONDS, what=f"{paths}:1: reading the rules")
     return rulebook
 
 
-def _check(domain: str, files: Sequence[_File]) -> Rulebook:
+def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
     egraph = bindings.EGraph()
     places: dict[str, str] = {}
     signatures: dict[str, Signature] = {}
@@ -247,8 +147,6 @@ def _check(domain: str, files: Sequence[_File]) -> Rulebook:
         laws = []
         worded: dict[tuple[str, ...], str] = {}
         for command, place in _commands(egraph, file.path, file.text):
-            if not isinstance(command, _ALLOWED):
-                raise RuleError(f"{place}: {no_law(command)}")
             if isinstance(command, _LAWS):
                 law = read_law(command, place, _source(command))
                 if law.ruleset in rulesets - set(RULESETS):
@@ -296,8 +194,10 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
             raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
         raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
     unnamed: Counter[str] = Counter()
-    for command in commands:
-        place = f"{path}:{_line(command)}"
+    for command, (line, word) in zip(commands, heads(text), strict=True):
+        place = f"{path}:{line}"
+        if not isinstance(command, _ALLOWED):
+            raise RuleError(f"{place}: {no_law(command, word)}")
         name = place
         if isinstance(command, _LAWS) and not _core(command).name:
             unnamed[place] += 1  # several on one line are told apart by their number
@@ -340,18 +240,6 @@ def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
 
 def _core(command: Command) -> Any:
     return command.rule if isinstance(command, bindings.RuleCommand) else command.rewrite
-
-
-def _span(command: Command) -> bindings.EgglogSpan | None:
-    for owner in (command, *(getattr(command, part, None) for part in ("rewrite", "rule", "action"))):
-        if isinstance(span := getattr(owner, "span", None), bindings.EgglogSpan):
-            return span
-    return None
-
-
-def _line(command: Command) -> int:
-    span = _span(command)
-    return 1 if span is None else span.file.contents.encode()[: span.i].decode(errors="replace").count("\n") + 1
 
 
 def _source(command: Command) -> str:

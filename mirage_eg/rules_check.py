@@ -10,22 +10,24 @@ from typing import Any
 
 from mirage_eg.backends.meanings import ELEMENTWISE
 from mirage_eg.claims import Plan, plan_law
+from mirage_eg.definedness import definedness
 from mirage_eg.expression import op_of
-from mirage_eg.growth import Size, oracles, sizes
+from mirage_eg.growth import Size, oracles, sizes, targets
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 from mirage_eg.laws import Law, applications, patterns, wording
-from mirage_eg.lints import Level, Lint, lint_collapse, lint_law
+from mirage_eg.lints import Level, Lint, lint_collapse, lint_guards, lint_law
 from mirage_eg.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.proof import reaches, sides
-from mirage_eg.rulebook import DOMAINS, Rulebook, Theory, domain_of, header, load_rules, read_files
-from mirage_eg.soundness import Finding, Truth, check_law
+from mirage_eg.rule_files import DOMAINS, domain_of, header, read_files
+from mirage_eg.rulebook import Rulebook, Theory, load_rules
+from mirage_eg.soundness import EXAMPLES, Finding, Truth, check_law
 from mirage_eg.tables import table
 from mirage_eg.unfold import written_out
 from mirage_eg.worker import Worker
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
-EXAMPLES_PER_FILE, LEAST_EXAMPLES = 6_000, 40
+EXAMPLES_PER_FILE, LEAST_EXAMPLES = 60_000, 200
 CONSEQUENCE_SECONDS = 4.0  # laws that are not asked about until then are counted
 _PROOF_LIMITS = Limits(iterations=8, nodes=2_000, seconds=1.0)
 
@@ -73,7 +75,7 @@ def check_file(
 
     The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
     package is compared with the other packaged theories. Each law is tested on `examples` assignments; where none are given,
-    on 300, or fewer where there are many laws, so that a file takes seconds.
+    on 1,500, or fewer where there are many laws, so that a file takes seconds.
 
     Raises:
         RuleError: the file does not load, a law cannot be tested, or a limit was hit.
@@ -82,14 +84,18 @@ def check_file(
     domain = domain or domain_of(file) or DOMAINS[0]
     rulebook = load_rules(domain, [path])
     theory = next(theory for theory in rulebook.theories if theory.text == file.text)
-    examples = examples or max(LEAST_EXAMPLES, min(300, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
+    examples = examples or max(LEAST_EXAMPLES, min(EXAMPLES, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
     findings = []
     lints: list[Lint] = []
     for done, law in enumerate(theory.laws, 1):
         forms = written_out(law, rulebook.laws, rulebook.signatures)
         findings.append(check_law(law, domain, rulebook.signatures, examples, seed, forms))
-        lints += dict.fromkeys(lint for form in forms for lint in lint_law(plan_law(form, rulebook.signatures), domain))
+        plans = [plan_law(form, rulebook.signatures) for form in forms]
+        lints += dict.fromkeys(lint for plan in plans for lint in lint_law(plan))
+        if findings[-1].truth is Truth.REFUTED and domain == "indexed":
+            lints += dict.fromkeys(lint for plan in plans for lint in lint_guards(plan))
         lints += _note_field(law)
+        lints += _lint_definedness(law, forms, rulebook, theory)
         on_progress("laws", done, len(theory.laws))
     failed = not _passes(findings, lints)
     if not failed:
@@ -101,8 +107,8 @@ def check_file(
         collapse = list(lint_collapse(theory.path, found))
         lints += collapse
         failed = failed or bool(collapse)
-        for _, _, oracle in found:
-            check_saturated(rulebook, oracle.saturation)
+        for workload, split, oracle in found:
+            check_saturated(rulebook, dict(targets(workload, rulebook.domain))[split], limits, oracle.saturation)
         growth = tuple(zip(before, sizes(found), strict=True))
     except RuleError as error:  # what was found wrong before is the news
         if not failed:
@@ -124,6 +130,24 @@ def _note_field(law: Law) -> Iterator[Lint]:
             Level.NOTE,
             law.place,
             f"the finite field does not model {', '.join(unlike)}: what rests on this law is not called wrong by it alone",
+        )
+
+
+def _lint_definedness(law: Law, forms: Sequence[Law], rulebook: Rulebook, theory: Theory) -> Iterator[Lint]:
+    """Where one side of a law is defined and the other is not; in a packaged file no law may write the undefined one."""
+    found = definedness(law, rulebook.domain, rulebook.signatures, forms)
+    if found.narrows is not None:
+        yield Lint(
+            Level.ERROR if theory.packaged else Level.WARNING,
+            law.place,
+            f"narrows: {found.narrows}, where all that the law matches is defined; chains of laws through undefined terms can "
+            "prove what is false: keep the other direction alone, or add a condition",
+        )
+    elif found.widens is not None:
+        yield Lint(
+            Level.NOTE,
+            law.place,
+            f"widens: {found.widens}, where the other side is defined; a proof by it holds where both are",
         )
 
 

@@ -24,6 +24,9 @@ _CANDIDATES = 20  # that may be tried for each state that may be visited
 _KEPT = 4  # partial block graphs of each value, where a search of all was cut before it came to the outputs
 
 
+NOT_BEGUN = Saturation(0, 0, False, "not begun", 0, 0.0, (), ())  # of a split that no time was left for
+
+
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
     """What the search may visit."""
@@ -92,6 +95,9 @@ def search(
         build = share_renamed(build_one, rulebook)
         for done, split in enumerate(choices, 1):
             began = perf_counter()
+            if deadline is not None and began > deadline:
+                records.append(SplitRecord(split.show(axes), NOT_BEGUN, 0, {}, 0, False, 0.0))
+                continue
             oracle = build(express(program, axes, split, rulebook.domain))
             context = (program, axes, split, rulebook.domain, oracle)
             run = _Run(context, limits, deadline, on_candidate)

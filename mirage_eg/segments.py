@@ -19,6 +19,7 @@ from math import prod
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.long_chains import continued, uncounted
 from mirage_eg.shifts import shifted_values
 
 Needed = frozenset[int]  # values
@@ -44,8 +45,8 @@ class Segment:
     outputs: tuple[int, ...]
 
 
-def segment_program(program: Graph, segment: Segment, apart: bool = False) -> Graph:
-    """The segment as a program of its own; `apart`: every use of an input is an input of its own, in order of use.
+def segment_program(program: Graph, segment: Segment) -> Graph:
+    """The segment as a program of its own.
 
     The inputs of the program keep their strides. Names are by place, so that equal segments are equal graphs.
     """
@@ -60,26 +61,15 @@ def segment_program(program: Graph, segment: Segment, apart: bool = False) -> Gr
         return len(nodes) - 1
 
     body = [(item, values) for position, (item, values) in enumerate(program.numbered()) if position in segment.nodes]
-    uses = [i for item, _ in body for i in item.operands if i in segment.inputs] if apart else segment.inputs
-    read_at = [read(value) for value in uses]
-    if not apart:
-        place.update(zip(uses, read_at, strict=True))
-    fresh = iter(read_at)
+    place.update({value: read(value) for value in segment.inputs})
     count = len(nodes)
     for item, values in body:
-        operands = tuple(next(fresh) if apart and i in segment.inputs else place[i] for i in item.operands)
-        nodes.append(Node(item.op, operands, item.attributes))
+        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
         for value in values:
             place[value] = count
             count += 1
     nodes += [node("output", place[value], name=f"out{number}") for number, value in enumerate(segment.outputs)]
     return Graph(tuple(nodes))
-
-
-def uses_apart(program: Graph, segment: Segment) -> tuple[int, ...]:
-    """The values behind the inputs of `segment_program(…, apart=True)`."""
-    items = list(program.nodes)
-    return tuple(i for position in sorted(segment.nodes) for i in items[position].operands if i in segment.inputs)
 
 
 def is_barrier(item: Node) -> bool:
@@ -104,8 +94,10 @@ class _About:
 class Segmenter:
     """The segments of a program of primitive ops."""
 
-    def __init__(self, program: Graph, limits: SegmentLimits | None = None) -> None:
+    def __init__(self, program: Graph, limits: SegmentLimits | None = None, windows: Sequence[int] | None = None) -> None:
+        """`windows`: of every node the number of its window; no segment reaches from one into another."""
         self.program, self.limits = program, limits or SegmentLimits()
+        self.windows = windows or [0] * len(program.nodes)
         self.items = list(program.nodes)
         self.makers: list[int] = []  # of every value the position of its node
         self.values: list[range] = []  # of every node
@@ -119,6 +111,7 @@ class Segmenter:
             for operand in item.operands:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
+        self._chains = continued(program)
         self.axes, self.reduced = _reductions(program)
         self._known: dict[frozenset[int], _About] = {}
         self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}
@@ -135,10 +128,9 @@ class Segmenter:
 
     def choices(self, needed: Needed, alone: bool = False) -> Iterator[tuple[Segment, Needed]]:
         """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
-        root = max(needed, key=lambda value: (self.level[self.makers[value]], value))
+        root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
         seen = set()
-        cones = self.cones(self.makers[root])
-        for cone in cones[:1] if alone else cones:
+        for cone in self.cones(self.makers[root]):
             for nodes in self._with_siblings(cone, needed - {root}):
                 if nodes in seen:
                     continue
@@ -147,6 +139,8 @@ class Segmenter:
                 outputs = needed & about.made
                 if len(outputs) <= self.limits.max_outputs and about.is_safe:
                     yield self._segment(nodes, outputs), (needed - outputs) | about.needed
+                    if alone:
+                        return
 
     def _about(self, nodes: frozenset[int]) -> "_About":
         if nodes not in self._known:
@@ -190,7 +184,8 @@ class Segmenter:
             if value in common:
                 touched = True
             elif self.items[self.makers[value]].op != "input" and self.makers[value] not in nodes:
-                if len(nodes) >= self.limits.max_ops or is_barrier(self.items[self.makers[value]]):
+                maker = self.makers[value]
+                if len(nodes) - uncounted(self._chains, nodes) >= self.limits.max_ops or self._is_outside(maker, cone):
                     return frozenset()
                 nodes.add(self.makers[value])
                 frontier += self.items[self.makers[value]].operands
@@ -211,7 +206,7 @@ class Segmenter:
                     break
                 for value in self._inputs(cone):
                     maker = self.makers[self._behind(value)]
-                    if self.items[maker].op == "input" or is_barrier(self.items[maker]):
+                    if self.items[maker].op == "input" or self._is_outside(maker, cone):
                         continue
                     grown = self._closed(cone | {maker} | self._views(value))
                     if grown not in found and self._admissible(grown):
@@ -230,7 +225,7 @@ class Segmenter:
                 for operand in item.operands:
                     maker = self.items[self.makers[operand]]
                     unary = OPS[item.op].kind is Kind.ELEMENTWISE and len(set(item.operands)) == 1
-                    if maker.op == "input" or is_barrier(maker) or self.makers[operand] in nodes:
+                    if maker.op == "input" or self._is_outside(self.makers[operand], nodes) or self.makers[operand] in nodes:
                         continue
                     if (unary and len(self.readers[operand]) == 1) or self._is_strided_view(maker):
                         more.add(self.makers[operand])
@@ -240,6 +235,10 @@ class Segmenter:
             if not self._admissible(grown):
                 return nodes
             nodes = grown
+
+    def _is_outside(self, position: int, nodes: frozenset[int]) -> bool:
+        """Whether a node cannot be in one segment with these: it is a barrier, or of another window."""
+        return is_barrier(self.items[position]) or self.windows[position] != self.windows[next(iter(nodes))]
 
     def _is_strided_view(self, item: Node) -> bool:
         return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "split")
@@ -271,16 +270,19 @@ class Segmenter:
 
     def _admissible(self, nodes: frozenset[int]) -> bool:
         if nodes not in self._admitted:
-            ops = sum(counts(self.items[position]) for position in nodes)
+            ops = self._ops(nodes)
             admitted = ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
             self._admitted[nodes] = admitted and not self._contracts_again(nodes)
         return self._admitted[nodes]
 
+    def _ops(self, nodes: frozenset[int]) -> int:
+        return sum(counts(self.items[position]) for position in nodes) - uncounted(self._chains, nodes)
+
     def why_not_one(self) -> str | None:
         """Why the whole program is no segment, if it is none."""
         nodes = frozenset(position for position, item in enumerate(self.items) if item.op not in ("input", "output"))
-        if (ops := sum(counts(self.items[position]) for position in nodes)) > self.limits.max_ops:
-            return f"{ops} ops are more than the {self.limits.max_ops} of a block graph"
+        if (ops := self._ops(nodes)) > self.limits.max_ops:
+            return f"{ops} ops are more than the {self.limits.max_ops} of a block graph (--max-block-ops)"
         if len(self._long_reductions(nodes)) > 1:
             return f"it reduces over several axes of more than {self.limits.long_axis}, and a block graph walks one"
         if self._contracts_again(nodes):
@@ -312,19 +314,10 @@ class Segmenter:
 
 
 def _reductions(program: Graph) -> tuple[Axes, dict[int, frozenset[int]]]:
-    """The axes of all values, and for each op that reduces, by position, those that it does.
-
-    What a barrier makes is taken for an input.
-    """
-    nodes = [
-        node("input", shape=program.types[values[0]].shape, dtype=str(program.types[values[0]].dtype))
-        if is_barrier(item)
-        else item
-        for item, values in program.numbered()
-    ]
-    axes = infer_axes(Graph(tuple(nodes)), repeats=True)
+    """The axes of all values, and for each op that reduces, by position, those that it does."""
+    axes = infer_axes(program, repeats=True, barriers=True)
     reduced = {}
-    for position, item in enumerate(nodes):
+    for position, item in enumerate(program.nodes):
         match OPS[item.op].kind:
             case Kind.REDUCTION:
                 reduced[position] = frozenset(axes.dims[item.operands[0]][item["dim"]])

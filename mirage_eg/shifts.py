@@ -18,13 +18,8 @@ def drop_shifts(program: Graph) -> Graph:
 
     `program` holds primitive ops; it is given back as it is where its axes cannot be inferred.
     """
-    try:
-        axes = infer_axes(program)
-    except UnsupportedError:
-        return program
     for shifted in _shifted_exponentials(program):
-        rows = axes.of(shifted.maximum)
-        if _cancels(program, axes, shifted.exponential, rows):
+        if _cancels(program, shifted):
             return drop_shifts(_without_dead_code(_replace(program, shifted)))
     return program
 
@@ -84,7 +79,46 @@ def _shifted_exponentials(program: Graph) -> list[_Shifted]:
     return found
 
 
-def _cancels(program: Graph, axes: Axes, exponential: int, rows: frozenset[int]) -> bool:
+def _cancels(program: Graph, shifted: _Shifted) -> bool:
+    """Whether no output can tell the shift: each value has a degree in it, and all outputs that of 0."""
+    degrees = _invariant_degrees(program, shifted.exponential)
+    if not degrees:
+        return False
+    told = _where_told(program, shifted, degrees)
+    try:
+        axes = infer_axes(told)
+    except UnsupportedError:
+        return False
+    [own] = _shifted_exponentials(told)
+    return _has_degree_0(told, axes, own.exponential, axes.of(own.maximum))
+
+
+def _where_told(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Graph:
+    """The part of the program that has a degree in the shift, and what ends it; all else, the exponential's argument too, are
+    inputs. Axes that only the rest of the program joins are apart in it."""
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+
+    def read(value: int) -> int:
+        if value not in place:
+            place[value] = len(nodes)
+            nodes.append(node("input", shape=program.types[value].shape, dtype=str(program.types[value].dtype)))
+        return place[value]
+
+    own = {shifted.exponential, shifted.maximum}
+    ends: list[int] = []
+    for item, values in program.numbered():
+        shift = item.op == "sub" and item.operands == (shifted.x, shifted.maximum)
+        if item.op == "output" or not (shift or own & {*values} or any(degrees[i] for i in item.operands)):
+            continue
+        operands = tuple(read(i) for i in item.operands)
+        place[values[0]] = len(nodes)
+        nodes.append(Node(item.op, operands, item.attributes))
+        ends += [place[values[0]]] * (not degrees[values[0]] and any(degrees[i] for i in item.operands))
+    return Graph((*nodes, *(node("output", end) for end in ends)))
+
+
+def _has_degree_0(program: Graph, axes: Axes, exponential: int, rows: frozenset[int]) -> bool:
     """Whether all outputs have degree 0 in a factor on `exponential` that varies with the axes `rows`."""
     degrees: dict[int, int] = {}
     for item, values in program.numbered():

@@ -65,14 +65,16 @@ def _verdict(verdict: Verdict) -> str:
         ("draws", f"{verdict.draws} modulo {verdict.p:,} and {verdict.q:,}"),
         ("error bound", bound),
         ("laws", ", ".join(verdict.laws)),
+        ("proved where both are defined, by", ", ".join(verdict.partial)),
         ("not proved", verdict.not_proved),
-        ("difference", verdict.difference),
+        ("tests alone", verdict.left_open and f"undecided: {verdict.left_open}"),
+        ("difference", None if verdict.left_open else verdict.difference),
     ]
     return table(("", ""), [row for row in rows if row[1]])
 
 
 def _float_check(check: FloatCheck) -> str:
-    rows = [("passes", check.ok), ("error", f"{check.error:.3g}"), ("tolerance", f"{check.tolerance:.3g}")]
+    rows = [("passes", check.problem or "yes"), ("error", f"{check.error:.3g}"), ("tolerance", f"{check.tolerance:.3g}")]
     return table(("float check", ""), [*rows, ("overflows", check.overflows), ("difference", check.difference or "none")])
 
 

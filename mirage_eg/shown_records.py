@@ -5,6 +5,7 @@ What `soundness` returns shows itself: it imports Hypothesis, which is slow.
 
 from mirage_eg.backends.arena import Arena, Buffer
 from mirage_eg.backends.compile import KernelCompile, Target
+from mirage_eg.backends.emit_file import Schedule
 from mirage_eg.backends.field import FieldAlgebra
 from mirage_eg.backends.meanings import Draw
 from mirage_eg.backends.runtime_calls import CudaGraph
@@ -23,18 +24,33 @@ from mirage_eg.limits import TileLimits
 from mirage_eg.lints import Lint
 from mirage_eg.options import Options
 from mirage_eg.partition import Partition, Piece, Way
-from mirage_eg.results import Instances, Ranked
 from mirage_eg.roofline import Point
 from mirage_eg.rules_impact import Side
 from mirage_eg.search import SearchLimits, SplitRecord
 from mirage_eg.space import Chain, Load, Step, Structure
+from mirage_eg.stage_records import Instances, Ranked
 from mirage_eg.tables import table
 from mirage_eg.verdict import Difference
 
 RECORDS: tuple[type, ...] = (  # shown by `tables.record`
     *(Access, Arena, Bar, Buffer, Choice, Cost, CudaGraph, Cuts, Device, Difference, Draw),
     *(FieldAlgebra, Instances, KernelCompile, Lint, Load, Node, Options, Part, Partition, Piece, Point),
-    *(Ranked, SearchLimits, Side, Signature, Size, Split, SplitRecord, Step, Summary, Target, TensorType, Term, TileLimits),
+    *(
+        Ranked,
+        Schedule,
+        SearchLimits,
+        Side,
+        Signature,
+        Size,
+        Split,
+        SplitRecord,
+        Step,
+        Summary,
+        Target,
+        TensorType,
+        Term,
+        TileLimits,
+    ),
     *(Timing, Way, Work),
 )
 

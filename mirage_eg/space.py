@@ -91,6 +91,7 @@ class Stage(Enum):
 Value = tuple[int, int, int]  # class, axes, phase
 Item = tuple[str, tuple[int, ...], tuple[Constant, ...], tuple[int, ...], Value]  # op, operands, constants, reduced, value
 
+LONGEST_ROW = 16_384  # elements: a block has registers for two such rows of float32 and no longer ones
 LOOP = int(Phase.LOOP)
 EPILOGUE = int(Phase.EPILOGUE)
 PROLOGUE = int(Phase.PROLOGUE)
@@ -144,6 +145,7 @@ class Space:
         self.grid = 1 << len(axes.sizes) + 1
         self.spread_axis = len(axes.sizes)  # stands for the dim of partial results in `Step.reduced`
         self.program_axes = _maximal({_bits(axes.of(value)) for value in range(len(program.types))})
+        self.rereads = self._reads_again(program, axes)
         self.fits: dict[int, bool] = {}
         index = index or Index(oracle)
         self.unary, self.binary = index.unary, index.binary
@@ -158,9 +160,16 @@ class Space:
             outputs.append((oracle.outputs[len(outputs)], _bits(axes.of(item.operands[0]))))
         self.outputs = tuple(outputs)
 
+    def _reads_again(self, program: Graph, axes: Axes) -> bool:
+        """Whether the last kernel has the spread axis too, since outputs do and no block holds all of it."""
+        spread = self.split.spread
+        if self.stage is not Stage.LAST or spread is None or axes.sizes[spread] <= LONGEST_ROW:
+            return False
+        return any(spread in axes.of(item.operands[0]) for item in program.outputs)
+
     def _add_loads(self, number: int, axes: int) -> None:
         class_ = self.oracle.inputs[number]
-        if class_ == UNUSED or (self.stage is Stage.LAST and axes & self.spread):
+        if class_ == UNUSED or (self.stage is Stage.LAST and axes & self.spread and not self.rereads):
             return
         if self.stage is Stage.FIRST and axes & self.spread:
             axes |= self.grid
@@ -194,6 +203,8 @@ class Space:
         """The reduced axes that a tile has: axis, its bit in the tile, the constants of a reduction over all that is there."""
         for axis, parts in self.parts.items():
             bit = 1 << axis
+            if self.stage is Stage.LAST and bit == self.spread:
+                continue  # its blocks have pieces of it
             if axes & bit:
                 yield axis, bit, parts.block
             elif bit == self.looped and axes & self.tile:

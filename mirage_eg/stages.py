@@ -4,34 +4,38 @@ What is done to many items alike goes through `work`: a function that gives a re
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import groupby, islice, zip_longest
 from math import inf
 from time import perf_counter, time
 
 from mirage_eg.backends.warps import with_warps
-from mirage_eg.cost import predict_us
 from mirage_eg.devices import Device
 from mirage_eg.expression import Split
-from mirage_eg.instantiate import instances, small_instance
+from mirage_eg.instantiate import Instantiation, small_instance
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.limits import Filters, TileLimits, blocks_of, really_fits
+from mirage_eg.limits import Filters, TileLimits
+from mirage_eg.long_chains import uncounted_ops
 from mirage_eg.options import Options
-from mirage_eg.oracle import oracle_builder
+from mirage_eg.oracle import Limits, oracle_builder
 from mirage_eg.phrase import phrase
-from mirage_eg.results import Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.search import SearchLimits, SearchResult, split_choices
+from mirage_eg.search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, split_choices
 from mirage_eg.segments import Segmenter, SegmentLimits
+from mirage_eg.stage_records import Instances, Plan, Ranked, Searched, Watch
 from mirage_eg.trace import Tracer
 from mirage_eg.traced_search import search_heard
 from mirage_eg.verify import Reference
 from mirage_eg.work import Work
 
 CHAINS_PER_SPLIT = 6
+ALIKE = 8  # structures of each split that load alike, smallest first; others differ in where cheap ops stand
+STATES, FEWEST_STATES = 100_000, 1_000  # of all splits together, in equal shares; of each at least
+NODES, FEWEST_NODES = {"indexed": 10_000, "abstract": 50_000}, 2_000  # of the e-graph of one of up to 20 splits
+SAMPLED = 256  # µGraphs of each structure, of which a tuner tries some
 
 
 def search_structures(
@@ -48,18 +52,24 @@ def search_structures(
     One work item a split.
     """
     try:
-        axes = infer_axes(primitive)
         if len(primitive.outputs) > options.max_outputs:
             raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
         if (reason := Segmenter(primitive, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:
             raise UnsupportedError(reason)
+        axes = infer_axes(primitive)
     except UnsupportedError as error:
         notes.append(f"not searched as one kernel: {error}")
         return str(error), SearchResult((), (), (), 0.0)
     begin = perf_counter()
-    until = None if options.budget is None else time() + options.budget
-    limits = SearchLimits(options.max_block_ops, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
+    until = options.until()
+    limits = SearchLimits(
+        options.max_block_ops + uncounted_ops(primitive),
+        max_kernels=options.kernels_of_search,
+        max_outputs=options.max_outputs,
+        max_alike=ALIKE,
+    )
     choices = split_choices(axes, limits)
+    limits = replace(limits, max_states=max(FEWEST_STATES, STATES // len(choices)))
     states = structures = 0
 
     def progress(done: int, searched: Searched) -> None:
@@ -70,61 +80,96 @@ def search_structures(
         watch.observer("search", done, len(choices), f"{states:,} states, {structures} structures")
 
     def is_final(searched: Searched) -> bool:
-        return until is None or time() < until or all(record.complete for record in searched.found.records)
+        return time() < until or all(record.complete for record in searched.found.records)
 
-    common = (primitive, axes, rulebook, limits, until, tracer is not None)
+    common = (primitive, axes, rulebook, limits, len(choices), until, tracer is not None)
     stage = "search" if tracer is None else "traced search"
     searched: list[Searched] = work.run(stage, _search_splits, common, choices, progress, is_final)
     found = [entry.found for entry in searched]
     if tracer is not None:
         tracer.extend(traced for entry in searched for traced in entry.traced)
-    for record in (record for result in found for record in result.records):
-        if not record.complete:
-            notes.append(f"{record.split}: the search stopped after {record.visited:,} states, before its end")
-        if record.saturation.stopped:
-            notes.append(f"{record.split}: saturation {record.saturation.stopped}; the e-graph may prune too much")
+    records = [record for result in found for record in result.records]
+    if left_out := sum(record.saturation == NOT_BEGUN for record in records):
+        notes.append(f"{left_out} of {len(choices)} splits were not searched: the budget was spent")
+    begun = [record for record in records if record.saturation != NOT_BEGUN]
+    if stopped := [record for record in begun if not record.complete]:
+        visited = sum(record.visited for record in stopped)
+        notes.append(f"{_named(stopped)}: the search stopped after {visited:,} states, before its end")
+    for limit, cut in groupby(sorted(begun, key=_limit), key=_limit):
+        if limit:
+            notes.append(f"{_named([*cut])}: saturation {limit}; the e-graph may prune too much")
     return axes, SearchResult(
         tuple(sorted((structure for result in found for structure in result.structures), key=lambda plan: plan.ops)),
         tuple(sorted((chain for result in found for chain in result.chains), key=lambda plan: plan.ops)),
-        tuple(record for result in found for record in result.records),
+        tuple(records),
         perf_counter() - begin,
     )
 
 
+def _limit(record: SplitRecord) -> str:
+    return record.saturation.stopped or ""
+
+
+def _named(records: Sequence[SplitRecord]) -> str:
+    first = "; ".join(record.split for record in records[:2])
+    return first if len(records) <= 2 else f"{first}; {len(records) - 2} more splits"
+
+
 def _search_splits(
-    common: tuple[Graph, Axes, Rulebook, SearchLimits, float | None, bool], choices: Sequence[Split]
+    common: tuple[Graph, Axes, Rulebook, SearchLimits, int, float, bool], choices: Sequence[Split]
 ) -> Iterator[Searched]:
-    primitive, axes, rulebook, limits, until, traced = common
-    with oracle_builder(rulebook) as build:
+    primitive, axes, rulebook, limits, splits, until, traced = common
+    with oracle_builder(rulebook, _saturation(rulebook, splits)) as build:
         for split in choices:
-            left = replace(limits, seconds=None if until is None else max(0.0, until - time()))
+            left = replace(limits, seconds=until - time())
             tracer = Tracer()
             found = search_heard(primitive, axes, rulebook, left, split, build, tracer if traced else None)
             few = found.chains[:CHAINS_PER_SPLIT]  # larger ones differ in where cheap ops stand
+            tracer.count("not tried", sum(record.structures for record in found.records) - len(found.structures) - len(few))
             yield Searched(replace(found, chains=few), tracer.result())
 
 
+def _saturation(rulebook: Rulebook, splits: int) -> Limits:
+    """Limits of one split's e-graph; further with laws of a user's, where reaching them is an error."""
+    nodes = min(NODES[rulebook.domain], max(FEWEST_NODES, 20 * NODES[rulebook.domain] // splits))
+    return replace(Limits(), nodes=nodes) if rulebook.packaged else Limits()
+
+
 def verify_structures(
-    structures: Sequence[Plan], primitive: Graph, axes: Axes | str, options: Options, watch: Watch, work: Work
+    structures: Sequence[Plan],
+    primitive: Graph,
+    axes: Axes | str,
+    options: Options,
+    watch: Watch,
+    work: Work,
+    notes: list[str],
 ) -> tuple[list[Plan], int]:
-    """The structures whose small instance equals the program's in random fields, or is proved where the field cannot tell."""
+    """The structures whose small instance equals the program's in random fields, or is proved where the field cannot tell.
+
+    Also how many do not. The budget may end before all were looked at.
+    """
     equal = 0
 
-    def progress(done: int, result: bool) -> None:
+    def progress(done: int, result: bool | None) -> None:
         nonlocal equal
-        equal += result
+        equal += result is True
         watch.observer("structures", done, len(structures), f"{equal} equal")
 
-    common = (primitive, axes, options.draws, options.seed)
-    verdicts = work.run("structures", _check_structures, common, structures, progress)
+    common = (primitive, axes, options.draws, options.seed, options.until())
+    verdicts = work.run("structures", _check_structures, common, structures, progress, lambda result: result is not None)
+    if unchecked := verdicts.count(None):
+        notes.append(f"{unchecked} of {len(structures)} structures were not checked: the budget was spent")
     kept = [structure for structure, is_equal in zip(structures, verdicts, strict=True) if is_equal]
-    return kept, len(structures) - len(kept)
+    return kept, verdicts.count(False)
 
 
-def _check_structures(common: tuple[Graph, Axes, int, int], structures: Sequence[Plan]) -> Iterator[bool]:
-    primitive, axes, draws, seed = common
+def _check_structures(common: tuple[Graph, Axes, int, int, float], structures: Sequence[Plan]) -> Iterator[bool | None]:
+    primitive, axes, draws, seed, until = common
     references: dict[Graph, Reference] = {}  # structures of one split and grid share their small program
     for structure in structures:
+        if time() >= until:
+            yield None
+            continue
         program, candidate = small_instance(structure, primitive, axes)
         if program not in references:
             references[program] = Reference(program, draws=draws, seed=seed)
@@ -139,11 +184,11 @@ def instantiate(
     options: Options,
     watch: Watch,
     work: Work,
+    notes: list[str],
     most: int | None = None,
 ) -> list[Instances]:
-    """For each structure its µGraphs, the cheapest first, at most `most` of each."""
+    """For each structure its µGraphs, cheapest first: at most `most`; without it, as many as a tuner samples from."""
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    warps = options.warps and (4 if 4 in options.warps else options.warps[0])  # until tuning
     count, best = 0, inf
 
     def progress(done: int, result: Instances) -> None:
@@ -152,14 +197,20 @@ def instantiate(
         best = min([best, *(entry.predicted_us for entry in result.ranked[:1])])
         watch.observer("instantiate", done, len(structures), f"{count} µGraphs" + (f", best {best:.1f} µs" if count else ""))
 
-    common = (primitive, axes, device, filters, warps, most)
-    return work.run("instantiate", _instantiate, common, structures, progress, lambda result: most is not None)
+    def is_final(result: Instances) -> bool:
+        return most is not None and not result.cut
+
+    common = (primitive, axes, device, filters, options.warps_untuned, most, options.until())
+    made: list[Instances] = work.run("instantiate", _instantiate, common, structures, progress, is_final)
+    if unfinished := sum(entry.cut for entry in made):
+        notes.append(f"{unfinished} of {len(structures)} structures were not given all extents: the budget was spent")
+    return made
 
 
 def _instantiate(
-    common: tuple[Graph, Axes, Device, Filters, int | None, int | None], structures: Sequence[Plan]
+    common: tuple[Graph, Axes, Device, Filters, int | None, int | None, float], structures: Sequence[Plan]
 ) -> Iterator[Instances]:
-    primitive, axes, device, filters, warps, most = common
+    primitive, axes, device, filters, warps, most, until = common
     limits = TileLimits(
         shared_memory=device.shared_memory,
         multiprocessors=device.multiprocessors,
@@ -167,13 +218,14 @@ def _instantiate(
         asking=most is not None,  # all of them go to the tuner, which compiles what it tries
     )
     for structure in structures:
-        graphs: Iterable[Graph] = instances(structure, primitive, axes, limits, filters)
-        if warps is not None:
-            graphs = (with_warps(graph, warps) for graph in graphs)
-        costed = [Ranked(graph, predict_us(graph, device), structure.proved, fused=True) for graph in graphs]
-        costed.sort(key=lambda entry: entry.predicted_us)
-        fitting = (entry for entry in costed if really_fits(entry.graph, limits))
-        yield Instances(tuple(islice(fitting, most)), len(costed))
+        instantiation = Instantiation(structure, primitive, axes, limits, filters, until)
+        fitting = (
+            Ranked(graph if warps is None else with_warps(graph, warps), us, structure.proved, fused=True)
+            for us, graph in instantiation.cheapest(device)
+            if instantiation.really_fits(graph)
+        )
+        ranked = tuple(islice(fitting, most or SAMPLED))
+        yield Instances(ranked, instantiation.built, time() >= until)
 
 
 def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
@@ -185,7 +237,7 @@ def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
     ordered = [entry for entries in rounds for entry in entries]
     leaders: dict[int, Ranked] = {}
     for entry in ordered:
-        leaders.setdefault(len(blocks_of(entry.graph)), entry)
+        leaders.setdefault(len(entry.graph.blocks), entry)
     return (
         sorted(leaders.values(), key=lambda entry: entry.predicted_us)[:top]
         + [entry for entry in ordered if all(entry is not leader for leader in leaders.values())][: max(0, top - len(leaders))]

@@ -1,14 +1,31 @@
-"""Tables as HTML, for what notebooks show."""
+"""Tables as HTML, for what notebooks show; rows that a reader cannot tell apart as one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 
 def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A table with one row of headings."""
     return f"<table>{_row(head, 'th')}{''.join(_row(row, 'td') for row in rows)}</table>"
+
+
+Row = TypeVar("Row", bound=Hashable)
+
+
+def numbered(rows: Iterable[Row]) -> list[tuple[str, Row]]:
+    """Each row once, with the numbers, from 1, of all rows that are equal to it: "2", "3–5, 7"."""
+    places: dict[Row, list[int]] = {}
+    for place, row in enumerate(rows, 1):
+        places.setdefault(row, []).append(place)
+    return [(_ranges(numbers), row) for row, numbers in places.items()]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    starts = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
+    return ", ".join(str(start) if start == end else f"{start}–{end}" for start, end in zip(starts, ends, strict=True))
 
 
 _LONGEST = 400  # letters of a value

@@ -1,12 +1,19 @@
-"""What all commands print with: tables and bars where there is a terminal, JSON in one line where it is asked for."""
+"""What all commands print with: tables and bars where there is a terminal, plain lines where there is none, JSON on demand.
+
+MIRAGE_EG_PROGRESS=off leaves out the progress lines that go to stderr where it is no terminal.
+"""
 
 import contextlib
 import dataclasses
 import json
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 Job = Callable[[], int]  # what a command wants done; gives the exit code
 Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
 WIDTH = 160  # columns of a table where stdout is no terminal
+PROGRESS_VARIABLE, OFF = "MIRAGE_EG_PROGRESS", "off"
+SECONDS_A_LINE = 5.0  # between progress lines where stderr is no terminal
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
@@ -28,10 +37,11 @@ def console() -> Console:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Observer]:
-    """A bar for each stage on a terminal, else nothing."""
+    """A bar for each stage on a terminal, else a line every few seconds."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
-        yield lambda stage, done, total, text: None
+        with _lines() as observe:
+            yield observe
         return
     columns = (
         TextColumn("{task.fields[stage]:<12}"),
@@ -49,6 +59,33 @@ def progress() -> Iterator[Observer]:
             bars.update(tasks[stage], completed=done, total=total, note=text)
 
         yield observe
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[Observer]:
+    """Where the work stands, as a plain line on stderr every few seconds, also while nothing is observed."""
+    begin, over, said = perf_counter(), Event(), "starting"
+
+    def observe(stage: str, done: int, total: int | None, text: str) -> None:
+        nonlocal said
+        of = "" if total is None else f" {done} of {total}"
+        said = f"{stage}{of}{', ' if text else ''}{text}"
+
+    def tell() -> None:
+        while not over.wait(SECONDS_A_LINE):
+            with contextlib.suppress(OSError):  # nobody reads stderr any more
+                print(f"{perf_counter() - begin:4.0f} s: {said}", file=sys.stderr, flush=True)
+
+    if os.environ.get(PROGRESS_VARIABLE) == OFF:
+        yield observe
+        return
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield observe
+    finally:
+        over.set()
+        teller.join()
 
 
 def record(value: Any) -> dict[str, Any]:

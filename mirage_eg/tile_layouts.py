@@ -126,7 +126,7 @@ def _held(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held
                 return plain
             along = axis(code, operand, dim)
             left = sliced(whole.layout, along)
-            free = whole.free and _is_spread_back(code, value, dim)
+            free = whole.free and _is_spread_back(code, value, dim - len(code.padded[value]))
             return Held(left, free, whole.dot, (whole.layout, along)) if left.shape == tile else plain
         case Kind.REARRANGEMENT if item.op != "broadcast" and len(item.operands) == 1:
             return _rearranged(code, found[item.operands[0]], item, value) or plain
@@ -135,9 +135,16 @@ def _held(code: Code, found: Mapping[int, Held], item: Node, value: int) -> Held
 
 
 def _is_spread_back(code: Code, value: int, dim: int) -> bool:
-    """Whether what is reduced along a dim meets a tile that still has it: then it can be reduced where that tile lies."""
+    """Whether what is reduced along a dim meets a tile that still has it: then it can be reduced where that tile lies.
+
+    `dim` counts from the last (−1), as broadcasting aligns dims. Readers of a view with another number of dims are left out.
+    """
     for reader, at in code.readers[value]:
-        for made in code.order[at][1] if OPS[reader.op].kind is Kind.ELEMENTWISE else ():
+        if OPS[reader.op].kind is not Kind.ELEMENTWISE:
+            continue
+        if any(len(code.padded[i]) != len(code.padded[value]) for i in reader.operands if code.shown[i] == value):
+            continue
+        for made in code.order[at][1]:
             if code.padded[made][dim] > 1 or (code.tile(made) == code.tile(value) and _is_spread_back(code, made, dim)):
                 return True
     return False
@@ -186,8 +193,11 @@ def _in_memory(code: Code, item: Node, value: int, dtype: DType) -> Layout:
 
 
 def _run(code: Code, item: Node, value: int, dim: int) -> int:
-    """Elements of the tensor's tile that lie side by side."""
-    return [extent for extent in code.graph.types[value].shape if extent > 1][dim]
+    """Elements of the tensor's tile that lie side by side; of a ragged dim as many as divide the tile and the rest."""
+    shape = code.graph.types[value].shape
+    cuts = code.graph.cuts.get(value, (None,) * len(shape))
+    runs = [gcd(extent, cut.extent) if cut else extent for extent, cut in zip(shape, cuts, strict=True) if extent > 1]
+    return runs[dim]
 
 
 def _strides(code: Code, item: Node, value: int) -> Shape:
@@ -205,6 +215,8 @@ def _whole(code: Code, item: Node, shape: Shape) -> Shape:
     for count, dim in zip(code.graph.grid, item.get("omap") or (), strict=False):
         if dim >= 0:
             extents[dim] *= count
+    for dim, cut in enumerate(code.graph.cuts.get(item.operands[0], ())):
+        extents[dim] = cut.extent if cut else extents[dim]
     return tuple(extents)
 
 

@@ -11,11 +11,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_eg.expression import op_of
 from mirage_eg.ir.ops import OPS
-from mirage_eg.oracle import Oracle
+
+if TYPE_CHECKING:
+    from mirage_eg.oracle import Oracle
 
 FORMAT, VERSION = "mirage_eg trace", 1
 MOST, MOST_OF_SEGMENT = 200, 8
@@ -36,7 +38,7 @@ STAGES = {
     "no way": "a segment with kernels that is on none of the ways kept",
     "field check": "a structure whose small instance differs from the program's in random fields",
     "tile limits": "a structure without a µGraph that a block can hold or that passes the filters",
-    "not tried": "a structure that loads as several smaller ones do, of a segment",
+    "not tried": "a structure that loads as several smaller ones do",
     "not among top": "a µGraph that others of the cost model's order stood before",
     "verification": "a µGraph that differs at full size",
     "compile": "a µGraph that the compiler refused",
@@ -147,7 +149,7 @@ def _lines(traced: Iterable[Traced]) -> Iterable[dict[str, Any]]:
             yield where | dict(line) | {"fraction": round(len(entry.lines) / entry.count, 6)}
 
 
-def class_names(oracle: Oracle, inputs: Sequence[str]) -> dict[int, str]:
+def class_names(oracle: "Oracle", inputs: Sequence[str]) -> dict[int, str]:
     """For each class of an e-graph the smallest expression of it, as text."""
     best: dict[int, tuple[int, str]] = {}
     changed = True

@@ -6,11 +6,11 @@ from typing import Any
 
 from mirage_eg.cuts import Cuts
 from mirage_eg.ir.graph import Graph
-from mirage_eg.limits import blocks_of
 from mirage_eg.partition import Piece
 from mirage_eg.phrase import phrase
-from mirage_eg.results import Candidate, Instances, Plan, Ranked
+from mirage_eg.results import Candidate
 from mirage_eg.segments import Segment
+from mirage_eg.stage_records import Instances, Plan, Ranked
 from mirage_eg.trace import Tracer
 from mirage_eg.traced_search import plan_line
 
@@ -65,7 +65,7 @@ def _segment_line(primitive: Graph, segment: Segment, piece: Piece | None) -> di
 
 
 def _graph_line(entry: Ranked | Candidate) -> dict[str, Any]:
-    blocks = blocks_of(entry.graph)
+    blocks = entry.graph.blocks
     return {
         "what": phrase(entry.graph),
         "grid": [list(block.grid) for block in blocks],

@@ -26,7 +26,7 @@ from mirage_eg.ir.serialize import to_json
 from mirage_eg.polish import polish
 from mirage_eg.room import leaner
 from mirage_eg.spread import SpreadTimer
-from mirage_eg.variants import Job, Variant, blocks, changed, details, first, joined, like, merged, sample, schedules, spread
+from mirage_eg.variants import Job, Variant, changed, details, first, joined, like, merged, sample, schedules, spread
 
 Record = dict[str, Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -267,7 +267,7 @@ def schedule_record(schedule: Schedule) -> Record:
 
 def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Record:
     """A measurement; the first of a µGraph has its JSON under `graph`, the others its name under `mugraph`."""
-    inner = blocks(variant.graph)
+    inner = variant.graph.blocks
     text = to_json(polish(variant.graph, run.target).graph)
     mugraph = fingerprint(text)
     graph = {} if mugraph in run.listed else {"graph": loads(text)}
@@ -302,7 +302,6 @@ __all__ = [
     "Tuned",
     "Tuning",
     "Variant",
-    "blocks",
     "compile_variant",
     "fingerprint",
     "schedule_record",

@@ -17,7 +17,7 @@ from mirage_eg.laws import Action, Apply, Condition, Equal, Law, Literal, Patter
 DEPTH = 3  # rules in a row that assert a relation
 MOST_FORMS = 12  # of one law
 
-MODELLED = ("axes", "below", "part")  # relations and functions that the models know
+MODELLED = ("axes", "above_zero", "below", "part")  # relations and functions that the models know
 
 
 @dataclass(frozen=True, slots=True)

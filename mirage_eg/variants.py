@@ -45,11 +45,6 @@ class Job:
     schedule: Schedule
 
 
-def blocks(graph: Graph) -> list[Graph]:
-    """The block graphs of a kernel graph, in order."""
-    return [item["graph"] for item in graph.nodes if item.op == "block"]
-
-
 def spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
     """The cheapest of each structure, then one of other extents from each, and so on."""
     samples = [[(graph, number) for graph in sample(graphs, 8)] for number, graphs in enumerate(ranked)]
@@ -71,14 +66,14 @@ def first(graph: Graph, structure: int) -> Iterator[Job]:
     """The schedules with which a µGraph is tried at first."""
     plain = _standard(graph)
     yield Job(graph, structure, plain)
-    skinny = tuple(map(_has_skinny, blocks(graph)))
+    skinny = tuple(map(_has_skinny, graph.blocks))
     if any(skinny):
         yield Job(graph, structure, replace(plain, swapped=skinny))
 
 
 def _standard(graph: Graph) -> Schedule:
     """Powers of two and reciprocals from the start: tl.exp and divisions compile to several more instructions an element."""
-    inner = blocks(graph)
+    inner = graph.blocks
     exponentials, divisions = (tuple(_has(block, ops) for block in inner) for ops in (_EXPONENTIALS, _DIVISIONS))
     return Schedule(
         num_warps=_written(graph),
@@ -93,7 +88,7 @@ def _has(block: Graph, ops: Collection[str]) -> bool:
 
 
 def _written(graph: Graph) -> tuple[int, ...]:
-    return tuple(written_warps(block, "block") for block in blocks(graph))
+    return tuple(written_warps(block, "block") for block in graph.blocks)
 
 
 def _stages(block: Graph) -> int:
@@ -107,7 +102,7 @@ def _has_skinny(block: Graph) -> bool:
 
 def like(schedule: Schedule, graph: Graph) -> Schedule:
     """The schedule for another µGraph of the same structure; one of more or fewer kernels gets its own."""
-    standard, swapped, inner = _standard(graph), schedule.swapped, blocks(graph)
+    standard, swapped, inner = _standard(graph), schedule.swapped, graph.blocks
     if not isinstance(swapped, tuple) or len(swapped) != len(inner):
         return standard
     return replace(standard, swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, inner, strict=True)))
@@ -115,7 +110,7 @@ def like(schedule: Schedule, graph: Graph) -> Schedule:
 
 def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
     """Warps and stages, one kernel at a time."""
-    for number, block in enumerate(blocks(variant.graph)):
+    for number, block in enumerate(variant.graph.blocks):
         for warps in allowed or (_warps(block) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
                 schedule = replace(
@@ -141,7 +136,7 @@ def _warps(block: Graph) -> tuple[int, ...]:
 
 def details(variant: Variant, target: str) -> Iterator[Job]:
     """What rarely matters, on and off, one kernel at a time."""
-    inner, multiprocessors = blocks(variant.graph), device_for(target).multiprocessors
+    inner, multiprocessors = variant.graph.blocks, device_for(target).multiprocessors
     for number, block in enumerate(inner):
         names = []
         if block.loop > 1 and target in HAS_TMA:
@@ -177,7 +172,7 @@ def joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | N
         if not any(NEW_DIM in item["omap"] for item in block.outputs):
             continue
         alike = [
-            graph for graph in graphs if len(blocks(graph)) == len(nodes) and graph.nodes[number] == variant.graph.nodes[number]
+            graph for graph in graphs if len(graph.blocks) == len(nodes) and graph.nodes[number] == variant.graph.nodes[number]
         ]
         fitting = next((graph for graph in [variant.graph, *alike] if can_join(graph, number)), None)
         if fitting is not None:
@@ -193,7 +188,7 @@ def merged(variant: Variant, faster: Sequence[Schedule]) -> Iterator[Job]:
 
     Kernels run one after the other, and most choices do not touch each other: what each gains may be had together.
     """
-    count = len(blocks(variant.graph))
+    count = len(variant.graph.blocks)
     base = {
         entry.name: _each(getattr(variant.schedule, entry.name), count) for entry in fields(Schedule) if entry.name != "safe"
     }
@@ -224,7 +219,6 @@ def changed(values: Any, number: int, value: int) -> tuple[Any, ...]:
 __all__ = [
     "Job",
     "Variant",
-    "blocks",
     "changed",
     "details",
     "first",

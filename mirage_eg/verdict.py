@@ -39,10 +39,11 @@ class Verdict:
     bound_reason: str
     coverage: float  # of the elements compared in the field
     difference: Difference | None = None
-    # Largest |got − wanted| / (|wanted| + rms) in float64; None: not needed, or nothing finite.
-    float_error: float | None = None
+    left_open: str | None = None  # why the tests alone do not decide
+    float_error: float | None = None  # largest |got − wanted| / (|wanted| + rms) in float64; None: nothing finite
     known_by: tuple[str, ...] = ("tested",)  # and `proved`, where the loaded laws show it equal
-    laws: tuple[str, ...] = ()  # that the proof had at hand and used
+    laws: tuple[str, ...] = ()  # that the proof used
+    partial: tuple[str, ...] = ()  # of them those with sides not defined alike: proved where both graphs are defined
     not_proved: str | None = None  # why there is no proof, where one was tried
 
     @property
@@ -60,8 +61,19 @@ class FloatCheck:
     """A candidate computed as the kernels do, against the program in float64."""
 
     ok: bool
-    error: float  # largest |got − wanted| / (|wanted| + rms), on zero-mean inputs
+    error: float  # largest |got − wanted| / (|wanted| + rms), on usual inputs
     tolerance: float
-    difference: Difference | None
-    overflows: bool = False  # not finite on large inputs where the program is, in float64
-    magnitude: float = 1.0  # of those large inputs
+    difference: Difference | None  # on usual inputs, or on far ones
+    overflows: bool = False  # not finite on far inputs where the program is, in float64
+    magnitude: float = 1.0  # of the large ones among them
+    compared: bool = True  # false: the program is undefined on all inputs tried
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not ok."""
+        if self.ok:
+            return None
+        if not self.compared:
+            return "not compared: the program is undefined on these inputs"
+        far = self.difference is not None and self.difference.domain != "float64"
+        return "OVERFLOWS on far inputs" if far and self.overflows else "WRONG AS ROUNDED"

@@ -1,39 +1,40 @@
-"""Whether a µGraph computes a program: random tests in the finite field, and float64 where the field differs from numbers.
+"""Whether a µGraph computes a program: random tests in the finite field and in float64.
 
 Part of the trusted core: a kernel is right if this file, the evaluator and the field are. Inputs correspond by position and are
-independent uniform draws; each draw has its own ω. Same seed, same verdict. Many candidates are checked draw by draw, so that
-the inputs of one draw are made once and those of two never stand in memory together where they are large.
+independent uniform draws; each draw has its own ω. Same program and seed, same verdict. Many candidates are checked draw by
+draw, so that the inputs of one draw are made once and those of two never stand in memory together where they are large.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from math import ceil, prod
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.algebra import Algebra, Array
+from mirage_eg.backends.algebra import Array
 from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.modular import PRIMES
-from mirage_eg.backends.shifted import ShiftedFloats, shifts_exponentials
+from mirage_eg.backends.random_rounding import rounding_spread
+from mirage_eg.backends.shifted import ShiftedFloats
 from mirage_eg.backends.threads import with_own_threads
 from mirage_eg.bound import Bound, longest_reduction
-from mirage_eg.compare import Found, compare_numbers, compare_residues
-from mirage_eg.draws import LEAST_COVERAGE, Draws, FieldDraw
-from mirage_eg.ir.dtypes import DType
+from mirage_eg.compare import compare_numbers, compare_residues, with_spread
+from mirage_eg.draws import USUAL, Draws, FieldDraw, FloatDraw
+from mirage_eg.float_check import FloatChecker
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.probe import Part, Probe
-from mirage_eg.verdict import Difference, Equality, FloatCheck, Verdict
+from mirage_eg.probe import Probe
+from mirage_eg.trial import COARSE, COARSE_COMPARISONS, EXTREMES, Trial, Wait
+from mirage_eg.verdict import Equality, FloatCheck, Verdict
 
 MOST_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
-COARSE = frozenset({"max", "sqrt", "rsqrt", "pow"})  # a wrong maximum or sign is right by chance at one element in two
-COARSE_COMPARISONS = 32  # so at least so many elements are compared where there are such ops
+MAXIMA = 8  # times as many are compared as a maximum is of, where the field does not tell that all of it was looked at
+MOST_NUMBERS = 1 << 28  # drawn for that, at most
+NUMBERS_AT_ONCE = 1 << 20
+ROUNDOFF = 2.0**-46  # by which ops in float64 may err
 
 OnProgress = Callable[[int, int], None]  # runs of candidates done, of how many
 
@@ -67,6 +68,7 @@ class Reference:
         self._longest = longest_reduction(program)
         self._drawn = Draws(program, seed, xp)
         self._together = self._drawn.together(draws)
+        self._spreads: dict[tuple[Graph, str], list[Array]] = {}
 
     @with_own_threads
     def draw_all(self) -> None:
@@ -80,7 +82,7 @@ class Reference:
         self._drawn.ahead(self.draws)
 
     def check(self, candidate: Graph) -> Verdict:
-        """Equal if the field finds no difference, and float64 none where the field obeys other laws than numbers do."""
+        """Equal if neither the field nor float64 finds a difference."""
         [(verdict, _)] = self.check_all([candidate])
         return verdict
 
@@ -94,8 +96,9 @@ class Reference:
         """
         for candidate in candidates:
             self.check_types(candidate)
-        wholes = [_Trial(candidate, self.program.output_names, self.draws) for candidate in candidates]
-        parts = [_Trial(part.graph, part.names, self.draws, part) for part in (probe.parts if probe else ())]
+        program, names = self._drawn.primitive, self.program.output_names
+        wholes = [Trial(program, candidate, names, self.draws) for candidate in candidates]
+        parts = [Trial(probe.alone(part), part.graph, part.names, self.draws, part) for part in probe.parts] if probe else []
         trials = [*wholes, *parts]
         share = len(trials) > 1
         runs, ahead = 0, len(trials) * self.draws
@@ -104,122 +107,181 @@ class Reference:
             if not running:
                 break
             together = min(self._together, max(trial.draws for trial in running) - number)
-            draw = self._drawn.field(number, together, share)
-            inside = probe.field(draw) if probe and any(trial.part for trial in running) else []
-            draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
-            waiting: list[Callable[[], None]] = []  # on a GPU, which has the next trial to compute meanwhile
-            for trial in running:
-                with trial:
-                    waiting.append(self._run(trial, draws.get(id(trial), draw)))
-                if len(waiting) > 1:
-                    waiting.pop(0)()
-                runs += together
-                if on_progress:
-                    on_progress(min(runs, ahead), ahead)
-            for wait in waiting:
-                wait()
-        unsure = [trial for trial in trials if trial.suspected or trial.unfaithful]
-        self._compare_in_float64([*unsure], "zero-mean", parts, probe)
-        later = [trial for trial in unsure if trial.suspected or trial.error is None]
-        self._compare_in_float64(later, "positive", parts, probe)
-        for trial in parts:
-            if probe and not trial.suspected and 0 < trial.comparisons < COARSE_COMPARISONS:
-                self._run_alone(trial, probe)
+            self._run_all(running, self._drawn.field(number, together, share), probe)
+            runs += together * len(running)
+            if on_progress:
+                on_progress(min(runs, ahead), ahead)
+        if with_maxima := [trial for trial in trials if trial.unfaithful & EXTREMES and not trial.suspected]:
+            self._run_all(with_maxima, self._drawn.field(self.draws, share=share, joins=True), probe)
+        self._compare_in_float64(trials, probe)
+        for trial in trials:
+            maxima = not trial.joined or (trial.suspected and trial.unfaithful & EXTREMES)
+            if trial.shown is not None:
+                continue
+            if trial.part and (maxima or (not trial.suspected and 0 < trial.comparisons < COARSE_COMPARISONS)):
+                self._run_alone(trial)
+            elif maxima:
+                self._compare_maxima(trial)
         return [(self._verdict(trial), trial.seconds) for trial in trials]
 
-    def _run_alone(self, trial: "_Trial", probe: Probe) -> None:
+    def _run_all(self, trials: Sequence[Trial], draw: FieldDraw, probe: Probe | None) -> None:
+        """Candidates and parts on one draw, or on several together."""
+        inside = dict(zip(probe.parts, probe.field(draw), strict=True)) if probe and any(trial.part for trial in trials) else {}
+        waiting: list[Callable[[], None]] = []  # on a GPU, which has the next trial to compute meanwhile
+        for trial in trials:
+            with trial:
+                waiting.append(self._run(trial, inside[trial.part] if trial.part else draw))
+            if len(waiting) > 1:
+                waiting.pop(0)()
+        for wait in waiting:
+            wait()
+
+    def _run_alone(self, trial: Trial) -> None:
         """A part on draws of its own, so that more of them do not take the whole program again each."""
-        assert trial.part is not None
         with trial:
-            verdict = Reference(probe.alone(trial.part), self.draws, self.seed, self.xp).check(trial.candidate)
+            verdict = Reference(trial.program, self.draws, self.seed, self.xp).check(trial.candidate)
             trial.done += verdict.draws
             if verdict.verdict is Equality.NOT_EQUAL:
                 trial.difference = trial.shown = verdict.difference
             elif not verdict.equal:
                 trial.undefined = True
 
-    def _run(self, trial: "_Trial", draw: FieldDraw) -> Callable[[], None]:
+    def _run(self, trial: Trial, draw: FieldDraw) -> Callable[[], None]:
         """One candidate on one draw, or on several together; the function given back notes the result."""
         algebra, known = draw.algebra, draw.known
         values = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, stack=algebra.stack, known=known)
         trial.unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
-        compared = [
-            (got.residues.size, compare_residues(self.xp, name, got, want, draw.algebra.stack))
-            for name, got, want in zip(trial.names, draw.algebra.read(values), draw.outputs, strict=True)
+        waits = [
+            compare_residues(self.xp, name, got, want, algebra.stack)
+            for name, got, want in zip(trial.names, algebra.read(values), draw.outputs, strict=True)
         ]
-        draws = len(draw.algebra.draw.numbers)
-        smallest = min(output.residues.size for output in draw.outputs) // draws
+        draws = algebra.draw.numbers
+        smallest = min(output.residues.size for output in draw.outputs) // len(draws)
 
         def note() -> None:
-            first: Found | None = None
             with trial:
-                for size, wait in compared:
-                    defined, found = wait()
-                    trial.compared, trial.total = trial.compared + defined, trial.total + size
-                    trial.undefined |= defined < LEAST_COVERAGE * size
-                    if found and (first is None or found[0] < first[0]):
-                        first = found
-            trial.difference = first[1] if first else None
-            trial.done += first[0] + 1 if first else draws
-            if trial.unfaithful & COARSE:
-                trial.comparisons += smallest * draws
-                if trial.part is None:  # for a part, see `_run_alone`
-                    trial.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
+                results = [wait() for wait in waits]
+                if algebra.draw.joins:  # a difference shows nothing by itself: max(x, x) is x, and a product is not
+                    trial.joined = not any(result.found or result.lost.any() for result in results)
+                    return
+                trial.note(results, draws)
+                if trial.unfaithful & COARSE:
+                    trial.compare_more(smallest, len(draws))
 
         return note
 
-    def _compare_in_float64(
-        self, trials: Sequence["_Trial"], name: str, parts: Sequence["_Trial"], probe: Probe | None
-    ) -> None:
-        """The largest error in float64, and the first difference beyond rounding; no error where nothing could be compared.
+    def _compare_in_float64(self, trials: Sequence[Trial], probe: Probe | None) -> None:
+        """All on inputs of usual size; where the field does not tell, on others too, until a difference is shown.
 
-        On zero-mean inputs only elements finite on both sides count (a root of a negative number shows nothing about the
-        others); on positive inputs, taken where a difference is suspected or nothing was finite, an element that is finite for
-        the program alone is a difference.
+        Ops that the field does not know may be undefined, or differ, far from usual inputs only.
         """
+        self._compare_on(USUAL[0], trials, probe)
+        for name in USUAL[1:]:
+            self._compare_on(name, [trial for trial in trials if trial.error is None], probe)
+        self._compare_on("positive", [trial for trial in trials if trial.suspected], probe)
+        self._compare_on("large", [trial for trial in trials if trial.suspected or trial.unfaithful], probe)
+        self._compare_on("tails", [trial for trial in trials if trial.suspected], probe)
+
+    def _compare_on(self, name: str, trials: Sequence[Trial], probe: Probe | None) -> None:
+        """Largest errors in float64 on these inputs, and first differences beyond rounding."""
         trials = [trial for trial in trials if trial.shown is None]
         if not trials:
             return
         whole, algebra = self._drawn.wide_numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
-        inside = probe.numbers(whole, algebra) if probe and any(trial.part for trial in trials) else []
-        draws = dict(zip(map(id, parts), inside, strict=bool(inside)))
-        waiting: list[Callable[[], None]] = []  # as in `check_all`
+        inside: dict[Any, FloatDraw] = {}
+        if probe and any(trial.part for trial in trials):
+            inside = dict(zip(probe.parts, probe.numbers(whole, algebra), strict=True))
+        waiting: list[Callable[[], None]] = []  # as in `_run_all`
         for trial in trials:
-            draw = draws.get(id(trial), whole)
+            draw = inside[trial.part] if trial.part else whole
             with trial:
-                tolerance = 2.0**-43 * max(64, longest_reduction(trial.candidate), self._longest)
                 got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, known=draw.known)
-                strict = name == "positive"
-                numbers = compare_numbers(self.xp, trial.names, got, draw.outputs, draw.sizes, tolerance, strict)
-                waiting.append(partial(trial.note_numbers, numbers))
+                numbers = compare_numbers(self.xp, trial.names, got, draw.outputs, draw.sizes, self._tolerance(trial))
+                waiting.append(partial(trial.note_numbers, partial(self._confirmed, trial, draw, got, numbers)))
             if len(waiting) > 1:
                 waiting.pop(0)()
         for wait in waiting:
             wait()
+        if whole.known is not None and name != USUAL[0]:  # the others are asked for once
+            whole.known.forget()
 
-    def _verdict(self, trial: "_Trial") -> Verdict:
+    def _confirmed(
+        self, trial: Trial, draw: FloatDraw, got: Sequence[Array], numbers: Wait, stack: int = 0
+    ) -> tuple[float, Any, bool]:
+        """The comparison; where it shows a difference, once more with exponentials shifted, and beyond what rounding moves."""
+        result = numbers()
+        if result[1] is None:
+            return result
+        algebra, xp, slices = ShiftedFloats(FloatAlgebra(self.xp)), self.xp, self._drawn.slice_elements
+        own, overflows = rounding_spread(trial.candidate, draw.inputs, got, ROUNDOFF, algebra.plain, slices, stack)
+        shifted = [algebra.number(x) for x in evaluate(trial.candidate, draw.inputs, algebra, slices, stack=stack)]
+        got = [xp.where(xp.isfinite(x), x, y) for x, y in zip(got, shifted, strict=True)]
+        spreads = self._spreads.get(key := (trial.program, draw.name))
+        if spreads is None:
+            spreads, _ = rounding_spread(trial.program, draw.inputs, draw.outputs, ROUNDOFF, algebra.plain, slices, stack)
+            if not stack:  # other candidates ask for it again
+                self._spreads[key] = spreads
+        left_out = [xp.isnan(spread) for spread in spreads]  # the program is undefined there, or all but
+        if overflows and not stack and draw.name not in USUAL:  # far out float64 does not hold every value
+            left_out = [out | xp.isnan(spread) for out, spread in zip(left_out, own, strict=True)]
+        got = [xp.where(out, want, x) for out, want, x in zip(left_out, draw.outputs, got, strict=True)]
+        together = [xp.nan_to_num(one) + xp.nan_to_num(other) for one, other in zip(spreads, own, strict=True)]
+        tolerance = self._tolerance(trial)
+        sizes = with_spread(xp, draw.sizes, together, tolerance)
+        return compare_numbers(xp, trial.names, got, draw.outputs, sizes, tolerance)()
+
+    def _compare_maxima(self, trial: Trial) -> None:
+        """In float64, in proportion to the longest maximum; suspected where that would take too many numbers."""
+        kinds = (*self.program.input_types, *self.program.output_types)
+        each = sum(prod(kind.shape) for kind in kinds)
+        program = self._drawn.primitive
+        made = [program.types[values[0]] for item, values in program.numbered() if item.op in EXTREMES]
+        smallest = min(prod(kind.shape) for kind in (*made, *self.program.output_types))
+        longest = max(len(made), *(longest_reduction(graph, "max") for graph in (program, trial.candidate)))
+        wanted = ceil(MAXIMA * longest / smallest)
+        most, at_once = MOST_NUMBERS // each, max(1, NUMBERS_AT_ONCE // each)
+        algebra = FloatAlgebra(self.xp)
+        with trial:
+            for number, first in enumerate(range(0, min(wanted, most), at_once)):
+                draw = self._drawn.many(number, min(at_once, min(wanted, most) - first))
+                got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, stack=1)
+                numbers = compare_numbers(self.xp, trial.names, got, draw.outputs, draw.sizes, self._tolerance(trial))
+                trial.note_numbers(partial(self._confirmed, trial, draw, got, numbers, stack=1))
+                if trial.shown is not None:
+                    return
+            trial.undefined |= wanted > most
+
+    def _tolerance(self, trial: Trial) -> float:
+        return 2.0**-43 * max(64, longest_reduction(trial.candidate), self._longest)
+
+    def _verdict(self, trial: Trial) -> Verdict:
         verdict, difference = Equality.EQUAL, trial.difference
         if trial.shown is not None:
             verdict, difference = Equality.NOT_EQUAL, trial.shown
-        elif trial.suspected or (trial.unfaithful and trial.error is None):
+        elif trial.doubt is not None:
             verdict = Equality.UNDECIDED
-        if trial.part is None:
-            bound, reason = self._bound.of(trial.candidate, trial.done)
+        bound: float | None = None
+        if trial.part is not None:
+            reason = "no bound is computed for a kernel on the values that the program has where it stands"
+        elif any(bool(unseen.any()) for unseen in trial.unseen):
+            reason = "no bound, for elements that are undefined in every draw: their denominators may be the zero polynomial"
         else:
-            bound, reason = None, "no bound is computed for a kernel on the values that the program has where it stands"
+            bound, reason = self._bound.of(trial.candidate, trial.done)
         if trial.unfaithful:
             names = ", ".join(sorted(trial.unfaithful))
-            reason += f"; the field does not know every law of {names}, so float64 was compared too"
+            reason += f"; the field does not know every law of {names}"
+        equal = verdict is Equality.EQUAL
         return Verdict(
             verdict=verdict,
             draws=trial.done,
             p=PRIMES[0],
             q=PRIMES[1],
             seed=self.seed,
-            error_bound=bound if verdict is Equality.EQUAL else None,
-            bound_reason=reason if verdict is Equality.EQUAL else f"the verdict is `{verdict}`",
+            error_bound=bound if equal else None,
+            bound_reason=reason if equal else f"no bound: the tests say `{verdict}`",
             coverage=trial.compared / trial.total,
             difference=difference,
+            left_open=trial.doubt,
             float_error=trial.error,
         )
 
@@ -230,55 +292,10 @@ class Reference:
 
     @with_own_threads
     def float_check_all(self, candidates: Sequence[Graph], on_progress: OnProgress | None = None) -> list[FloatCheck]:
-        """Each candidate with values rounded as kernels do, on zero-mean inputs, within what its types and sums let expect.
-
-        Exponentials are shifted where its kernels shift them. Inputs have the size at which the program stays within the range
-        of its types (`backends.scales`). Tolerance: 8 roundings of the coarsest type for each kernel, and K of the type that
-        accumulates. Elements at which the program is not finite are left out, at all others the candidate must be; an output
-        without a finite element fails. On larger inputs it is only asked whether the candidate overflows where the program, in
-        float64, does not.
-        """
+        """Each candidate as kernels compute it, by `mirage_eg.float_check`."""
         for candidate in candidates:
             self.check_types(candidate)
-        checks = []
-        for done, candidate in enumerate(candidates, 1):
-            tolerance = self._tolerance(candidate)
-            draw = self._drawn.numbers("zero-mean")
-            got = self._as_kernels_do(candidate, draw.inputs)
-            names = self.program.output_names
-            error, difference, finite = compare_numbers(self.xp, names, got, draw.outputs, draw.sizes, tolerance, True)()
-            checks.append((difference is None and finite, error, tolerance, difference))
-            if on_progress:
-                on_progress(done, 2 * len(candidates))
-        results = []
-        for done, (candidate, check) in enumerate(zip(candidates, checks, strict=True), len(candidates) + 1):
-            large = self._drawn.large()
-            got = self._as_kernels_do(candidate, large.inputs)
-            lost = [self.xp.isfinite(want) & ~self.xp.isfinite(x) for x, want in zip(got, large.outputs, strict=True)]
-            results.append(FloatCheck(*check, any(bool(x.any()) for x in lost), large.magnitude))
-            if on_progress:
-                on_progress(done, 2 * len(candidates))
-        return results
-
-    def _as_kernels_do(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """What a candidate makes of these inputs, with its roundings and shifts."""
-        shifted = ShiftedFloats(self._rounding(candidate))
-        algebra: Algebra[Any] = shifted if shifts_exponentials(candidate) else shifted.plain
-        made = evaluate(candidate, inputs, algebra, self._drawn.slice_elements, rounded=True)
-        return [shifted.number(x) for x in made]
-
-    def _types(self, candidate: Graph) -> set[DType]:
-        return {kind.dtype for graph in (self.program, candidate) for kind in (*graph.types, *graph.output_types)}
-
-    def _rounding(self, candidate: Graph) -> FloatAlgebra:
-        working = DType.float64 if DType.float64 in self._types(candidate) else DType.float32
-        return FloatAlgebra(self.xp, working, rounds=True)
-
-    def _tolerance(self, candidate: Graph) -> float:
-        coarsest = max(dtype.unit_roundoff for dtype in self._types(candidate))
-        accumulating = self._rounding(candidate).working.unit_roundoff
-        kernels = len([item for item in candidate.nodes if OPS[item.op].kind is not Kind.BOUNDARY])
-        return 8 * coarsest * (1 + kernels) + 2 * max(self._longest, longest_reduction(candidate)) * accumulating
+        return FloatChecker(self.program, self._drawn, self.xp).check_all(candidates, on_progress)
 
     def check_types(self, candidate: Graph) -> None:
         """Raise a GraphError unless the candidate takes and gives what the program does."""
@@ -292,45 +309,3 @@ class Reference:
                 f"got a candidate that gives {', '.join(map(str, candidate.output_types))}; "
                 f"wanted the program's outputs in order: {', '.join(map(str, self.program.output_types))}"
             )
-
-
-@dataclass(slots=True)
-class _Trial:
-    """A candidate between its draws; as a context it counts the seconds spent on it."""
-
-    candidate: Graph
-    names: Sequence[str]  # of the outputs
-    draws: int
-    part: Part | None = None  # of the program; None: the whole of it
-    done: int = 0
-    compared: int = 0
-    total: int = 0
-    difference: Difference | None = None  # in the field
-    undefined: bool = False
-    unfaithful: frozenset[str] = frozenset()
-    comparisons: int = 0  # of the smallest output, where an op is coarse
-    error: float | None = None  # in float64
-    shown: Difference | None = None  # in float64
-    seconds: float = 0.0
-
-    @property
-    def suspected(self) -> bool:
-        """Whether the field differs, or shows too little."""
-        return self.difference is not None or self.undefined
-
-    def runs(self, number: int) -> bool:
-        """Whether draw `number` can still tell something."""
-        return number < self.draws and not self.suspected
-
-    def note_numbers(self, wait: Callable[[], tuple[float, Difference | None, bool]]) -> None:
-        """The result of a comparison in float64."""
-        with self:
-            error, self.shown, compared = wait()
-            if compared or self.shown is not None:
-                self.error = max(self.error or 0.0, error)
-
-    def __enter__(self) -> None:
-        self.seconds -= perf_counter()
-
-    def __exit__(self, *raised: object) -> None:
-        self.seconds += perf_counter()

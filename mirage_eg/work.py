@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from mirage_eg.backends.threads import go_on
 from mirage_eg.checkpoint import Checkpoint, key_of
 from mirage_eg.executors import Function, Workers
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,14 @@ class Work:
         finished; `keep` says whether a result is final and goes into the checkpoint.
         """
         results: list[Any] = [None] * len(items)
+        [wanted] = get_args(get_type_hints(function)["return"]) if self.checkpoint is not None else [object]
         keys = [] if self.checkpoint is None else [key_of(stage, item) for item in items]
         done = 0
         open_ = list(range(len(items)))
         if self.checkpoint is not None:
             for position, key in enumerate(keys):
                 if key in self.checkpoint:
-                    results[position] = self.checkpoint.get(key)
+                    results[position] = self.checkpoint.get(key, wanted)
                     open_.remove(position)
                     done += 1
                     if on_done is not None:
@@ -57,11 +60,12 @@ class Work:
         """Whether an earlier run has finished something of this stage."""
         return self.checkpoint is not None and self.checkpoint.has(stage)
 
-    def once(self, stage: str, item: Any, compute: Callable[[], Any]) -> Any:
-        """What `compute` gives, which is one piece of work and runs here."""
+    def once(self, stage: str, item: Any, compute: Callable[[], T], wanted: Any) -> T:
+        """What `compute` gives, of type `wanted`; it is one piece of work and runs here."""
         if self.checkpoint is None:
             return compute()
         key = key_of(stage, item)
         if key not in self.checkpoint:
             self.checkpoint.put(key, compute())
-        return self.checkpoint.get(key)
+        result: T = self.checkpoint.get(key, wanted)
+        return result

@@ -21,7 +21,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.errors import LimitError, RuleError
 
 ADDRESS_SPACE = 4 * 2**30  # bytes, the interpreter's own share included
 _PR_SET_PDEATHSIG = 1
@@ -76,7 +76,8 @@ class Worker:
         `_PATIENCE` times as many by the clock.
 
         Raises:
-            RuleError: it took more than `seconds` or more memory than allowed; the message starts with `what`.
+            LimitError: it took more than `seconds` or more memory than allowed; the message starts with `what`.
+            RuleError: the function did.
         """
 
         def told() -> str:
@@ -85,7 +86,7 @@ class Worker:
         try:
             self._connection.send((function, arguments, on_note is not None))
             if not self._connection.poll(_START_SECONDS):
-                raise RuleError(f"{told()} did not begin within {_START_SECONDS:g} s")
+                raise LimitError(f"{told()} did not begin within {_START_SECONDS:g} s")
             deadline, spent = monotonic() + _PATIENCE * seconds, self._cpu_seconds()
             while monotonic() < deadline and self._cpu_seconds() - spent <= seconds:
                 if not self._connection.poll(_LOOK_SECONDS):
@@ -98,10 +99,10 @@ class Worker:
                 if kind == "note" and on_note is not None:
                     on_note(value)
         except (EOFError, ConnectionError):
-            raise RuleError(f"{told()} {self._cause()}") from None
+            raise LimitError(f"{told()} {self._cause()}") from None
         except MemoryError:
-            raise RuleError(f"{told()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
-        raise RuleError(f"{told()} stopped after {seconds:g} s")
+            raise LimitError(f"{told()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
+        raise LimitError(f"{told()} stopped after {seconds:g} s")
 
     def _cpu_seconds(self) -> float:
         """Of the worker so far; by the clock where the system does not tell."""

@@ -146,3 +146,9 @@ WORKLOADS: dict[str, Callable[[int], Graph]] = {
     workload.__name__: workload
     for workload in (rmsnorm, gated_mlp, lora, gqa, qknorm, ntrans, mha, mqa, mlp_block, decoder_layer)
 }
+
+STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa")
+"""The workloads that one block graph holds."""
+
+FEWEST, MOST = 5, 16
+"""Block ops: the range of the published table of search times and of the default."""

@@ -1,7 +1,7 @@
 """Settings of all tests: Hypothesis profiles, and what a `gpu` test does where there is no GPU.
 
 Profiles: dev (50 examples, default), ci (120, always the same ones; default where CI is set), nightly (5,000);
-HYPOTHESIS_PROFILE chooses.
+HYPOTHESIS_PROFILE chooses. Tests marked `slow` run nightly, and where -m is given.
 """
 
 import ctypes.util
@@ -18,6 +18,8 @@ settings.register_profile("ci", max_examples=120, deadline=None, derandomize=Tru
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 # A run that a test asks for must run; tests of the cache choose a folder of their own.
 os.environ["MIRAGE_EG_CACHE"] = "off"
+# Tests compare all of stderr; the test of progress lines asks for them.
+os.environ["MIRAGE_EG_PROGRESS"] = "off"
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
@@ -63,7 +65,11 @@ def _no_gpu() -> str:
     return "" if torch.cuda.is_available() else "torch finds no GPU"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("HYPOTHESIS_PROFILE") != "nightly" and not config.option.markexpr:
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: with HYPOTHESIS_PROFILE=nightly, or -m slow"))
     items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     reason = _no_gpu() if gpu_tests else ""

@@ -5,13 +5,16 @@ Nodes are drawn and kept where the checker accepts them, so whatever the op tabl
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape
 
 MAX_ELEMENTS = 3000
@@ -101,6 +104,7 @@ def _grow(draw: st.DrawFn, checker: Checker, nodes: list[Node], ops: frozenset[s
         item = draw(_random_node(checker, names))
         trial = Checker(checker.level, checker.grid, checker.loop)
         trial.types, trial.phases, trial.grid_dims = list(checker.types), list(checker.phases), list(checker.grid_dims)
+        trial.cuts = dict(checker.cuts)
         try:
             trial.append(item)
         except GraphError:
@@ -128,7 +132,8 @@ def kernel_programs(draw: st.DrawFn, ops: frozenset[str] = EVERY, attempts: int 
 
 @st.composite
 def block_graphs(draw: st.DrawFn, ops: frozenset[str] = EVERY, attempts: int = 8) -> Graph:
-    """A block graph with any grid, loop, maps and accumulators; one or two outputs."""
+    """A block graph with any grid, loop, maps and accumulators, often with a rest in the last part; one or two outputs."""
+    rest = draw(st.integers(0, 1))
     grid = tuple(draw(st.lists(_EXTENTS, min_size=1, max_size=3)))
     loop = draw(_EXTENTS)
     checker, nodes = Checker(Level.BLOCK, grid, loop), list[Node]()
@@ -136,23 +141,38 @@ def block_graphs(draw: st.DrawFn, ops: frozenset[str] = EVERY, attempts: int = 8
         tile = draw(st.one_of(st.just([2, 2]), st.lists(_EXTENTS, min_size=2, max_size=3)))
         targets = st.integers(-1, len(tile) - 1)
         imap, fmap = tuple(draw(targets) for _ in grid), draw(targets)
+        parts = list(tile)
         for extent, target in (*zip(grid, imap, strict=True), (loop, fmap)):
             if target != REPLICATED:
                 tile[target] *= extent
+        tile = [extent - rest if 1 < part < extent else extent for extent, part in zip(tile, parts, strict=True)]
         nodes.append(node("input", shape=tuple(tile), dtype="float16", imap=imap, fmap=fmap))
         checker.append(nodes[-1])
     _grow(draw, checker, nodes, ops, attempts)
     storable = [i for i, phase in enumerate(checker.phases) if phase is not Phase.LOOP]
     if len(checker.types) - 1 not in storable:
-        nodes.append(node("accum_sum", len(checker.types) - 1))
+        uneven = [dim for dim, places in _cutting(checker, len(checker.types) - 1).items() if LOOP in places]
+        for dim in uneven[1:]:
+            nodes.append(node("sum", len(checker.types) - 1, dim=dim))
+            checker.append(nodes[-1])
+        nodes.append(node("accum_sum", len(checker.types) - 1, dim=uneven[0] if uneven else None))
         storable += checker.append(nodes[-1])
     for value in sorted({storable[-1], draw(st.sampled_from(storable))}):
         omap = []
+        cutting = _cutting(checker, value)
+        assume(all(one.isdisjoint(other) for one, other in combinations(cutting.values(), 2)))  # else it cannot be stored
         for dim in range(len(grid)):
-            wanted = [NEW_DIM, *range(len(checker.types[value].shape))]
+            wanted = [NEW_DIM, *(place for place in range(len(checker.types[value].shape)) if place not in cutting)]
+            wanted = [place for place, dims in cutting.items() if dim in dims] or wanted
             omap.append(draw(st.sampled_from(wanted if dim in checker.grid_dims[value] else [REPLICATED, *wanted])))
         nodes.append(node("output", value, omap=tuple(omap)))
     return Graph(tuple(nodes), Level.BLOCK, grid, loop)
+
+
+def _cutting(checker: Checker, value: int) -> dict[int, set[int]]:
+    """The ragged dims of a value, each with the grid dims and LOOP that cut it."""
+    cuts = enumerate(checker.cuts.get(value, ()))
+    return {dim: {place for place, _ in cut.steps} for dim, cut in cuts if cut is not None}
 
 
 def as_program(block: Graph) -> Graph:

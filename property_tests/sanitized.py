@@ -16,7 +16,6 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_arrays import cupy_library
-from mirage_eg.bench_search import STANDARD
 from mirage_eg.cleanup import clean_up
 from mirage_eg.instantiate import small_instance
 from mirage_eg.ir.axes import infer_axes
@@ -24,7 +23,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, search
 from mirage_eg.shifts import drop_shifts
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import STANDARD, WORKLOADS
 from property_tests.hand_written import inputs_of, worst
 from property_tests.runtime_fakes import layouts
 

@@ -21,7 +21,7 @@ from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, search
 from mirage_eg.shifts import drop_shifts
 from mirage_eg.space import Chain, Structure
-from mirage_eg.variants import Variant, blocks, details, first, joined
+from mirage_eg.variants import Variant, details, first, joined
 from mirage_eg.workloads import WORKLOADS
 from property_tests.hand_written import HAND_WRITTEN, attention, inputs_of, split_attention, worst
 
@@ -37,7 +37,7 @@ def run_guarded() -> Iterator[RunProgram]:
 
 def variants(graph: Graph) -> list[Schedule]:
     """Those that tuning tries of a µGraph, one by one and all at once; what changes no address is left out."""
-    if not blocks(graph):
+    if not graph.blocks:
         return [Schedule()]
     job = next(first(graph, 0))
     variant = Variant(graph, 0, job.schedule, "", None)

@@ -16,6 +16,9 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_driver import cuda_driver
+from mirage_eg.backends.shifted import ShiftedFloats
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from property_tests.hand_written import HAND_WRITTEN, inputs_of, rms_norm_linear, split_attention, worst
@@ -48,6 +51,26 @@ def test_numpy_arrays_give_what_the_program_gives(name: str, dtype: str, seed: i
     assert all(result.dtype == held for result in results)
     right = evaluate(pair.program, inputs_of(pair.program, seed), FloatAlgebra())
     assert worst([result.astype(np.float64) for result in results], list(right)) < (0.1 if dtype == "bfloat16" else 0.02)
+
+
+@pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if name.startswith("attention")])
+def test_numpy_arrays_are_computed_with_exponentials_shifted_as_kernels_do(name: str) -> None:
+    """As in README: scores with a standard deviation of 8 and more, whose exponentials float16 does not hold."""
+    graph = HAND_WRITTEN[name]("float16").mugraph
+    far = [(8 * array).astype(np.float16) for array in arguments(graph)]
+    got = mugraph(graph)(*far)
+    results = got if isinstance(got, tuple) else (got,)
+    exact = ShiftedFloats(FloatAlgebra())
+    right = [exact.number(x) for x in evaluate(graph, far, exact)]
+    assert worst([result.astype(np.float64) for result in results], right) < 0.02
+    assert not all(np.isfinite(x).all() for x in evaluate(graph, far, FloatAlgebra(working=DType.float32, rounds=True)))
+
+
+def test_a_librarys_exponential_is_not_shifted_on_numpy_either() -> None:
+    program = KernelGraph()
+    weights = program.exp(program.new_input((2, 8)))
+    program.mark_output(program.div(weights, program.sum(weights, 1)))
+    assert not np.isfinite(mugraph(program.graph())(np.full((2, 8), 40, np.float16))).any()
 
 
 def test_float64_programs_are_computed_in_float64() -> None:

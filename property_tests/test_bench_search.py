@@ -7,9 +7,10 @@ from mmap import mmap
 
 import pytest
 
-from mirage_eg.bench_search import STANDARD, forget_peak, guided, peak_bytes
+from mirage_eg.bench_search import forget_peak, guided, peak_bytes
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits
+from mirage_eg.workloads import STANDARD
 
 WANTED = {"workload", "domain", "max_block_ops", "nodes", "classes", "visited", "structures", "seconds", "peak_bytes"}
 

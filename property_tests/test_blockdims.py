@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 import mirage_eg as mi
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.backends.warps import warps_of, with_warps
+from mirage_eg.cuts import Cutter
+from mirage_eg.devices import device_for
+from mirage_eg.executors import Workers
 from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
+from mirage_eg.rulebook import load_rules
+from mirage_eg.stage_records import Watch
 from mirage_eg.tune import tune
+from mirage_eg.work import Work
 from property_tests.programs import attention
 from property_tests.test_tune import SMALL, Clock, compiled_everything, pool
 
@@ -51,6 +58,16 @@ def test_a_block_that_the_compiler_has_not_is_refused(threads: int) -> None:
 def test_a_schedule_goes_before_the_threads_of_the_graph() -> None:
     assert emitted_warps(emit(written(64), schedule=Schedule(num_warps=8))) == [8]
     assert emitted_warps(emit(with_warps(written(64), 16))) == [16]
+
+
+def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
+    watch, options = Watch(lambda stage, done, total, text: None), Options(device="cpu", blockdims=((256, 1, 1),))
+    with Workers(None, 1) as workers:
+        program = expand(attention(keys=1024))
+        cuts = Cutter(program, load_rules(), options, device_for(options.target), watch, Work(workers)).cut()
+    blocks = [block for ways in cuts.ways for _, entry in ways for block in entry.graph.blocks]
+    assert blocks
+    assert all(block.threads == 256 for block in blocks)
 
 
 @pytest.mark.parametrize(("blockdims", "threads"), [([(64, 1, 1)], 64), ([(16, 16)], 256), ([(512,), (128,)], 128)])

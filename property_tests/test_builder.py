@@ -14,6 +14,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ragged import part_extent
 from mirage_eg.ir.shapes import text
 
 EXTENT = st.integers(1, 7)
@@ -178,8 +179,18 @@ def test_a_tensor_of_another_graph_is_refused() -> None:
         program.add(x, 3)  # type: ignore[arg-type]
 
 
+@given(st.integers(1, 5000), st.integers(1, 300))
+def test_parts_cover_a_dim_and_none_is_empty(extent: int, count: int) -> None:
+    part = part_extent(extent, count)
+    if part is None:
+        assert extent % count and (count - 1) * -(-extent // count) >= extent
+    else:
+        assert (count - 1) * part < extent <= count * part
+        assert extent % count == 0 or part % 16 == 0 or part == -(-extent // count)
+
+
 @given(st.lists(EXTENT, min_size=1, max_size=3), EXTENT, st.data())
-def test_a_tile_is_the_tensor_divided_by_the_maps(grid: list[int], loop: int, data: st.DataObject) -> None:
+def test_a_tile_is_a_part_of_the_tensor_by_the_maps(grid: list[int], loop: int, data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.sampled_from([12, 24, 36, 60]), min_size=1, max_size=3))
     imap = data.draw(st.lists(st.integers(-1, len(shape) - 1), min_size=len(grid), max_size=len(grid)))
     fmap = data.draw(st.integers(-1, len(shape) - 1))
@@ -189,12 +200,15 @@ def test_a_tile_is_the_tensor_divided_by_the_maps(grid: list[int], loop: int, da
         if dim >= 0:
             parts[dim] *= extent
     block = mi.new_threadblock_graph(grid, forloop_range=loop)
-    if all(extent % part == 0 for extent, part in zip(shape, parts, strict=True)):
+    tiles = [part_extent(extent, part) for extent, part in zip(shape, parts, strict=True)]
+    if None not in tiles:
         tile = block.new_input(x, imap, fmap)
-        assert tile.shape == tuple(extent // part for extent, part in zip(shape, parts, strict=True))
+        assert tile.shape == tuple(tiles)
         assert block.checker.phases == [Phase.LOOP if fmap >= 0 and loop > 1 else Phase.PROLOGUE]
     else:
-        with pytest.raises(GraphError, match=r"^node 0: input: got \d+ parts of dim \d+ of .* is not divisible by \d+$"):
+        with pytest.raises(
+            GraphError, match=r"^node 0: input: got \d+ parts of dim \d+ of .* is not divisible by \d+, and .* empty$"
+        ):
             block.new_input(x, imap, fmap)
 
 
@@ -281,7 +295,7 @@ def test_expansion_keeps_types_and_leaves_no_derived_op(shape: tuple[int, ...], 
     ("nodes", "wanted"),
     [
         ((), "got a kernel graph of 0 nodes without an output"),
-        ((node("exq", 0),), "node 0: exq: no such op; the op table has accum_max, "),
+        ((node("exq", 0),), "node 0: exq: no such op; the op table has abs, accum_max, "),
         ((node("exp", 0),), "node 0: exp: got operand %0; wanted one of the 0 values before this node"),
         ((node("input", shape=(2,)),), "node 0: input: attribute `dtype` is missing"),
         ((node("input", shape=(0,), dtype="float16"),), "node 0: input: got shape [0]; extents must be at least 1"),

@@ -1,6 +1,7 @@
 """Results on disk: what was found is found again, whole and for the same question only, and nothing there can break a run."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from mirage_eg.codec import dumps
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
-from mirage_eg.pipeline import Result, optimize
+from mirage_eg.pipeline import Candidate, Result, optimize
 from mirage_eg.tune import Tuning
 from property_tests.programs import product, rms_linear
 
@@ -79,7 +80,7 @@ OTHER_QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", OTHER_QUESTIONS)
 def test_another_question_is_no_hit(what: str, folder: Path) -> None:
-    from mirage_eg.rulebook import packaged_names
+    from mirage_eg.rule_files import packaged_names
 
     run()
     change = dict(OTHER_QUESTIONS[what])
@@ -172,7 +173,7 @@ def test_an_entry_that_is_not_ours_is_ignored_with_a_warning_and_replaced(
 def test_no_bytes_whatever_break_a_look_up(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     cache = ResultCache(tmp_path_factory.mktemp("cache"))
     cache.path({"a": 1}).write_bytes(data)
-    assert cache.find({"a": 1}) is None
+    assert cache.find({"a": 1}, product()) is None
 
 
 def test_a_checksum_does_not_make_a_foreign_record_a_result(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,8 +183,57 @@ def test_a_checksum_does_not_make_a_foreign_record_a_result(folder: Path, caplog
     for body in ('{"record":["os:system","true"]}', '{"record":["mirage_eg.results:Result"]}', "7"):
         header["sha256"] = cache_module.sha256(body.encode()).hexdigest()
         path.write_text(f"{json.dumps(header)}\n{body}")
-        assert ResultCache(folder).find(header["key"]) is None
+        assert ResultCache(folder).find(header["key"], product()) is None
     assert len(caplog.records) == 3
+
+
+def changed(first: Candidate, second: Candidate, how: str) -> tuple[Candidate, ...]:
+    """The candidates with a mistake in the first."""
+    body = first.source.replace("tl.store(", "tl.store( ", 1)
+    return {
+        "the other's source": (replace(first, source=second.source), second),
+        "another kernel": (replace(first, source=body), second),
+        "another schedule": (replace(first, schedule=replace(first.schedule, num_stages=1)), second),
+        "no schedule": (replace(first, schedule=None), second),
+        "nothing written": (replace(first, source="# not written: nothing\n", schedule=None), second),
+        "no mistake": (first, second),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how", ["the other's source", "another kernel", "another schedule", "no schedule", "nothing written", "no mistake"]
+)
+def test_an_entry_whose_source_is_not_its_graph_s_is_refused(how: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With a checksum that fits."""
+    result = run(product())
+    [path] = entries(folder)
+    header = json.loads(path.read_bytes().partition(b"\n")[0])
+    first, second = result.candidates[:2]
+    body = dumps(replace(result, candidates=changed(first, second, how)))
+    header["sha256"] = cache_module.sha256(body.encode()).hexdigest()
+    path.write_text(f"{json.dumps(header)}\n{body}")
+    is_found = ResultCache(folder).find(header["key"], product()) is not None
+    assert is_found == (how == "no mistake")
+    assert is_found or "has a source that is not that of its graph: number 1" in caplog.text
+
+
+def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(
+        "from property_tests.programs import product\ndef program():\n    return product()\n", encoding="utf-8"
+    )
+    code = (
+        "import sys; sys.argv = 'mirage-eg optimize small.py --top 2 --device cpu --jobs 1 --json'.split()\n"
+        "from mirage_eg import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
+        "print(*sys.modules.keys() & {'egglog', 'mpmath', 'triton', 'torch', 'ortools', 'mirage_eg.pipeline'}, 'end')"
+    )
+    outputs, environment = [], os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True
+        )
+        outputs.append(done.stdout.splitlines())
+    assert [json.loads(lines[0])["cache"] for lines in outputs] == ["miss", "hit"]
+    assert outputs[1][1] == "end" and "mirage_eg.pipeline" in outputs[0][1]
 
 
 def test_a_cache_below_a_file_is_a_warning(
@@ -216,11 +266,12 @@ import sys
 from pathlib import Path
 from mirage_eg.cache import ResultCache
 from mirage_eg.results import Result
-cache, key = ResultCache(Path(sys.argv[1])), {"a": 1}
+from property_tests.programs import product
+cache, key, PROGRAM = ResultCache(Path(sys.argv[1])), {"a": 1}, product()
 seen = set()
 for i in range(150):
     cache.keep(key, Result((), {"writer": sys.argv[2], "text": sys.argv[2] * 50000}), str(i))
-    found = cache.find(key)
+    found = cache.find(key, PROGRAM)
     assert found is not None and found.result.report["text"] == found.result.report["writer"] * 50000
     seen.add(found.result.report["writer"])
 print(",".join(sorted(seen)))

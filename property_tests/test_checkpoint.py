@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.checkpoint import NAME, Checkpoint, CheckpointError
-from mirage_eg.codec import CodecError, decode, dumps, encode
+from mirage_eg.codec import CodecError, conforms, decode, dumps, encode
 from mirage_eg.executors import Workers
 from mirage_eg.expression import Split
 from mirage_eg.ir.graph import Graph, Phase
@@ -156,6 +156,46 @@ def test_a_finished_item_is_never_done_again(tmp_path: Path) -> None:
         with closing(Checkpoint(path, HEADER, resume=True)) as checkpoint, Workers(jobs=1) as workers:
             assert Work(workers, checkpoint).run("stage", marked, str(tmp_path), items) == items
     assert sorted(file.name for file in tmp_path.glob("*-*")) == ["1-0", "2-0", "3-0"]
+
+
+def two_kinds(common: None, items: Sequence[str]) -> Iterator[Split]:
+    """Work items whose results are records of one type."""
+    for item in items:
+        yield Split(len(item))
+
+
+@pytest.mark.parametrize("other", [True, 3, Fraction(1, 2), (Split(1),), Step("exp", (0,), ()), None])
+def test_a_record_of_another_type_is_refused_with_its_place(tmp_path: Path, other: Any) -> None:
+    path = tmp_path / NAME
+    with closing(Checkpoint(path, HEADER)) as checkpoint, Workers(jobs=1) as workers:
+        Work(workers, checkpoint).run("stage", two_kinds, None, ["item"])
+    header, line = path.read_text().splitlines()
+    path.write_text(f"{header}\n{json.dumps(json.loads(line) | {'result': encode(other)})}\n")
+    said = r"stage [0-9a-f]{24}: got a record of type .*, wanted Split; run without --resume"
+    with closing(Checkpoint(path, HEADER, resume=True)) as again, Workers(jobs=1) as workers:
+        work = Work(workers, again)
+        with pytest.raises(CheckpointError, match=said):
+            work.run("stage", two_kinds, None, ["item"])
+
+
+CONFORM: list[tuple[Any, Any, bool]] = [
+    ((1, "a"), tuple[int, str], True),
+    ((1, 2), tuple[int, str], False),
+    ((1, 2, 3), tuple[int, ...], True),
+    ((1, "2"), tuple[int, ...], False),
+    ([(1, None)], list[tuple[int, str | None]], True),
+    ([(1, 2)], list[tuple[int, str | None]], False),
+    (Split(), Split | None, True),
+    (Step("exp", (0,), ()), Split | None, False),
+    ({"a": 1}, dict[str, int], True),
+    ([1], dict[str, int], False),
+    (object(), Any, True),
+]
+
+
+@pytest.mark.parametrize(("value", "hint", "expected"), CONFORM)
+def test_values_conform_to_annotations_down_to_entries(value: Any, hint: Any, expected: bool) -> None:
+    assert conforms(value, hint) == expected
 
 
 def test_what_is_not_final_is_done_again(tmp_path: Path) -> None:

@@ -445,3 +445,30 @@ def test_a_failure_of_the_pipeline_writes_nothing(
 
     monkeypatch.setattr(sys.modules["mirage_eg.pipeline"], "optimize", fail)
     assert refused(["optimize", "good.py"], capsys, folder) == "mirage-eg: my.egg:3: Unbound symbol z\n"
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(
+    folder: Path, pipeline: list[Options], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "good.py").write_text(PROGRAM)
+    (folder / "other").mkdir()
+    (folder / "other" / "good.py").write_text(PROGRAM.replace("silu", "relu"))
+    assert run(["optimize", "good.py", "--top", "1"], capsys)[0] == 0
+    written = (folder / "mirage_out/good/report.json").read_bytes()
+    code, out, err = run(["optimize", "other/good.py", "--top", "1"], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "holds the results of" in err and "give another --out" in err
+    assert (folder / "mirage_out/good/report.json").read_bytes() == written
+    assert run(["optimize", str(folder / "good.py"), "--top", "1"], capsys)[0] == 0  # the same file by another path
+    assert run(["optimize", "other/good.py", "--top", "1", "--out", "elsewhere"], capsys)[0] == 0
+    (folder / "good.py").unlink()  # moved, say
+    assert run(["optimize", "other/good.py", "--top", "1"], capsys)[0] == 0
+
+
+def test_a_file_named_like_a_workload_does_not_take_its_folder(
+    folder: Path, pipeline: list[Options], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["optimize", "rmsnorm", "--top", "1"], capsys)[0] == 0
+    (folder / "rmsnorm.py").write_text(PROGRAM)
+    code, _, err = run(["optimize", "rmsnorm.py", "--top", "1"], capsys)
+    assert code == 2 and "holds the results of workload rmsnorm" in err

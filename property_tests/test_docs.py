@@ -1,6 +1,7 @@
 """docs/ and README: pages build without a warning, what they show is current, every command of theirs is run or marked."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.cli import app, main
 from mirage_eg.devices import DEVICES, Device
+from mirage_eg.funnel import groups
 from mirage_eg.options import Options
 from property_tests.programs import rms_linear
 
@@ -37,9 +39,10 @@ ELSEWHERE = {
     "README.md": {
         "mirage-eg optimize rmsnorm": ".ci/run",
         ".venv/bin/pytest": ".ci/run",
-        "property_tests/published/rmsnorm.py rmsnorm_bs1.json": "property_tests/test_published.py",
+        ". .venv/bin/activate": ".ci/run",
+        "property_tests/published/rmsnorm.py mirage/benchmark/saved_mugraphs/": "property_tests/test_published.py",
     },
-    "docs/getting_started.md": {".venv/bin/pip install -q .": ".ci/run"},
+    "docs/getting_started.md": {"pip install -q .": ".ci/run", ". .venv/bin/activate": ".ci/run"},
     "docs/rules.md": {
         "mirage-eg rules": "property_tests/test_rules_docs.py",
         "mirage-eg optimize": "property_tests/test_rules_docs.py",
@@ -93,10 +96,31 @@ def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(nam
 
 
 def test_a_page_with_commands_is_not_overlooked() -> None:
-    assert len(list(commands("docs/getting_started.md"))) == 7
+    assert len(list(commands("docs/getting_started.md"))) == 8
     assert len(list(commands("docs/rules.md"))) == 7
     assert all(disposed("docs/kernels.md", command) == "gpu" for command in commands("docs/kernels.md"))
     assert disposed("docs/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_that_installs_into_an_environment_activates_it_before_its_commands(name: str) -> None:
+    """Otherwise the shell finds no mirage-eg; where a page installs nothing, its reader comes from one that does."""
+    lines = [*commands(name)]
+    installs = next((at for at, line in enumerate(lines) if "-m venv .venv" in line), None)
+    bare = [at for at, line in enumerate(lines) if re.match(r"(mirage-eg|python|pip) ", line)]
+    if installs is not None and bare:
+        active = next((at for at, line in enumerate(lines) if ". .venv/bin/activate" in line), len(lines))
+        assert active <= min(bare), f"{name}: {lines[min(bare)]!r} is not on the path"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_in_a_command_is_there_or_the_page_says_where_it_comes_from(name: str) -> None:
+    text = read(name)
+    written = {word for command in commands(name) for word in re.findall(r"--(?:out|trace) (\S+)", command)}
+    for command in commands(name):
+        for file in re.findall(r"(?<!--out )(?<!--trace )\b[\w./]+\.(?:json|py|egg)\b", command):
+            known = (ROOT / file).exists() or file in written or file in GIVEN or file.startswith("mirage_out/")
+            assert known or f"`{file}`" in text or f"`{Path(file).parent}`" in text, f"{name}: {file} is nowhere"
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -271,6 +295,18 @@ def test_what_is_generated_is_what_is_committed() -> None:
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: python docs/build.py"
 
 
+@pytest.mark.slow
+def test_the_figures_show_what_optimize_finds_today() -> None:
+    """Of the report, what the funnel shows."""
+    hint = "figures older than the code: python docs/build.py --optimize"
+    for name, text in build().recorded().items():
+        committed = read(f"docs/figures/{name}")
+        if name == "rmsnorm_report.json":
+            assert groups(json.loads(committed)) == groups(json.loads(text)), hint
+        else:
+            assert committed == text, hint
+
+
 def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
     page = read("docs/command_line.md")
     for path, options in known_options().items():
@@ -388,7 +424,6 @@ QUOTED: dict[str, Callable[[], str]] = {
     ),
     "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").glob("*.py")),
     "no fused kernel was found": lambda: read("mirage_eg/report.py"),
-    "has one axis in two dims": lambda: read("ir/axes.py"),
     "no Dask scheduler answers": lambda: read("mirage_eg/executors.py"),
     "not sound": lambda: read("mirage_eg/cli_rules.py"),
     "is of another run": lambda: read("mirage_eg/checkpoint.py"),

@@ -22,7 +22,7 @@ from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph, exact
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind
 from property_tests.graphs import EVERY, TAME, as_program, block_graphs, kernel_programs, mutants
 
@@ -48,14 +48,23 @@ def offset_slices(block: Graph, item: Node, index: Sequence[int], f: int) -> tup
     """Where block `index` finds its tile in iteration f: each dim split by its grid dims in order, then by the loop."""
     slices = []
     for dim, extent in enumerate(item["shape"]):
-        start, length = 0, extent
+        count, place = 1, 0
         steps = zip((*block.grid, block.loop), (*item["imap"], item.get("fmap", -1)), (*index, f), strict=True)
         for parts, target, number in steps:
             if target == dim:
-                length //= parts
-                start += number * length
-        slices.append(slice(start, start + length))
+                count, place = count * parts, place * parts + number
+        length = next(length for length in range(1, extent + 1) if length * count >= extent)
+        slices.append(slice(place * length, min(extent, (place + 1) * length)))
     return tuple(slices)
+
+
+def extents(block: Graph, value: int, index: Sequence[int], f: int) -> tuple[int, ...]:
+    """Those of a tile of block `index` in iteration f."""
+    shape = block.types[value].shape
+    return tuple(
+        extent if cut is None else min(extent, cut.extent - sum((*index, f)[place] * step for place, step in cut.steps))
+        for extent, cut in zip(shape, block.cuts.get(value, (None,) * len(shape)), strict=True)
+    )
 
 
 def by_loops(graph: Graph, inputs: Sequence[Any], algebra: Algebra[Any], read: Read) -> list[np.ndarray]:
@@ -69,12 +78,12 @@ def by_loops(graph: Graph, inputs: Sequence[Any], algebra: Algebra[Any], read: R
             omap = item["omap"]
             place: list[Any] = [i for i, target in zip(index, omap, strict=True) if target == NEW_DIM]
             lead = len(place)
-            for dim in range(tile.ndim):
+            for dim, extent in enumerate(graph.types[item.operands[0]].shape):
                 number = 0
                 for parts, target, i in zip(graph.grid, omap, index, strict=True):
                     if target == dim:
                         number = number * parts + i
-                place.append(slice(number * tile.shape[dim], (number + 1) * tile.shape[dim]))
+                place.append(slice(number * extent, number * extent + tile.shape[dim]))
             assert result[tuple(place)].shape == tile.shape and lead + tile.ndim == len(kind.shape)
             result[tuple(place)] = tile
     return results
@@ -85,7 +94,7 @@ def one_block(graph: Graph, inputs: Sequence[Any], algebra: Algebra[Any], index:
     values: list[list[Any]] = []  # of each value, its tile in each iteration
     outputs = []
     number = 0
-    for item in graph.nodes:
+    for item, made in graph.numbered():
         operands = [values[i] for i in item.operands]
         if item.op == "output":
             assert graph.phases[item.operands[0]] is not Phase.LOOP
@@ -101,7 +110,11 @@ def one_block(graph: Graph, inputs: Sequence[Any], algebra: Algebra[Any], index:
         elif OPS[item.op].kind is Kind.ACCUMULATOR:
             values.append([accumulated(item, operands[0], algebra)] * graph.loop)
         else:
-            values.append([applied(item, [tiles[f] for tiles in operands], algebra) for f in range(graph.loop)])
+            if "shape" in item.mapping:
+                shaped = [node(item.op, shape=extents(graph, made[0], index, f)) for f in range(graph.loop)]
+            else:
+                shaped = [item] * graph.loop
+            values.append([applied(shaped[f], [tiles[f] for tiles in operands], algebra) for f in range(graph.loop)])
     return outputs
 
 
@@ -149,7 +162,7 @@ def accumulated(item: Node, tiles: list[Any], algebra: Algebra[Any]) -> Any:
         tiles, dim = groups, None
     kind = OPS[item.op].reduction
     if dim is not None:
-        tiles = [algebra.reduce(kind, tile, (dim - len(shape),)) for tile in tiles]
+        tiles = [algebra.reduce(kind, algebra.join(tiles, dim), (dim - len(shape),))]
     match kind:
         case "max":
             shape = algebra.shape(tiles[0])

@@ -196,6 +196,74 @@ def test_the_maximum_of_half_the_values_is_that_of_all_about_half_the_time(seed:
     assert 350 < int((part.residues == whole.residues).sum()) < 650
 
 
+GROWING: dict[str, dict[str, Fraction]] = {
+    "relu": {},
+    "clamp": {"low": Fraction(-1), "high": Fraction(6)},
+    "tanh": {},
+    "log": {},
+}
+
+
+@given(SEEDS, st.sampled_from([0, 1, 2]), st.sampled_from(sorted(GROWING)))
+def test_functions_that_grow_commute_with_maxima(seed: int, k: int, op: str) -> None:
+    algebra, (x, y, _) = draws(seed, (40, 8))
+
+    def function(value: FieldValue) -> FieldValue:
+        return apply(algebra, op, value, **GROWING[op])
+
+    for dims in ((-1,), (-2,), (-1, -2)):
+        maximum = algebra.reduce("max", x, dims)
+        assert same(algebra, function(maximum), algebra.reduce("max", function(x), dims), k)
+    rows = (-1,)
+    assert not same(algebra, function(algebra.reduce("max", x, rows)), algebra.reduce("max", x, rows), k)
+    assert not same(algebra, function(algebra.reduce("sum", x, rows)), algebra.reduce("sum", function(x), rows), k)
+    assert same(algebra, function(function(x)), function(x), k) == (op in ("relu", "clamp"))
+    others = [apply(algebra, other, x, **GROWING[other]) for other in GROWING if other != op]
+    assert not any(same(algebra, function(x), other, k) for other in (x, function(y), *others))
+    for other in GROWING:
+        if other != op:
+            inner, outer = apply(algebra, other, function(x), **GROWING[other]), function(others[0])
+            assert not same(algebra, inner, function(x), k) and not same(algebra, inner, outer, k)
+
+
+@given(SEEDS)
+def test_clamps_to_other_bounds_are_other_functions(seed: int) -> None:
+    algebra, (x, *_) = draws(seed, (40, 8))
+    inner, outer = (apply(algebra, "clamp", x, low=Fraction(0), high=Fraction(high)) for high in (1, 2))
+    assert not same(algebra, inner, outer)
+    assert not same(algebra, apply(algebra, "clamp", outer, low=Fraction(0), high=Fraction(1)), outer)
+
+
+@given(SEEDS, st.sampled_from([0, 1, 2]))
+def test_what_is_false_of_relu_is_false_in_the_field(seed: int, k: int) -> None:
+    algebra, (x, y, _) = draws(seed, (40, 8))
+
+    def relu(value: FieldValue) -> FieldValue:
+        return apply(algebra, "relu", value)
+
+    def scaled(factor: int, value: FieldValue) -> FieldValue:
+        return apply(algebra, "scale", value, factor=Fraction(factor))
+
+    zero, both = apply(algebra, "sub", x, x), apply(algebra, "add", x, y)
+    for other in (x, zero, scaled(-1, x), relu(scaled(-1, x)), relu(both), scaled(2, relu(x))):
+        assert not same(algebra, relu(x), other, k)
+    assert not same(algebra, relu(both), apply(algebra, "add", relu(x), relu(y)), k)
+    assert not same(algebra, relu(scaled(-3, x)), scaled(-3, relu(x)), k)
+    maximum = algebra.reduce("max", x, (-1,))
+    half = algebra.view(x, (40, 4), lambda array: array[:, :4])
+    for other in (maximum, relu(algebra.reduce("max", half, (-1,))), algebra.reduce("sum", relu(x), (-1,))):
+        assert not same(algebra, relu(maximum), other, k)
+
+
+@pytest.mark.parametrize("count", [1, 4, 64, 4096])
+def test_a_relu_behind_a_maximum_of_many_is_not_taken_for_nothing(count: int) -> None:
+    algebra = FieldAlgebra.of(3)
+    maximum = algebra.reduce("max", algebra.input(0, (16, count)), (-1,))
+    for value in (maximum, apply(algebra, "scale", maximum, factor=Fraction(-1))):  # numbers: nearly always > 0, and < 0
+        assert not same(algebra, apply(algebra, "relu", value), value)
+        assert not same(algebra, apply(algebra, "relu", value), apply(algebra, "sub", value, value))
+
+
 def exact_product(x: np.ndarray, y: np.ndarray, prime: int) -> np.ndarray:
     """By Python's whole numbers."""
     return np.array(

@@ -26,7 +26,7 @@ def test_a_float_check_on_the_gpu_is_that_of_the_cpu() -> None:
     cupy = pytest.importorskip("cupy")
     on_cpu = Reference(attention()).float_check(split_attention(True))
     on_gpu = Reference(attention(), xp=cupy).float_check(split_attention(True))
-    assert on_gpu.ok and on_cpu.ok and on_gpu.tolerance == on_cpu.tolerance
+    assert (on_gpu.ok, on_gpu.overflows, on_gpu.tolerance) == (on_cpu.ok, on_cpu.overflows, on_cpu.tolerance)
     assert np.isclose(on_gpu.error, on_cpu.error, atol=on_cpu.tolerance)
 
 

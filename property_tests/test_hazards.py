@@ -6,7 +6,7 @@ import pytest
 
 from mirage_eg.backends.compile import compile_source
 from mirage_eg.backends.emit import Schedule, emit
-from mirage_eg.limits import TileLimits, blocks_of, fits
+from mirage_eg.limits import TileLimits, fits
 from property_tests.hand_written import HAND_WRITTEN, Pair, gated_mlp, layer_norm_linear, split_product
 
 COPIED = "tl.where(i >= 0"  # in the line that gives tl.dot a copy of its own
@@ -58,7 +58,7 @@ def test_operands_swapped_a_product_of_few_rows_is_one_on_wgmma_too() -> None:
 @pytest.mark.parametrize(("rows", "columns", "right"), [(256, 128, True), (512, 64, True), (512, 128, False)])
 def test_a_tile_of_many_long_rows_is_no_candidate_and_does_not_compile(rows: int, columns: int, right: bool) -> None:
     graphs = layer_norm_linear("float16", 64, 2 * rows, 2 * columns, 2, 2)
-    [block] = blocks_of(graphs.mugraph)
+    [block] = graphs.mugraph.blocks
     assert fits(block, ROOM) is right
     problem = _problem(emit(graphs.mugraph, schedule=Schedule(num_stages=1)))
     assert ("another order" not in problem) is right
@@ -66,5 +66,5 @@ def test_a_tile_of_many_long_rows_is_no_candidate_and_does_not_compile(rows: int
 
 @pytest.mark.parametrize(("dtype", "right"), [("float32", True), ("float16", False), ("bfloat16", False)])
 def test_products_in_float32_are_not_on_wgmma_and_their_tiles_may_be_tall(dtype: str, right: bool) -> None:
-    [block] = blocks_of(layer_norm_linear(dtype, 64, 1024, 256, 2, 2).mugraph)
+    [block] = layer_norm_linear(dtype, 64, 1024, 256, 2, 2).mugraph.blocks
     assert fits(block, replace(ROOM, shared_memory=1 << 30)) is right

@@ -14,7 +14,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph
-from mirage_eg.limits import Filters, TileLimits, blocks_of, fits
+from mirage_eg.limits import Filters, TileLimits, fits
 from mirage_eg.realize import realize, realize_outlined
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
@@ -46,7 +46,7 @@ def test_every_instance_has_the_programs_types_fits_and_equals_it(name: str) -> 
     for plan in (*result.structures[:10], *result.chains[:10]):
         for graph in list(instances(plan, program, axes, limits))[:3]:
             assert (graph.input_types, graph.output_types) == (program.input_types, program.output_types)
-            assert all(fits(block, limits) for block in blocks_of(graph))
+            assert all(fits(block, limits) for block in graph.blocks)
             assert_equal(program, graph)
 
 
@@ -55,7 +55,7 @@ def test_chains_that_spread_a_reduction_equal_their_program_at_small_sizes(name:
     program, axes, result = found(name)
     for chain in result.chains:
         small, candidate = small_instance(chain, program, axes)
-        first, last = blocks_of(candidate)
+        first, last = candidate.blocks
         assert any(NEW_DIM in item["omap"] for item in first.outputs)
         assert not any(NEW_DIM in item["omap"] for item in last.outputs)
         assert_equal(small, candidate)
@@ -81,14 +81,14 @@ def test_small_sizes_are_distinct() -> None:
 def test_filters_admit_only_what_they_name() -> None:
     program, axes, result = found("attention")
     everything = [graph for plan in result.structures for graph in instances(plan, program, axes)]
-    grids = {blocks_of(graph)[0].grid for graph in everything}
+    grids = {graph.blocks[0].grid for graph in everything}
     wanted = min(grids)
     chosen = [
         graph
         for plan in result.structures
         for graph in instances(plan, program, axes, filters=Filters(griddims=((*wanted, 1, 1)[:3],)))
     ]
-    assert {blocks_of(graph)[0].grid for graph in chosen} == {wanted}
+    assert {graph.blocks[0].grid for graph in chosen} == {wanted}
     assert len(chosen) < len(everything)
     assert not [graph for plan in result.structures for graph in instances(plan, program, axes, filters=Filters(franges=(7,)))]
 
@@ -158,7 +158,7 @@ def test_an_outline_has_the_tiles_of_every_block_graph_that_the_plan_stands_for(
         extents = [each for each in Instantiation(plan, program, axes).extents() if max(kernel.loop for kernel in each) > 1]
         for first, other in zip(extents[::9], extents[4::9], strict=False):
             _, outlines = realize_outlined(plan, program, axes, *first)
-            blocks = blocks_of(realize(plan, program, axes, *other))
+            blocks = realize(plan, program, axes, *other).blocks
             for outline, block, kernel in zip(outlines, blocks, other, strict=True):
                 assert outline.shapes(kernel) == [kind.shape for kind in block.types]
                 looped += kernel.loop > 1

@@ -17,9 +17,9 @@ from mirage_eg.limits import TileLimits
 from mirage_eg.nearest_miss import Found, _needed, explain
 from mirage_eg.options import Options
 from mirage_eg.pipeline import optimize
-from mirage_eg.results import Instances
 from mirage_eg.rulebook import load_rules
 from mirage_eg.search import search
+from mirage_eg.stage_records import Instances
 from property_tests.graphs import kernel_programs
 from property_tests.programs import attention, rms_linear
 from property_tests.test_pipeline import unfusable

@@ -16,7 +16,8 @@ from mirage_eg.expression import Expression, Tree, express, flatten, splits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.oracle import Limits, Oracle, _new_egraph, _saturate_target, build_oracle, saturate_again
-from mirage_eg.rulebook import DOMAINS, load_rules
+from mirage_eg.rule_files import DOMAINS
+from mirage_eg.rulebook import load_rules
 from mirage_eg.workloads import WORKLOADS
 
 VARIABLES = ("x", "y", "z", "w")

@@ -14,12 +14,12 @@ import mirage_eg as mi
 from mirage_eg.backends.emit import emit
 from mirage_eg.backends.timing import Timing
 from mirage_eg.cli import _verified
-from mirage_eg.devices import device_for
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
-from mirage_eg.pipeline import Result, _ordered, optimize
+from mirage_eg.pipeline import Result, optimize
 from mirage_eg.polish import polish
+from mirage_eg.ranking import ordered
 from mirage_eg.tune import Tuned, Tuning, Variant
 from mirage_eg.variants import first
 from mirage_eg.verdict import Equality
@@ -84,10 +84,10 @@ def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
     assert any("concat" in note for note in result.report["notes"])
 
 
-def test_where_nothing_is_fused_the_librarys_own_softmax_stands_and_not_its_exponential() -> None:
+def test_the_library_form_has_the_librarys_own_softmax_and_not_its_exponential() -> None:
     program = mi.new_kernel_graph()
     program.mark_output(program.softmax(program.new_input((2, 200_000), name="x"), 1))
-    [only] = run(program.graph()).candidates
+    [only] = [candidate for candidate in run(program.graph()).candidates if not candidate.fused]
     assert [item.op for item in only.graph.nodes] == ["input", "softmax", "output"]
     assert only.float_check.ok and not only.float_check.overflows  # exponentials of so many would not fit float16 when summed
 
@@ -95,19 +95,10 @@ def test_where_nothing_is_fused_the_librarys_own_softmax_stands_and_not_its_expo
 def test_what_rounds_wrong_stands_behind_what_does_not_and_is_marked() -> None:
     best, *others = run(rms_linear()).candidates
     wrong = replace(best, float_check=replace(best.float_check, ok=False, overflows=True), predicted_us=best.predicted_us / 9)
-    ordered = _ordered([wrong, *others], device_for("sm_90"), Options(), [])
-    assert ordered[-1] is wrong and all(candidate.float_check.ok for candidate in ordered[:-1])
-    assert "WRONG AS ROUNDED" in _verified(wrong) and "OVERFLOWS" in _verified(wrong)
+    found = ordered([wrong, *others], Options())
+    assert found[-1] is wrong and all(candidate.float_check.ok for candidate in found[:-1])
+    assert "WRONG AS ROUNDED" in _verified(wrong)
     assert "WRONG" not in _verified(best) and "OVERFLOWS" not in _verified(best)
-
-
-def test_where_nothing_was_measured_the_program_as_written_stands_behind_and_a_note_says_what_it_takes_at_least() -> None:
-    *found, library = run(rms_linear()).candidates
-    cheap, notes = replace(library, predicted_us=found[0].predicted_us / 9), list[str]()
-    assert _ordered([cheap, *found], device_for("sm_90"), Options(), notes) == [*found, cheap]
-    assert any("library kernels" in note and "at least" in note for note in notes)
-    measured = [replace(candidate, measured_us=candidate.predicted_us) for candidate in (*found, cheap)]
-    assert _ordered(measured, device_for("sm_90"), Options(), [])[0] == measured[-1]
 
 
 def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:

@@ -20,7 +20,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.judge import judge
 from mirage_eg.program import load_program
-from mirage_eg.published import Unsupported, read_published
+from mirage_eg.published import DTYPES, Unsupported, read_published
 from mirage_eg.verdict import Equality
 from mirage_eg.verify import Reference
 from property_tests.published_writer import write
@@ -297,3 +297,49 @@ def _damage(data: Any, generator: random.Random) -> None:
         else:
             data[key] = generator.choice([None, -1, 3, 10**30, "x", [], {}, 1.5, True])
             return
+
+
+def renumbered(data: Any, numbers: dict[int, int]) -> Any:
+    """A checkpoint with other numbers for its element types."""
+    match data:
+        case list():
+            return [renumbered(entry, numbers) for entry in data]
+        case dict():
+            return {
+                name: numbers.get(entry, entry) if name == "data_type" else renumbered(entry, numbers)
+                for name, entry in data.items()
+            }
+        case _:
+            return data
+
+
+def mixed(dtype: str) -> Graph:
+    """A product with operands of two element types."""
+    program = KernelGraph()
+    x, y = program.new_input((8, 32), dtype), program.new_input((8, 32), "float32")
+    program.mark_output(program.add(program.silu(x), y))
+    return program.graph()
+
+
+OLDER = {940: 920, 941: 921, 950: 930}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_files_from_before_the_renumbering_of_types_say_the_same(dtype: str) -> None:
+    data = write(mixed(dtype), gated(True, 1), mixed(dtype))
+    assert read_published(renumbered(data, OLDER)) == read_published(data)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_an_unknown_type_makes_its_own_graph_unsupported_in_either_numbering(older: bool) -> None:
+    data = renumbered(write(mixed("float16"), mixed("float16")), OLDER if older else {})
+    data[1] = renumbered(data[1], {930: 910, 950: 910})
+    first, second = read_published(data)
+    assert isinstance(first, Graph) and second == Unsupported("data_type 910")
+
+
+@pytest.mark.parametrize("number", sorted(DTYPES))
+def test_a_file_of_both_numberings_is_read_by_the_current_one(number: int) -> None:
+    """940 was float64 before it became bfloat16: what older numbers mean beside current ones is not known."""
+    data = renumbered(write(mixed("float16")), {941: 921, 950: number})
+    assert read_published(data) == (Unsupported("data_type 921"),)

@@ -13,7 +13,7 @@ from mirage_eg.backends.compile import TARGETS, KernelCompile, compile_source
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.limits import TileLimits, blocks_of, fits, really_fits
+from mirage_eg.limits import TileLimits, fits, really_fits
 from mirage_eg.shared_memory import Guess, guess
 from mirage_eg.tune import compile_variant, tuning_record
 from property_tests.hand_written import Pair, gated_mlp
@@ -37,7 +37,7 @@ def with_moved_elements() -> Graph:
 @pytest.mark.parametrize("rows", [16, 64])
 def test_the_allocation_is_that_of_a_kernel_compiled_to_the_end(rows: int, target: str) -> None:
     graph = gated_mlp("float16", rows, 1024, 512, 4, 16).mugraph
-    [block] = blocks_of(graph)
+    [block] = graph.blocks
     [record] = compile_source(emit(graph, schedule=Schedule(num_stages=STAGES)), target)
     assert record.shared_memory is not None
     assert room.allocated_bytes(block, STAGES, target) == record.shared_memory
@@ -47,7 +47,7 @@ def test_the_allocation_is_that_of_a_kernel_compiled_to_the_end(rows: int, targe
 @pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_where_the_model_is_not_sure_the_compiler_decides(factor: float, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guess off by a quarter does no harm unless it says that it is sure."""
-    [block] = blocks_of(with_moved_elements())
+    [block] = with_moved_elements().blocks
     told = room.allocated_bytes(block, STAGES, "sm_90")
     assert told is not None
     wrong = Guess(int(factor * told), sure)
@@ -60,7 +60,7 @@ def test_where_the_model_is_not_sure_the_compiler_decides(factor: float, sure: b
 
 def test_what_the_model_has_been_wrong_about_is_not_sure() -> None:
     """And what it has not been wrong about is sure, with the Triton whose allocation it knows."""
-    [odd], [usual] = (blocks_of(graph) for graph in (with_moved_elements(), gated_mlp("float16", 64, 1024, 512, 4, 16).mugraph))
+    [odd], [usual] = (graph.blocks for graph in (with_moved_elements(), gated_mlp("float16", 64, 1024, 512, 4, 16).mugraph))
     assert not guess(odd, STAGES).sure
     assert guess(usual, STAGES).sure is knows_triton()
     assert not guess(usual, STAGES, swapped=True, target="gfx942").sure
@@ -71,7 +71,7 @@ def test_the_compiler_is_not_asked_far_from_the_limit(monkeypatch: pytest.Monkey
         raise AssertionError("asked")
 
     monkeypatch.setattr(room, "allocated_bytes", refuse)
-    [block] = blocks_of(with_moved_elements())
+    [block] = with_moved_elements().blocks
     guessed = guess(block, STAGES)
     assert room.does_fit(block, int(1.6 * guessed.nbytes), STAGES, "sm_90")
     assert not room.does_fit(block, int(0.6 * guessed.nbytes), STAGES, "sm_90")
@@ -82,7 +82,7 @@ def test_the_compiler_is_not_asked_far_from_the_limit(monkeypatch: pytest.Monkey
 def test_without_a_compiler_the_guess_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     room.allocated_bytes.cache_clear()
-    [block] = blocks_of(with_moved_elements())
+    [block] = with_moved_elements().blocks
     guessed = guess(block, STAGES)
     assert room.does_fit(block, guessed.nbytes, STAGES, "sm_90")
     assert not room.does_fit(block, guessed.nbytes - 1, STAGES, "sm_90")
@@ -91,7 +91,7 @@ def test_without_a_compiler_the_guess_decides(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> None:
     graph = with_moved_elements()
-    [block] = blocks_of(graph)
+    [block] = graph.blocks
     told = room.allocated_bytes(block, STAGES, "sm_90")
     assert told is not None
     small, exact = (TileLimits(shared_memory=limit, stages=STAGES, asking=True) for limit in (told - 1, told))
@@ -101,7 +101,7 @@ def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> 
 
 def test_who_compiles_all_that_is_kept_takes_the_guess_and_asks_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = with_moved_elements()
-    [block] = blocks_of(graph)
+    [block] = graph.blocks
     guessed = guess(block, STAGES).nbytes
     monkeypatch.setattr(room, "allocated_bytes", lambda *_: pytest.fail("the compiler was asked"))
     small, exact = (TileLimits(shared_memory=limit, stages=STAGES) for limit in (guessed - 1, guessed))
@@ -137,7 +137,7 @@ def test_tuning_does_not_compile_what_surely_does_not_fit(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("stages", [2, 4, 6])
 def test_fewer_stages_are_taken_where_the_model_is_sure_and_no_fewer_than_that(stages: int) -> None:
     graph = gated_mlp("float16", 64, 1024, 256, 1, 8).mugraph
-    [block] = blocks_of(graph)
+    [block] = graph.blocks
     limit = TARGETS["sm_90"].shared_memory
     leaned = room.leaner(graph, Schedule(num_stages=stages), "sm_90")
     assert isinstance(leaned, Schedule)
@@ -168,7 +168,7 @@ def test_a_kernel_that_leaves_one_number_fits_and_moves_none_for_it() -> None:
     b = new_threadblock_graph((1,), forloop_range=8)
     b.new_output(b.sqrt(b.forloop_accum(b.square(b.new_input(x, (REPLICATED,), 1)), "sum", 1)), (REPLICATED,))
     p.mark_output(p.customized([x], b)[0], name="O")
-    [block] = blocks_of(p.graph())
+    [block] = p.graph().blocks
     [record] = compile_source(emit(p.graph(), schedule=Schedule(num_stages=STAGES)), "sm_90")
     assert record.ok and record.shared_memory is not None
     assert guess(block, STAGES, target="sm_90").least <= max(1024, record.shared_memory)

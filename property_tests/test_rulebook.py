@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.rulebook import DOMAINS, header, load_rules
+from mirage_eg.rule_files import DOMAINS, header
+from mirage_eg.rulebook import load_rules
 
 BROKEN = {
     "unbalanced parenthesis": ("(rewrite (Exp x) x", 1, "parse error"),

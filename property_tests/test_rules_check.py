@@ -70,6 +70,24 @@ def test_a_broken_file_is_one_line_with_its_place_and_a_hint(mistake: str, tmp_p
     assert "\n" not in str(caught.value)
 
 
+COMMANDS = [
+    *("(run 5)", "(run equivalence 3)", "(run-schedule (saturate equivalence))", "(push)", "(push 2)", "(pop)"),
+    *("(check (= 1 1))", "(print-function Add 10)", "(print-stats)", '(extract (Var "x"))', '(let z (Var "x"))'),
+    *('(delete (Var "x"))', '(union (Var "x") (Var "y"))', '(panic "a")', "(fail (check (= 1 2)))", "(datatype* (A (B C)))"),
+    *("(begin)", "(set-option a 1)", '(include "x.egg")'),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_no_law_is_named_as_written_with_its_line(command: str, tmp_path: Path) -> None:
+    before = '(relation ok (E)) (relation\n two (E)) ; a note: (run "\n(rewrite (Exp (Log x)) x :name ";(\n")\n'
+    path = written(tmp_path, f"{before}  {command}\n(relation late (E))")
+    word = command.strip("()").split()[0]
+    with pytest.raises(RuleError) as caught:
+        check_file(path)
+    assert str(caught.value).startswith((f"{path}:6: got the command {word};", f"{path}:6: got ({word} …)"))
+
+
 def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Path) -> None:
     done = run("rules", "check", written(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD["tanh is odd"]))
     assert (done.returncode, done.stderr) == (0, "")
@@ -121,7 +139,7 @@ def test_a_law_that_follows_from_the_others_is_remarked_upon_and_a_new_one_is_no
 def test_a_law_that_grows_forever_ends_within_its_limit_and_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, GROWS_FOREVER)
     spent = getrusage(RUSAGE_CHILDREN)
-    with pytest.raises(RuleError, match=rf"{path}:2: law '{path}:2' has the most matches .*stopped"):
+    with pytest.raises(RuleError, match=rf"{path}:2: law '{path}:2' keeps the e-graph growing .*stopped"):
         check_file(path)
     now = getrusage(RUSAGE_CHILDREN)
     assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 6 * CHECK_LIMITS.seconds
@@ -220,7 +238,7 @@ def test_laws_of_what_is_below_that_grow_forever_are_stopped_and_named(tmp_path:
     law = "(rule ((below e) (= e (Sum i x))) ((below (Sum i (Sum i e)))) :ruleset subexpression)"
     rulebook = load_rules("indexed", [written(tmp_path, law)])
     _, target = targets("lora", "indexed")[0]
-    with pytest.raises(RuleError, match=r"my.egg:2: law '.*my.egg:2' has the most matches .*stopped"):
+    with pytest.raises(RuleError, match=r"my.egg:2: law '.*my.egg:2' keeps the e-graph growing .*stopped"):
         build_oracle(rulebook, target, Limits(nodes=2_000))
 
 
@@ -235,7 +253,7 @@ def test_a_refuted_file_that_grows_forever_is_refuted_all_the_same(tmp_path: Pat
     report = check_file(written(tmp_path, "(rewrite (Mul x y) (Mul (Mul x y) (Exp x)))"), limits=Limits(nodes=2_000))
     assert not report.sound
     assert report.growth == ()
-    assert report.unmeasured is not None and "most matches" in report.unmeasured
+    assert report.unmeasured is not None and "keeps the e-graph growing" in report.unmeasured
 
 
 def odd(outside: bool) -> Graph:
@@ -256,11 +274,12 @@ def test_proofs_use_the_laws_of_a_user_and_name_them(tmp_path: Path) -> None:
 
 def test_a_proof_by_laws_that_grow_forever_ends_within_its_limit(tmp_path: Path) -> None:
     book = load_rules("indexed", [written(tmp_path, GROWS_FOREVER)])
-    start = time.monotonic()
+    spent = getrusage(RUSAGE_CHILDREN)
     proof = Prover(odd(False), book, Limits(nodes=100_000_000, seconds=1.0)).prove(odd(True))
     assert not proof.proved
     assert "stopped" in str(proof.reason)
-    assert time.monotonic() - start < 10
+    now = getrusage(RUSAGE_CHILDREN)
+    assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 10
 
 
 def test_a_structure_that_rests_on_a_true_law_which_the_field_does_not_know_goes_on_because_it_is_proved(

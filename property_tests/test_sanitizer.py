@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_eg.bench_search import STANDARD
+from mirage_eg.workloads import STANDARD
 
 pytestmark = pytest.mark.gpu
 

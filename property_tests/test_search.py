@@ -15,7 +15,8 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.oracle import Oracle, build_oracle, oracle_builder
 from mirage_eg.renaming import share_renamed
-from mirage_eg.rulebook import DOMAINS, load_rules
+from mirage_eg.rule_files import DOMAINS
+from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.space import Structure
 from mirage_eg.verdict import Equality

@@ -12,7 +12,8 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.rulebook import DOMAINS, load_rules
+from mirage_eg.rule_files import DOMAINS
+from mirage_eg.rulebook import load_rules
 from mirage_eg.search import SearchLimits, SearchResult, search
 from mirage_eg.workloads import WORKLOADS
 from property_tests import programs

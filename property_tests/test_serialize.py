@@ -38,7 +38,7 @@ def kernel_graphs(draw: st.DrawFn) -> Graph:
         values.append(draw(one_more(program, values)))
     if draw(st.booleans()):
         values.append(program.add(*block(draw, program, values[0])))
-    for value in draw(st.lists(st.sampled_from(values), min_size=1, max_size=2)):
+    for value in draw(st.lists(st.sampled_from(values), min_size=1, max_size=2, unique_by=lambda value: value.position)):
         program.mark_output(value, draw(NAMES))
     return program.graph()
 

@@ -16,7 +16,7 @@ from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.emitted_blocks import emitted_blocks
 from mirage_eg.ir.builder import REPLICATED, Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.limits import TileLimits, blocks_of, fits
+from mirage_eg.limits import TileLimits, fits
 from mirage_eg.room import allocated_bytes
 from mirage_eg.shared_memory import shared_memory
 from property_tests.graphs import as_program, block_graphs
@@ -28,7 +28,7 @@ def test_the_model_is_within_a_tenth_of_the_compiler(rows: int, loop: int, warps
     """wgmma and mma, several depths."""
     graph = gated_mlp("float16", rows, 1024, 512, 4, loop).mugraph
     [record] = compile_source(emit(graph, schedule=Schedule(num_warps=warps, num_stages=stages)), "sm_90")
-    [block] = blocks_of(graph)
+    [block] = graph.blocks
     assert record.shared_memory is not None
     assert record.shared_memory > 16 * 1024
     assert shared_memory(block, stages, warps) == pytest.approx(record.shared_memory, rel=0.1)
@@ -57,7 +57,7 @@ def test_every_candidate_of_workloads_is_within_a_tenth(target: str, tmp_path: P
 def test_the_model_depends_on_what_the_allocation_depends_on() -> None:
     """A ring of more stages, other instructions with fewer warps, a target without wgmma: each compiles to another size."""
     graph = gated_mlp("float16", 64, 1024, 512, 4, 16).mugraph
-    [block] = blocks_of(graph)
+    [block] = graph.blocks
     sizes = {}
     for stages, warps, target in [(3, 4, "sm_90"), (4, 4, "sm_90"), (3, 2, "sm_90"), (3, 4, "sm_80")]:
         [record] = compile_source(emit(graph, schedule=Schedule(num_warps=warps, num_stages=stages)), target)
@@ -69,7 +69,7 @@ def test_the_model_depends_on_what_the_allocation_depends_on() -> None:
 
 
 def test_what_needs_more_than_a_block_has_does_not_fit() -> None:
-    [small], [large] = (blocks_of(gated_mlp("float16", 64, 4096, 512, 4, loop).mugraph) for loop in (64, 4))
+    [small], [large] = (gated_mlp("float16", 64, 4096, 512, 4, loop).mugraph.blocks for loop in (64, 4))
     assert fits(small, TileLimits())
     assert shared_memory(large, 2) > TileLimits().shared_memory
     assert not fits(large, TileLimits())
@@ -86,7 +86,7 @@ def _block(write: Callable[[ThreadblockGraph, Callable[..., Tensor]], Tensor], l
 
     block.new_output(write(block, load), (REPLICATED,))
     program.mark_output(program.customized(tensors, block)[0], name="O")
-    [inner] = blocks_of(program.graph())
+    [inner] = program.graph().blocks
     return inner
 
 
@@ -162,6 +162,18 @@ def test_without_results_or_without_operands_kernels_are_not_within_a_tenth(
     kernels = [(product, compiled), _combining(4, "sm_90")]
     monkeypatch.setattr(f"mirage_eg.shared_memory.{missing}", lambda code: iter(()))
     assert any(abs(shared_memory(block, 2, 4, target="sm_90") - size) > 0.1 * size for block, size in kernels)
+
+
+def test_a_reduced_tile_that_is_read_through_a_view_of_fewer_dims_has_a_guess() -> None:
+    """The rows' sums, without their dim of 1, meet a tile of one dim."""
+    kernel = new_kernel_graph()
+    x, g = kernel.new_input((24, 24), name="x"), kernel.new_input((24,), name="g")
+    block = new_threadblock_graph((1,), forloop_range=12)
+    sums = block.sum(block.new_input(x, (REPLICATED,), 1), 1)
+    centred = block.sub(sums, block.mean(sums, 0))
+    scaled = block.mul(block.new_input(g, (REPLICATED,)), block.reshape(centred, (24,)))
+    block.new_output(block.forloop_accum(scaled), (REPLICATED,))
+    assert shared_memory(block.graph(), 2) >= 0
 
 
 @settings(deadline=None)

@@ -43,7 +43,7 @@ from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.rules_check import Report
 from mirage_eg.rules_impact import Impact
 from mirage_eg.search import SearchResult, search
-from mirage_eg.shown import _HTML, _SVG
+from mirage_eg.shown import _HTML, _SVG, teach
 from mirage_eg.shown_records import RECORDS
 from mirage_eg.verdict import Verdict
 from mirage_eg.verify import Reference
@@ -97,6 +97,9 @@ def within(objects: Iterable[Any]) -> Iterator[Any]:
         elif type(it).__module__.startswith("mirage_eg"):
             yield it
             yield from within(getattr(it, field.name) for field in (fields(it) if is_dataclass(it) else ()))
+
+
+teach()  # as importing mirage_eg does in a notebook
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from mirage_eg.backends.emit import Schedule
 from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import Outcome
 from mirage_eg.ir.graph import Graph
-from mirage_eg.tune import Effort, Record, Variant, blocks, compile_variant, tune
+from mirage_eg.tune import Effort, Record, Variant, compile_variant, tune
 from property_tests.hand_written import attention, gated_mlp, lora, split_attention
 
 SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
@@ -154,4 +154,4 @@ def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence
     ranked = [[attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)] for count in counts]
     tune(program, ranked, "sm_90", Clock(), effort=SMALL, parallel=note)  # type: ignore[arg-type]
     assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
-    assert all(len(blocks(graph)) == 1 for graphs in ranked for graph in graphs)
+    assert all(len(graph.blocks) == 1 for graphs in ranked for graph in graphs)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mirage_eg.backends.compile import compile_module, loaded
 from mirage_eg.backends.emit import Schedule, emit
 from mirage_eg.ir.graph import Graph
-from mirage_eg.variants import Job, Variant, blocks, changed, details, first, like, merged, schedules
+from mirage_eg.variants import Job, Variant, changed, details, first, like, merged, schedules
 from property_tests.hand_written import attention, gated_mlp, n_transformer, split_attention, split_product
 
 GRAPHS = {
@@ -129,7 +129,7 @@ def test_a_user_who_says_how_many_warps_gets_these() -> None:
 def test_a_style_is_taken_over_by_a_graph_of_as_many_kernels_alone() -> None:
     fused, split = gated_mlp("float16", 16, 1024, 512, 4, 8).mugraph, split_product("float16", 16, 1024, 128, 4, 8).mugraph
     for graph, other in ((fused, split), (split, fused)):
-        assert len(blocks(graph)) != len(blocks(other))
+        assert len(graph.blocks) != len(other.blocks)
         _, styled = first(graph, 0)
         assert like(styled.schedule, graph) == styled.schedule
         assert like(styled.schedule, other) == next(first(other, 0)).schedule

@@ -1,0 +1,102 @@
+"""A ragged block graph as regular ones: on the blocks and iterations of full parts, and on those of the rest. Trusted.
+
+Where `bounds` hold only full parts of a cut, or only its last part, each tile has one extent: a regular block graph on parts of
+the inputs computes what the ragged one does there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.ir.graph import REPLICATED, Graph, Node
+from mirage_eg.ir.ragged import LOOP, Cut
+from mirage_eg.ir.shapes import Shape
+
+Bounds = tuple[tuple[int, int], ...]  # of each grid dim, then of the loop: the first coordinate and the one behind the last
+Index = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def all_of(graph: Graph) -> Bounds:
+    """All blocks and iterations."""
+    return (*((0, extent) for extent in graph.grid), (0, graph.loop))
+
+
+def divided(graph: Graph, bounds: Bounds, *, loop: bool) -> tuple[int, Bounds, Bounds] | None:
+    """A grid dim (LOOP if `loop`), bounds without its last coordinate and with that alone; None where nothing is mixed."""
+    for cut in (cut for cuts in graph.cuts.values() for cut in cuts if cut):
+        for place, _ in cut.steps:
+            start, stop = bounds[place]
+            if (place == LOOP) is loop and stop - start > 1 and _has_last(graph, cut, bounds):
+                at = place % len(bounds)
+                full, last = ((*bounds[:at], pair, *bounds[at + 1 :]) for pair in ((start, stop - 1), (stop - 1, stop)))
+                return place, full, last
+    return None
+
+
+def piece(graph: Graph, bounds: Bounds) -> Graph:
+    """The regular block graph on bounds that are not mixed."""
+    counts = [stop - start for start, stop in bounds]
+    nodes = []
+    for item, values in graph.numbered():
+        attributes = item.mapping
+        if item.op == "input":
+            attributes["shape"] = tuple(len(index) for index in input_indices(graph, item, values[0], bounds))
+        elif item.op == "thread":
+            inner: Graph = item["graph"]
+            shapes = iter([_extents(graph, operand, bounds) for operand in item.operands])
+            taken = [_with_shape(node, next(shapes)) if node.op == "input" else node for node in inner.nodes]
+            attributes["graph"] = Graph(tuple(taken), inner.level)
+        elif "shape" in attributes:
+            attributes["shape"] = _extents(graph, values[0], bounds)
+        nodes.append(Node(item.op, item.operands, tuple(attributes.items())))
+    return Graph(tuple(nodes), graph.level, tuple(counts[:-1]), counts[-1], graph.threads)
+
+
+def input_indices(graph: Graph, item: Node, value: int, bounds: Bounds) -> list[Index]:
+    """For each dim of an input the indices that lie within bounds."""
+    maps = (*item["imap"], item.get("fmap", REPLICATED))
+    pairs = zip(item["shape"], graph.types[value].shape, strict=True)
+    return [_indices(graph, extent, part, _mapped(maps, dim), bounds) for dim, (extent, part) in enumerate(pairs)]
+
+
+def output_indices(graph: Graph, item: Node, shape: Shape, bounds: Bounds) -> list[Index]:
+    """For each dim of an output of this shape the indices that lie within bounds."""
+    maps = (*item["omap"], REPLICATED)
+    new = [place for place, target in enumerate(maps) if target < REPLICATED]
+    tile = graph.types[item.operands[0]].shape
+    places = [*([place] for place in new), *(_mapped(maps, dim) for dim in range(len(tile)))]
+    parts = (*(1 for _ in new), *tile)
+    return [_indices(graph, *each, bounds) for each in zip(shape, parts, places, strict=True)]
+
+
+def _mapped(maps: Sequence[int], dim: int) -> list[int]:
+    """The grid dims that map to a dim, and LOOP, which stands last."""
+    return [LOOP if place == len(maps) - 1 else place for place, target in enumerate(maps) if target == dim]
+
+
+def _indices(graph: Graph, extent: int, part: int, places: Sequence[int], bounds: Bounds) -> Index:
+    """The indices of a dim, cut into parts of `part` by these places (the first is slowest), that lie within bounds."""
+    found = np.arange(extent)
+    for place in reversed(places):
+        count, (start, stop) = (*graph.grid, graph.loop)[place], bounds[place]
+        coordinate = found // part % count
+        found = found[(start <= coordinate) & (coordinate < stop)]
+        part *= count
+    return found
+
+
+def _has_last(graph: Graph, cut: Cut, bounds: Bounds) -> bool:
+    counts = (*graph.grid, graph.loop)
+    return all(bounds[place][1] == counts[place] for place, _ in cut.steps)
+
+
+def _extents(graph: Graph, value: int, bounds: Bounds) -> Shape:
+    """The extents of a tile within bounds."""
+    shape = graph.types[value].shape
+    cuts = graph.cuts.get(value, (None,) * len(shape))
+    return tuple(cut.rest if cut and _has_last(graph, cut, bounds) else extent for extent, cut in zip(shape, cuts, strict=True))
+
+
+def _with_shape(item: Node, shape: Shape) -> Node:
+    return Node(item.op, item.operands, tuple((item.mapping | {"shape": shape}).items()))

@@ -1,0 +1,119 @@
+"""Ragged dims: a grid dim or the loop may cut a dim into parts that do not divide it; the last part holds the rest. Trusted.
+
+Tiles then have two extents: the full one, which types show, and that of the rest. An op on a ragged dim means what it means at
+the extent that the tile has. Ops whose meaning would depend on the extent of a part are refused: the mean of a part (take the
+sum and scale it), a reshape that merges or splits the dim, a sum over tiles of unequal extents.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape, reshape_groups, text
+
+LOOP = -1  # where grid dims have their number
+_ALIGNED = 16  # elements; parts of a multiple of it can be loaded in whole sectors
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a dim of `extent` elements is cut: into parts of `part`; a step of a grid dim or the loop moves by some elements."""
+
+    extent: int
+    part: int
+    steps: tuple[tuple[int, int], ...]  # (grid dim or LOOP, elements)
+
+    @property
+    def rest(self) -> int:
+        """The extent of the last part."""
+        return (self.extent - 1) % self.part + 1
+
+
+Cuts = tuple[Cut | None, ...]  # for every dim of a tile; None where all its tiles have one extent
+
+
+def part_extent(extent: int, count: int) -> int | None:
+    """The extent of each of `count` parts but the last, which holds the rest; None where the last would be empty.
+
+    Where `count` divides the extent, parts are equal. Else they are as equal as multiples of 16 allow, or as whole numbers do.
+    """
+    if extent % count == 0:
+        return extent // count
+    even = -(-extent // count)
+    aligned = -(-even // _ALIGNED) * _ALIGNED
+    return next((part for part in (aligned, even) if (count - 1) * part < extent), None)
+
+
+def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, attributes: Mapping[str, Any]) -> Cuts:
+    """The cuts of an op's result.
+
+    Raises:
+        GraphError: the op has no meaning on ragged dims cut so.
+    """
+    match OPS[op].kind:
+        case Kind.ELEMENTWISE:
+            return _broadcast(operands, len(result))
+        case Kind.GRAPH:  # a thread graph is elementwise
+            return _broadcast(operands, len(result))
+        case Kind.MATMUL:
+            (left, right) = operands
+            if left[1][-1] != right[1][-2]:
+                raise GraphError(f"got contracted dims cut {_said(left[1][-1])} and {_said(right[1][-2])}; wanted the same cut")
+            batch = [(shape[:-2], cuts[:-2]) for shape, cuts in operands]
+            return (*_broadcast(batch, len(result) - 2), left[1][-2], right[1][-1])
+        case Kind.REDUCTION | Kind.ACCUMULATOR:
+            return _reduced(op, *operands[0], result, attributes)
+        case Kind.REARRANGEMENT if op == "transpose":
+            return tuple(operands[0][1][dim] for dim in attributes["permutation"])
+        case Kind.REARRANGEMENT if op == "broadcast":
+            return _broadcast(operands, len(result))
+        case Kind.REARRANGEMENT if op == "reshape":
+            return _reshaped(*operands[0], result)
+        case Kind.DERIVED if op == "softmax":
+            return operands[0][1]
+        case Kind.DERIVED if not any(operands[0][1][-attributes["dims"] :]) and not any(map(any, (x for _, x in operands[1:]))):
+            return operands[0][1]
+        case _:
+            raise GraphError(
+                f"got a dim cut {_said(next(cut for _, cuts in operands for cut in cuts if cut))}; wanted equal parts"
+            )
+
+
+def _said(cut: Cut | None) -> str:
+    return "in equal parts" if cut is None else f"into parts of {cut.part} with a rest of {cut.rest}"
+
+
+def _broadcast(operands: Sequence[tuple[Shape, Cuts]], rank: int) -> Cuts:
+    result: list[Cut | None] = []
+    for back in range(rank, 0, -1):
+        found = {cuts[-back] for shape, cuts in operands if len(shape) >= back and shape[-back] > 1}
+        if len(found) > 1:
+            raise GraphError(f"got dims cut {' and '.join(sorted(map(_said, found)))} side by side; wanted the same cut")
+        result.append(found.pop() if found else None)
+    return tuple(result)
+
+
+def _reduced(op: str, shape: Shape, cuts: Cuts, result: Shape, attributes: Mapping[str, Any]) -> Cuts:
+    dim = attributes.get("dim")
+    accumulates = OPS[op].kind is Kind.ACCUMULATOR
+    cut = None if dim is None else cuts[dim]
+    whole = cut is not None and accumulates and all(place == LOOP for place, _ in cut.steps)  # all of it, over the loop
+    if cut is not None and not (op in ("sum", "max", "accum_sum", "accum_max") or (whole and op != "accum_strided_sum")):
+        raise GraphError(f"got dim {dim} cut {_said(cut)}; wanted equal parts (or a sum, scaled)")
+    left = tuple(None if place == dim else cut for place, cut in enumerate(cuts))
+    if accumulates and any(place == LOOP for cut in left if cut for place, _ in cut.steps):
+        raise GraphError("got a tile of other extents in the last iteration; reduce that dim before it is accumulated")
+    return left
+
+
+def _reshaped(shape: Shape, cuts: Cuts, result: Shape) -> Cuts:
+    found: list[Cut | None] = [None] * len(result)
+    for before, after in reshape_groups(shape, result):
+        cut = next((cuts[dim] for dim in before if cuts[dim]), None)
+        if cut is not None and (len(before), len(after)) != (1, 1):
+            raise GraphError(f"got {text(shape)} to {text(result)}, which merges or splits a dim cut {_said(cut)}")
+        if cut is not None:
+            found[after[0]] = cut
+    return tuple(found)

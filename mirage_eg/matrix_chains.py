@@ -1,0 +1,109 @@
+"""Chains of matrix products, associated for the fewest multiplications by dynamic programming (Godbole, 1973).
+
+An e-graph that holds every bracketing of a chain grows fourfold with each product. Here a chain of n factors takes n³ steps. A
+value that another op reads too ends a chain, and so does any op between two products.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from numpy import broadcast_shapes
+
+from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.shapes import Shape
+
+MOST_FACTORS = 64  # a longer chain is left as it is
+
+Tree = int | tuple["Tree", "Tree"]  # a factor by its place, or a product of two
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A product of products as it is written: its factors in order, the products inside, and its multiplications."""
+
+    factors: tuple[int, ...]
+    inside: frozenset[int]
+    multiplications: int
+
+
+def associate(program: Graph) -> Graph:
+    """The program with each chain of products in its cheapest order; `program` itself where all of them are."""
+    readers = Counter(operand for item in program.nodes for operand in item.operands)
+    chains: dict[int, _Chain] = {}  # by the value of their last product
+    for item, values in program.numbered():
+        if item.op == "matmul":
+            chains[values[0]] = _chain(program, item.operands, chains, readers)
+    inside = frozenset[int]().union(*(chain.inside for chain in chains.values()))
+    cheaper: dict[int, Tree] = {}
+    for value in chains.keys() - inside:
+        if 2 < len(chains[value].factors) <= MOST_FACTORS:
+            least, tree = _cheapest([program.types[factor].shape for factor in chains[value].factors])
+            if least < chains[value].multiplications:
+                cheaper[value] = tree
+    return _rewritten(program, {value: (chains[value], tree) for value, tree in cheaper.items()}) if cheaper else program
+
+
+def _chain(program: Graph, operands: Sequence[int], chains: Mapping[int, _Chain], readers: Mapping[int, int]) -> _Chain:
+    left, right = (program.types[i] for i in operands)
+    factors: tuple[int, ...] = ()
+    inside, count = frozenset[int](), _multiplications(left.shape, right.shape)
+    for i in operands:
+        if i in chains and readers[i] == 1 and left.dtype is right.dtype:
+            factors += chains[i].factors
+            inside |= chains[i].inside | {i}
+            count += chains[i].multiplications
+        else:
+            factors += (i,)
+    return _Chain(factors, inside, count)
+
+
+def _multiplications(left: Shape, right: Shape) -> int:
+    return prod(broadcast_shapes(left[:-2], right[:-2])) * left[-2] * left[-1] * right[-1]
+
+
+def _cheapest(shapes: Sequence[Shape]) -> tuple[int, Tree]:
+    """The fewest multiplications of a chain of factors with these shapes, and the products that take them."""
+    count = len(shapes)
+    leads = {(i, i): shapes[i][:-2] for i in range(count)}
+    best: dict[tuple[int, int], tuple[int, Tree]] = {(i, i): (0, i) for i in range(count)}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            leads[i, j] = lead = broadcast_shapes(leads[i, j - 1], leads[j, j])
+            outer = prod(lead) * shapes[i][-2] * shapes[j][-1]
+            cost, k = min((best[i, k][0] + best[k + 1, j][0] + outer * shapes[k][-1], k) for k in range(i, j))
+            best[i, j] = cost, (best[i, k][1], best[k + 1, j][1])
+    return best[0, count - 1]
+
+
+def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Graph:
+    gone = frozenset[int]().union(*(chain.inside for chain, _ in cheaper.values()))
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+    count = 0
+
+    def append(item: Node) -> int:
+        nonlocal count
+        nodes.append(item)
+        count += 1
+        return count - 1
+
+    def product(tree: Tree, factors: Sequence[int]) -> int:
+        if isinstance(tree, int):
+            return place[factors[tree]]
+        return append(node("matmul", *(product(side, factors) for side in tree)))
+
+    for item, values in program.numbered():
+        if values and values[0] in cheaper:
+            chain, tree = cheaper[values[0]]
+            place[values[0]] = product(tree, chain.factors)
+        elif gone.isdisjoint(values):
+            nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+            place.update(zip(values, range(count, count + len(values)), strict=True))
+            count += len(values)
+    return Graph(tuple(nodes))
+
+
+__all__ = ["associate"]

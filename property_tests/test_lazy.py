@@ -1,0 +1,73 @@
+"""What loads what: the package's names are imported when they are used, and small questions load small parts."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mirage_eg as mi
+from mirage_eg import _DTYPES, _HOMES
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh interpreter has after `code`."""
+    script = f"import sys\n{code}\nprint(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split("\n")[-2].split())
+
+
+def heavy(modules: set[str]) -> set[str]:
+    return modules & {"egglog", "mpmath", "triton", "torch", "numpy", "ortools", "hypothesis", "cupy"}
+
+
+@pytest.mark.parametrize("module", ["mirage_eg", "mirage_eg.ir.graph", "mirage_eg.ir.builder", "mirage_eg.ir.serialize"])
+def test_the_graph_types_load_no_egglog_and_few_of_our_modules(module: str) -> None:
+    modules = loaded(f"import {module}")
+    assert heavy(modules) == set()
+    assert len([name for name in modules if name.startswith("mirage_eg")]) < 15
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["optimize", "--help"], ["show", "missing.json"]])
+def test_a_small_command_loads_no_egglog(arguments: list[str]) -> None:
+    modules = loaded(
+        f"from mirage_eg import cli; sys.argv = ['mirage-eg', *{arguments}]\ntry: cli.main()\nexcept SystemExit: pass"
+    )
+    assert heavy(modules) == set()
+
+
+def test_the_version_is_printed_in_half_a_second_of_a_processor() -> None:
+    """Measured as the least of three, since other processes share the machine."""
+    import resource
+
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "mirage_eg", "--version"], check=True, capture_output=True, timeout=60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.5
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert all(getattr(mi, name) is not None for name in mi.__all__)
+    assert set(mi.__all__) <= set(dir(mi))
+    assert mi.float16 is mi.DType.float16
+    with pytest.raises(AttributeError, match="module 'mirage_eg' has no attribute 'kernel_graph'"):
+        _ = mi.kernel_graph  # type: ignore[attr-defined]
+
+
+def test_the_names_for_type_checkers_are_those_that_are_loaded() -> None:
+    tree = ast.parse(Path(mi.__file__).read_text(encoding="utf-8"))
+    [block] = [item for item in tree.body if isinstance(item, ast.If) and ast.unparse(item.test) == "TYPE_CHECKING"]
+    shown = {item.module: tuple(name.name for name in item.names) for item in block.body if isinstance(item, ast.ImportFrom)}
+    assert shown == {f"mirage_eg.{module}": names for module, names in _HOMES.items()}
+    names = [name for names in _HOMES.values() for name in names]
+    assert sorted([*names, *_DTYPES, "__version__"]) == sorted(mi.__all__)
+
+
+def test_in_a_notebook_objects_show_themselves() -> None:
+    code = "import types; sys.modules['IPython'] = types.ModuleType('IPython')\nimport mirage_eg as mi\n"
+    loaded(code + "assert hasattr(mi.Graph, '_repr_svg_')")
+    loaded("import mirage_eg as mi\nassert not hasattr(mi.Graph, '_repr_svg_')")
