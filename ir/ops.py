@@ -62,7 +62,6 @@ class Op:
     shape: ShapeRule
     attributes: Mapping[str, str] = field(default_factory=dict)
     commutative: bool = False
-    linear_in: tuple[int, ...] = ()  # operands in which the op is linear while the others stay
     rearrange: Rearrange | None = None
     expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
     reduction: str = ""  # the reduction that an accumulator performs over the loop
@@ -163,7 +162,6 @@ def _rearrangement(name: str, rearrange: Rearrange, shape: ShapeRule, arity: tup
         levels=KERNEL_AND_BLOCK,
         shape=shape,
         rearrange=rearrange,
-        linear_in=(0,),
         **rest,
     )
 
@@ -201,8 +199,8 @@ _ROWS = (
     # Elementwise, with NumPy's broadcasting.
     _elementwise("add", 2, commutative=True),
     _elementwise("sub", 2),
-    _elementwise("mul", 2, commutative=True, linear_in=(0, 1)),
-    _elementwise("div", 2, linear_in=(0,)),
+    _elementwise("mul", 2, commutative=True),
+    _elementwise("div", 2),
     _elementwise("maximum", 2, commutative=True),
     _elementwise("minimum", 2, commutative=True),
     _elementwise("abs", 1),
@@ -218,7 +216,7 @@ _ROWS = (
     _elementwise("tanh", 1),
     _elementwise("pow", 1, attributes={"exponent": "rational"}),
     _elementwise("clamp", 1, attributes={"low": "rational", "high": "rational"}),
-    _elementwise("scale", 1, attributes={"factor": "rational"}, linear_in=(0,)),
+    _elementwise("scale", 1, attributes={"factor": "rational"}),
     _elementwise("shift", 1, attributes={"offset": "rational"}),
     # Contractions.
     Op(
@@ -227,10 +225,9 @@ _ROWS = (
         arity=(2, 2),
         levels=KERNEL_AND_BLOCK,
         shape=shapes.matmul,
-        linear_in=(0, 1),
     ),
-    _reduction("sum", linear_in=(0,)),
-    _reduction("mean", linear_in=(0,)),
+    _reduction("sum"),
+    _reduction("mean"),
     _reduction("max"),
     # Rearrangements.
     _rearrangement("reshape", _reshape, shapes.reshape, attributes={"shape": "ints"}),
@@ -240,8 +237,8 @@ _ROWS = (
     _rearrangement("broadcast", _broadcast, shapes.broadcast_to, attributes={"shape": "ints"}),
     _rearrangement("repeat", _repeat, shapes.repeat, attributes={"dim": "int", "times": "int"}),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
-    _accumulator("accum_sum", "sum", linear_in=(0,)),
-    _accumulator("accum_mean", "mean", linear_in=(0,)),
+    _accumulator("accum_sum", "sum"),
+    _accumulator("accum_mean", "mean"),
     _accumulator("accum_max", "max"),
     _accumulator("accum_rms", "", expand=_rms),  # sqrt of the mean of squares
     _accumulator(  # out[i] = Σ_loop Σ_k x[i + k·columns]
@@ -249,7 +246,6 @@ _ROWS = (
         "sum",
         shape=shapes.accumulate_strided,
         attributes={"dim": "int", "columns": "int"},
-        linear_in=(0,),
     ),
     # Derived ops: defined by what they expand to.
     Op(

@@ -213,20 +213,3 @@ class Exhaustive:
             del agenda[len(agenda) - len(added) :]
             values.pop()
             steps.pop()
-
-
-def expression_of(terms: Terms, wanted: Sequence[int], expression: Expression) -> Expression:
-    """The wanted terms as outputs of one expression over the inputs of `expression`."""
-    needed: set[int] = set(terms.inputs)
-    waiting = list(wanted)
-    while waiting:
-        if (number := waiting.pop()) not in needed:
-            needed.add(number)
-            waiting += terms.terms[number].children
-    order = sorted(needed)
-    place = {old: new for new, old in enumerate(order)}
-    kept = tuple(
-        Term(term.constructor, term.constants, tuple(place[child] for child in term.children))
-        for term in map(terms.terms.__getitem__, order)
-    )
-    return Expression(kept, tuple(place[i] for i in terms.inputs), tuple(place[i] for i in wanted), expression.free)

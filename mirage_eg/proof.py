@@ -13,13 +13,6 @@ from mirage_eg.rulebook import Rulebook
 _CONSTANTS = (Fraction(3, 7), Fraction(-5, 11), Fraction(13, 4))
 
 
-def equal_by_laws(rulebook: Rulebook, both: Expression, limits: Limits | None = None) -> bool | None:
-    """Whether saturation puts the two outputs of `both` into one class; None where it hit a limit and did not."""
-    oracle = saturate(rulebook, both, limits or Limits())
-    left, right = oracle.outputs
-    return True if left == right else False if oracle.saturation.saturated else None
-
-
 def reaches(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> bool:
     """Whether the laws, but those in `without`, find the second output of `both` from the first alone, within the limits."""
     left, right = both.outputs

@@ -304,27 +304,6 @@ def _dies(pruned: Counter[str], fate: str, op: str, classes: tuple[int, ...]) ->
         pruned.note(fate, op, classes)
 
 
-def distances(space: Space) -> dict[int, int]:
-    """For each class a lower bound on the ops between it and a root: reductions are free here, since a matmul has its own."""
-    above: dict[int, set[tuple[int, int]]] = {}
-    for (name, *arguments), parent in space.oracle.table.items():
-        op = op_of(str(name))
-        if op is not None:
-            arity = OPS[op].arity[0]
-            weight = 0 if OPS[op].kind is Kind.REDUCTION else 1
-            for child in arguments[len(arguments) - arity :]:
-                above.setdefault(parent, set()).add((int(child), weight))
-    distance = {class_: 0 for class_, _ in space.outputs}
-    frontier = list(distance)
-    while frontier:
-        parent = frontier.pop()
-        for child, weight in above.get(parent, ()):
-            if distance[parent] + weight < distance.get(child, 1 << 30):
-                distance[child] = distance[parent] + weight
-                frontier.append(child)
-    return distance
-
-
 def input_values(program: Graph) -> list[int]:
     """The values of the program's inputs."""
     return [values[0] for item, values in program.numbered() if item.op == "input"]

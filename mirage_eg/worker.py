@@ -30,8 +30,6 @@ _PATIENCE = 5.0
 _LOOK_SECONDS = 0.1  # between looks at the time
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mirage_eg.worker import serve; serve(int(sys.argv[2]))"
 
-Send = Callable[[str, Any], None]
-
 
 class Worker:
     """One process; `call` runs functions of importable modules in it, one after the other."""

@@ -17,13 +17,13 @@ from mirage_eg.backends.evaluate import evaluate, evaluate_while
 from mirage_eg.backends.field import FieldAlgebra, FieldValue
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.slices import cut
-from mirage_eg.backends.terms import TermAlgebra, TermValue
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph, exact
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind
+from property_tests.abstract_terms import TermAlgebra, TermValue
 from property_tests.graphs import EVERY, TAME, as_program, block_graphs, kernel_programs, mutants
 
 Read = Callable[[Sequence[Any]], list[np.ndarray]]

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_eg.exhaustive import Exhaustive, Found, Terms, alphabet_of, expression_of
-from mirage_eg.expression import Split, express, op_of, splits
+from mirage_eg.exhaustive import Exhaustive, Found, Terms, alphabet_of
+from mirage_eg.expression import Expression, Split, Term, express, op_of, splits
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
@@ -135,11 +135,28 @@ def shape_of_found(found: Found, loads: Sequence[Load]) -> object:
     return values[-1]
 
 
-def is_proved(rules: Rulebook, terms: Terms, found: Found, target: object) -> tuple[bool, bool]:
+def expression_of(terms: Terms, wanted: Sequence[int], expression: Expression) -> Expression:
+    """The wanted terms as outputs of one expression over the inputs of `expression`."""
+    needed: set[int] = set(terms.inputs)
+    waiting = list(wanted)
+    while waiting:
+        if (number := waiting.pop()) not in needed:
+            needed.add(number)
+            waiting += terms.terms[number].children
+    order = sorted(needed)
+    place = {old: new for new, old in enumerate(order)}
+    kept = tuple(
+        Term(term.constructor, term.constants, tuple(place[child] for child in term.children))
+        for term in map(terms.terms.__getitem__, order)
+    )
+    return Expression(kept, tuple(place[i] for i in terms.inputs), tuple(place[i] for i in wanted), expression.free)
+
+
+def is_proved(rules: Rulebook, terms: Terms, found: Found, target: Expression) -> tuple[bool, bool]:
     """Whether the laws prove the structure equal to the program, and whether it then holds a value twice."""
     used = range(len(found.values))  # a load that the structure does not use counts too: the search need not compute it again
     numbers = [terms.outputs[0], *(found.values[i][0] for i in used)]
-    oracle = saturate(rules, expression_of(terms, numbers, target), Limits())  # type: ignore[arg-type]
+    oracle = saturate(rules, expression_of(terms, numbers, target), Limits())
     assert oracle.saturation.saturated
     values = [(oracle.outputs[1 + place], found.values[i][1]) for place, i in enumerate(used)]
     return oracle.outputs[0] == oracle.outputs[-1], len(set(values)) < len(values)

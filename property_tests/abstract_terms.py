@@ -1,4 +1,4 @@
-"""The algebra of abstract terms: indices forgotten, only the arithmetic kept (the abstract domain of Mirage, OSDI'25, §4).
+"""The algebra of abstract terms, for tests of the evaluator: indices forgotten, the arithmetic kept (Mirage, OSDI'25, §4).
 
 A term is a nested tuple, `("Sum", 4, ("Mul", ("Var", "x"), ("Var", "y")))`: constructor, exact constants, then terms. The
 constructors are those of the rule files: op names in CamelCase. Every term of one algebra is made once, so equal terms are
