@@ -1,4 +1,4 @@
-"""All that needs a GPU, step by step: tests, verification, launches, the 18 rows, choices, a decoder layer, a file alone.
+"""All that needs a GPU, step by step: tests, verification, launches, the 18 rows, a decoder layer, a file alone.
 
     python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--peers all|quick|none]
     python benchmarks/on_gpu.py --list
@@ -6,7 +6,7 @@
 Each step is a command under a time limit, whose output goes to STEP.log in the folder $OUT (./gpu_out where that is not set),
 beside the JSON lines that it writes, which a step that is cut off has kept; a line a step says how it ended, and the next one
 runs whatever happened. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of
-several runs are merged by appending them to docs/measurements/{gpu,choices,verify}_h100.jsonl, of which the newest of each row
+several runs are merged by appending them to docs/measurements/{gpu,verify}_h100.jsonl, of which the newest of each row
 counts; then `python docs/build.py`.
 """
 
@@ -68,8 +68,6 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         str(given.parallel),
     )
     rows = [(*COMMAND, "bench", "gpu", *names, "--batch", batch, *tuned) for batch, names in batches.items()]
-    workloads = list(dict.fromkeys(row.split(":")[0] for row in given.rows))
-    choices = (PYTHON, "benchmarks/choices.py", *workloads, "--seconds", str(given.seconds), "--out", str(out))
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
     return [
@@ -82,7 +80,6 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
         Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
         Step("gpu", "the rows against their peers", tuple(rows), 580),
-        Step("choices", "what each choice of the tuner is worth", (choices,), 580),
         Step(
             "decoder",
             "a decoder layer, tuned and measured as a whole",
@@ -130,9 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="run the commands without a GPU too: each then says so")
     parser.add_argument("--limit", type=float, help="seconds a step may take, in the place of its own limit")
     every = [f"{name}:{batch}" for batch in BATCHES for name in ROWS]
-    parser.add_argument(
-        "--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu; its workloads are those of choices"
-    )
+    parser.add_argument("--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu")
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
     parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")
     parser.add_argument("--peers", choices=("all", "quick", "none"), default="all")

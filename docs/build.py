@@ -36,7 +36,6 @@ from mirage_eg.workloads import WORKLOADS
 DOCS = Path(__file__).parent
 ROWS = DOCS / "measurements" / "gpu_h100.jsonl"
 VERIFIED = DOCS / "measurements" / "verify_h100.jsonl"
-CHOICES = DOCS / "measurements" / "choices_h100.jsonl"
 PAIRS = DOCS / "measurements" / "choice_pairs_h100.jsonl"
 GENERATED = "<!-- Written by docs/build.py: change it there. -->\n"
 
@@ -154,9 +153,9 @@ Geometric mean of the ratios: {_mean(rows, "warm_ratio")} warm, {_mean(rows, "co
 
 ## What each choice of the tuner is worth
 
-{_choices()}
-
 {_pairs()}
+
+{_LEFT_OUT}
 
 ## Search
 
@@ -200,31 +199,15 @@ def _mean(rows: list[Summary], key: str) -> str:
     return f"{geometric_mean(known):.2f}"
 
 
-def _choices() -> str:
-    """The table of `benchmarks/choices.py`, from its lines."""
-    lines = [json.loads(it) for it in CHOICES.read_text(encoding="utf-8").splitlines()]
-    cells = {(it["choice"], it["program"], it["batch"]): it for it in lines}
-    columns = sorted({key[1:] for key in cells}, key=lambda column: (list(WORKLOADS).index(column[0]), column[1]))
-    head = ["choice", "without it", *(f"{name}, b = {batch}" for name, batch in columns)]
-    rows = [head, ["---"] * len(head)]
-    for choice, without in dict.fromkeys((it["choice"], it["without"]) for it in lines):
-        found = [cells.get((choice, *column)) for column in columns]
-        if choice is None:
-            rows.append(["everything, µs", "", *(_warm_and_cold(it["timing"], 1) if it else "" for it in found)])
-        else:
-            rows.append([choice, without, *("" if it is None else _ratios(it) for it in found)])
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    versions = ", ".join(f"{name} {version}" for name, version in lines[0]["versions"].items())
-    return f"""One {lines[0]["device"]} ({versions}), 30 to 44 s of tuning with
-everything and a sixth to a half of that without each choice (`python benchmarks/choices.py`): the best time without
-a choice over the best with everything, warm (cold). 1.00: the winner does not make the choice.
-–: nothing without it is right on large inputs too.
-
-{table}"""
+_LEFT_OUT = """Choices between µGraphs have no such pairs. They were measured by tuning without each of them: on the same
+H100, 30 to 44 s of tuning a program, seven rows, warm time without the choice over time with all choices. Without split-K:
+3.12 (gqa, b = 1) and 2.52 (qknorm, b = 1); with the cost model's first structure only, up to 1.21 (qknorm, b = 1); with
+its first extents of each structure only, up to 1.08 (gated_mlp, b = 1). Of the 88 cells of that table 70 were
+1.00 ± 0.02. Commit 3f1841d has the table and its script."""
 
 
 def _pairs() -> str:
-    """The table of `benchmarks/choices.py --pairs`, from its lines."""
+    """The table of `benchmarks/choices.py`, from its lines."""
     lines = [json.loads(it) for it in PAIRS.read_text(encoding="utf-8").splitlines()]
     cells = {(it["choice"], it["workload"], it["batch"]): it for it in lines}
     columns = sorted({key[1:] for key in cells}, key=lambda column: (list(WORKLOADS).index(column[0]), column[1]))
@@ -234,19 +217,11 @@ def _pairs() -> str:
         found = [cells.get((choice, *column)) for column in columns]
         rows.append([choice, *("" if it is None else f"{it['ratio']:.2f} ({it['on_us']:.1f})" for it in found)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"""Each choice by itself (`python benchmarks/choices.py --pairs`): of what the tuner measured on an H100 for
+    return f"""Each choice by itself (`python benchmarks/choices.py MEASUREMENTS`): of what the tuner measured on an H100 for
 the rows above, two schedules of one µGraph that differ in this choice of one kernel alone, the pair with the fastest member:
 warm time with the choice off over time with it on, and (µs with it on). Above 1 the choice gains. Empty: not tried there.
 
 {table}"""
-
-
-def _warm_and_cold(timing: dict[str, float], digits: int) -> str:
-    return f"{timing['warm_us']:.{digits}f} ({timing['cold_us']:.{digits}f})"
-
-
-def _ratios(line: dict[str, Any]) -> str:
-    return "–" if line["ratio"] is None else f"{line['ratio']:.2f} ({line['cold_ratio']:.2f})"
 
 
 def verification() -> str:

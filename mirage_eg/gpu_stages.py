@@ -10,7 +10,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.options import Options
 from mirage_eg.results import Candidate
 from mirage_eg.stage_records import Ranked, Watch
-from mirage_eg.tune import Record, Timer, Tuned, Tuning
+from mirage_eg.tune import Record, Timer, Tuned, Tuning, tune
 from mirage_eg.work import Work
 
 
@@ -33,7 +33,7 @@ def tune_ranked(
 
     graphs = [[entry.graph for entry in entries] for entries in ranked]
     with ExitStack() as stack:
-        found = tuning.tuner(
+        found = tune(
             program,
             graphs,
             options.target,

@@ -30,7 +30,6 @@ from mirage_eg.variants import Job, Variant, changed, details, first, joined, li
 
 Record = dict[str, Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-Adapt = Callable[[Graph, Schedule], Schedule]
 
 
 class Timer(Protocol):
@@ -60,13 +59,12 @@ class Effort:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """How a run is tuned: its effort, what is held while the GPU is used, who gets every measurement; `wrap` may stand between
-    tuning and its timer, `tuner` in the place of `tune`."""
+    tuning and its timer."""
 
     effort: Effort = Effort()
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
     record: Callable[[Record], None] = lambda line: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
-    tuner: Callable[..., "list[Tuned]"] = field(default_factory=lambda: tune)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,6 @@ class _Tuning:
     record: Callable[[Record], None]
     deadline: float
     effort: Effort
-    adapt: Adapt
     seen: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)  # µGraphs whose JSON a line has
     right: list[Tuned] = field(default_factory=list)
@@ -112,16 +109,15 @@ def tune(
     parallel: Map = map,
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext,
     record: Callable[[Record], None] = lambda line: None,
-    adapt: Adapt = lambda graph, schedule: schedule,
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those timed with care come before all others.
 
     `ranked` has for each structure its µGraphs, cheapest first; blocks have the `warps` that their graphs say until schedules
     are tried, which are restricted to `warps` where given. `parallel` maps in processes; `gpu` is held while a candidate is on
-    the GPU; `record` gets one JSON-like line a measurement. `adapt` gives the schedule that stands for one that would be tried.
+    the GPU; `record` gets one JSON-like line a measurement.
     """
     effort = effort or Effort()
-    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, effort, adapt)
+    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, effort)
     _try(run, "structures", [job for graph, number in spread(ranked, effort.structures) for job in first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
     more: list[Job] = []
@@ -168,7 +164,7 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[Job]) -> None:
     reserved = (1.0 - _SHARES.get(stage, 1.0)) * run.effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:
         return
-    jobs = list(dict.fromkeys(replace(job, schedule=run.adapt(job.graph, job.schedule)) for job in jobs))
+    jobs = list(dict.fromkeys(jobs))
     made = iter(
         run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.target) for job in jobs])
     )

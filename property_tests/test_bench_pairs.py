@@ -61,6 +61,4 @@ def test_the_command_prints_them_of_a_file_and_names_one_that_is_none(tmp_path: 
 
 def compared(*arguments: Any) -> "subprocess.CompletedProcess[str]":
     script = Path(__file__).parents[1] / "benchmarks" / "choices.py"
-    return subprocess.run(
-        [sys.executable, script, "--pairs", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True, text=True, check=False)

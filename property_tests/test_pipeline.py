@@ -20,7 +20,7 @@ from mirage_eg.options import Options
 from mirage_eg.pipeline import Result, optimize
 from mirage_eg.polish import polish
 from mirage_eg.ranking import ordered
-from mirage_eg.tune import Tuned, Tuning, Variant
+from mirage_eg.tune import Tuned, Variant
 from mirage_eg.variants import first
 from mirage_eg.verdict import Equality
 from property_tests.programs import PROGRAMS, attention, rms_linear
@@ -67,10 +67,11 @@ def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: s
 
     monkeypatch.setattr("mirage_eg.pipeline.uses_gpu", lambda options: True)
     monkeypatch.setattr("mirage_eg.gpu_stages._timer", lambda *_: None)
+    monkeypatch.setattr("mirage_eg.gpu_stages.tune", measured)
     monkeypatch.setattr("mirage_eg.backends.timing.gpu_name", lambda: "no GPU")
     slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
     monkeypatch.setattr("mirage_eg.backends.timing.time_source", lambda source: slow)
-    result = optimize(name, PROGRAMS[name](), Options(device="cuda", jobs=1, top=12), tuning=Tuning(tuner=measured))
+    result = optimize(name, PROGRAMS[name](), Options(device="cuda", jobs=1, top=12))
     graphs = [candidate.graph for candidate in result.candidates]
     assert len(set(graphs)) == len(graphs) > 3
     times = [candidate.measured_us for candidate in result.candidates]
