@@ -220,8 +220,8 @@ def superoptimize(
     """Search for µGraphs that compute `graph`, verify and compile them; best first.
 
     `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; of `blockdims` the number of
-    threads counts. `config` is accepted as mirage-project/mirage has it, and restricts nothing. Further options are those of
-    `mirage_eg.options.Options`. With `verbose`, each step is logged by the logger `mirage_eg`.
+    threads counts. `config`, a preset of mirage-project/mirage, is ignored: the search needs no preset. Further options are
+    those of `mirage_eg.options.Options`. With `verbose`, each step is logged by the logger `mirage_eg`.
 
     Raises:
         OptionError: an option that does not exist or a value that is not offered.
@@ -240,7 +240,7 @@ def superoptimize(
         "fmaps": fmaps,
         "franges": franges,
     }
-    chosen = Options(config=config, **restrictions, **options)
+    chosen = Options(**restrictions, **options)
     program = graph.graph() if isinstance(graph, KernelGraph) else graph
     if not isinstance(program, Graph) or program.level is not Level.KERNEL:
         raise GraphError(f"superoptimize: got {_described(graph)}, wanted a program: new_kernel_graph() or its Graph")

@@ -24,7 +24,7 @@ from mirage_eg.files import check_writable, remove_made, write_atomically
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.options import CONFIGS, DEVICES, Options
+from mirage_eg.options import DEVICES, Options
 from mirage_eg.phrase import phrase
 from mirage_eg.program import load_program
 from mirage_eg.rule_files import DOMAINS
@@ -150,7 +150,6 @@ def optimize(
     ] = None,
     top: Annotated[int, typer.Option(help="µGraphs to keep.")] = 16,
     draws: DrawsOption = 2,
-    config: Annotated[str | None, typer.Option(help=f"Accepted, restricts nothing: {', '.join(CONFIGS)}.")] = None,
     seed: SeedOption = 0,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Run even if the result of an earlier run is on disk, and keep none.")
@@ -194,7 +193,6 @@ def optimize(
             cache=not no_cache,
             top=top,
             draws=draws,
-            config=config,
             seed=seed,
         )
         name, graph = _load(program, batch)

@@ -17,7 +17,6 @@ from mirage_eg.rule_files import DOMAINS, packaged_names
 
 DEVICES = ("auto", "cpu", "cuda")
 RULES_VARIABLE = "MIRAGE_EG_RULES"  # more rule files and folders, separated as in PATH
-CONFIGS = ("attention", "mlp", "lora")
 
 Map = tuple[int, ...]
 
@@ -28,13 +27,12 @@ class Options:
 
     `blockdims`: threads of a block in up to three extents, whose product is what counts; without a GPU to tune on, 128
     threads where they are among them, else the first. `imaps`, `omaps`: maps that an input, an output may have; `fmaps`:
-    dims that the loop may walk (-1: none); `franges`: loop counts. `config` names a preset of mirage-project/mirage and
-    restricts nothing here: the space needs no preset. `rules` are files and folders of laws besides the packaged ones,
-    after those that MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `max_kernels` None is as many
-    kernels as it takes; what needs more stands behind. With `prefer_few_kernels` the number of kernels comes before time in
-    the order of the results. `budget` is in seconds, of each stage before verification; `jobs` local processes, None is
-    one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With `cache`, a finished
-    result is kept on disk and found again. Lists are taken for tuples.
+    dims that the loop may walk (-1: none); `franges`: loop counts. `rules` are files and folders of laws besides the
+    packaged ones, after those that MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `max_kernels` None
+    is as many kernels as it takes; what needs more stands behind. With `prefer_few_kernels` the number of kernels comes
+    before time in the order of the results. `budget` is in seconds, of each stage before verification; `jobs` local
+    processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With
+    `cache`, a finished result is kept on disk and found again. Lists are taken for tuples.
 
     Raises:
         OptionError: a value that is not offered; the message names the option.
@@ -63,7 +61,6 @@ class Options:
     omaps: tuple[Map, ...] | None = None
     fmaps: tuple[int, ...] | None = None
     franges: tuple[int, ...] | None = None
-    config: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch", "max_block_ops", "max_outputs", "top", "draws"):
@@ -79,8 +76,6 @@ class Options:
         _check_choice("domain", self.domain, DOMAINS)
         _check_choice("target", self.target, TARGETS)
         _check_choice("device", self.device, DEVICES)
-        if self.config is not None:
-            _check_choice("config", self.config, CONFIGS)
         if self.budget is not None and (not isinstance(self.budget, int | float) or not 0 < self.budget < float("inf")):
             raise OptionError(f"budget: got {self.budget!r}, wanted a number of seconds above 0")
         self._check_rules()

@@ -19,7 +19,7 @@ def written(name: str = "X") -> mi.Program:
 
 @pytest.fixture(scope="module")
 def found() -> mi.MuGraphs:
-    return written().superoptimize(name="small", top=3, device="cpu", jobs=1)
+    return written().superoptimize(name="small", config="attention", top=3, device="cpu", jobs=1)
 
 
 def test_a_slice_of_the_results_keeps_the_report(found: mi.MuGraphs) -> None:
