@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mirage_eg.backends.runtime_cupy import CupyTorch, Tensor
 from mirage_eg.backends.runtime_library import ALIGNMENT, Check, Layout, Place
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
@@ -112,18 +111,6 @@ class Cupy:
     def copy(self, target: Any, source: Any) -> None:
         """By assignment."""
         target[...] = source
-
-    def functions(self) -> Any:
-        """CuPy's counterparts."""
-        return CupyTorch(self._cupy)
-
-    def lend(self, array: Any) -> Any:
-        """With the methods of tensors."""
-        return Tensor(self._cupy, array)
-
-    def take_back(self, tensor: Any) -> Any:
-        """What it wraps."""
-        return tensor.data
 
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         """On a stream of its own, which only the capture uses."""

@@ -136,18 +136,6 @@ class Torch:
         """`copy_`."""
         target.copy_(source)
 
-    def functions(self) -> Any:
-        """torch."""
-        return self._torch
-
-    def lend(self, array: Any) -> Any:
-        """As it is."""
-        return array
-
-    def take_back(self, tensor: Any) -> Any:
-        """As it is."""
-        return tensor
-
     def on_stream(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """Make another library's stream torch's current one."""
         cuda = self._torch.cuda

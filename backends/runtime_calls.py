@@ -1,6 +1,5 @@
 """Calling a program on arrays of either library, and capturing it in a CUDA graph."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +27,11 @@ class CudaGraph:
 def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on the current stream of the arrays' library.
 
-    Library kernels are torch's where torch is in the process, with CuPy's arrays as tensors on the same memory; else CuPy's.
+    Library kernels are torch's, on CuPy arrays as tensors on the same memory.
 
     Raises:
         GraphError: an array that the program does not take.
+        MirageError: library kernels without torch.
     """
     if not (program.calls_torch and isinstance(library, Cupy)):
         return program(arrays, library, out)
@@ -39,9 +39,7 @@ def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequenc
     stream = library.stream(device)
     if program.driver.capturing(stream):
         raise GraphError("this µGraph has library kernels, whose memory a CuPy capture does not keep; use to_cuda_graph()")
-    if "torch" not in sys.modules:
-        return program(arrays, library, out)
-    torch = torch_library()
+    torch = _torch_for_library_kernels()
     with torch.on_stream(stream, device):
         results = program(library.to_torch(arrays), torch, None if out is None else library.to_torch(out))
     return tuple(library.from_torch(results)) if out is None else tuple(out)
@@ -83,8 +81,8 @@ def _torch_for_library_kernels() -> Torch:
         return torch_library()
     except ImportError:
         raise MirageError(
-            "this µGraph has library kernels, which only torch can capture, and torch is not installed: pip install torch, "
-            "or take a µGraph whose kernels are all generated"
+            "this µGraph has library kernels, which torch runs, and torch is not installed: pip install torch, or take a "
+            "µGraph whose kernels are all generated"
         ) from None
 
 

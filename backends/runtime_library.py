@@ -93,15 +93,6 @@ class Library(Protocol):
     def copy(self, target: Any, source: Any) -> None:
         """Copy on the current stream."""
 
-    def functions(self) -> Any:
-        """What library kernels call of torch."""
-
-    def lend(self, array: Any) -> Any:
-        """The array as library kernels take it."""
-
-    def take_back(self, tensor: Any) -> Any:
-        """The array that was lent or made so."""
-
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         """What `run` returns when a CUDA graph of it is captured, and what replays that graph on the current stream."""
 

@@ -1,4 +1,4 @@
-"""Programs in which library kernels stand between generated ones: their `launch` runs as it is written, once a call.
+"""Programs with library kernels, which torch runs: their `launch` runs as it is written, once a call, on torch tensors.
 
 Where it launches a generated kernel, a stand-in hands that to the driver, prepared as for other programs.
 """
@@ -37,6 +37,9 @@ class MixedLane:
     """A stream's share of such a program; calls from several threads take turns."""
 
     def __init__(self, plan: Plan, site: Site, module: ModuleType, running: local) -> None:
+        import torch
+
+        self._torch = torch
         self._site, self._launch, self._running, self._lock = site, module.launch, running, Lock()
         library, values = site.library, plan.values
         arena = library.memory(plan.arena_bytes, site.device) if plan.arena else None
@@ -49,24 +52,21 @@ class MixedLane:
 
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
         """As `Lane.run`."""
-        library = self._site.library
         with self._lock:
             self._running.lane = self
             buffers = [make() if array is None else array for array, make in zip(self._fixed, self._makers, strict=True)]
-            lent = [library.lend(array) for array in (*arrays, *buffers)]
-            returned = self._launch(*lent, library.functions())
-        results = tuple([library.take_back(tensor) for tensor in (returned if isinstance(returned, tuple) else (returned,))])
+            returned = self._launch(*arrays, *buffers, self._torch)
+        results = returned if isinstance(returned, tuple) else (returned,)
         if out is None:
             return results
         for target, result in zip(out, results, strict=True):
-            library.copy(target, result)
+            self._site.library.copy(target, result)
         return tuple(out)
 
     def launch(self, kernel: str, grid: tuple[int, ...], *tensors: Any, **options: Any) -> None:
         """Launch a generated kernel; the options have been used by the compiler."""
-        library = self._site.library
         slots, start = self._ready.get((kernel, grid)) or self._prepare(kernel, grid, len(tensors))
-        slots[: len(tensors)] = [library.address(library.take_back(tensor)) for tensor in tensors]
+        slots[: len(tensors)] = [self._site.library.address(tensor) for tensor in tensors]
         if status := start():
             self._site.driver.refuse(status)
 

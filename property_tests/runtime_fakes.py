@@ -82,15 +82,6 @@ class FakeLibrary:
     def copy(self, target: FakeArray, source: FakeArray) -> None:
         self.copies.append((target, source))
 
-    def functions(self) -> None:
-        raise AssertionError("a fake library has no kernels")
-
-    def lend(self, array: FakeArray) -> FakeArray:
-        return array
-
-    def take_back(self, tensor: FakeArray) -> FakeArray:
-        return tensor
-
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         return run(), lambda: None
 

@@ -16,6 +16,7 @@ from mirage_eg.backends.evaluate import evaluate
 from mirage_eg.backends.floats import FloatAlgebra
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_arrays import cupy_library
+from mirage_eg.backends.runtime_calls import call
 from mirage_eg.cleanup import clean_up
 from mirage_eg.instantiate import small_instance
 from mirage_eg.ir.axes import infer_axes
@@ -54,7 +55,7 @@ def run(name: str) -> int:
                 given = [
                     cupy.asarray(array, dtype=layout.dtype) for array, layout in zip(arrays, program.plan.inputs, strict=True)
                 ]
-                results = program(given, cupy_library())
+                results = call(program, given, cupy_library())
                 error = worst([result.get().astype(np.float64) for result in results], wanted)
             assert error < TOLERANCE, f"{name}: {error}\n{candidate}"
             ran += 1

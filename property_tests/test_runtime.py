@@ -11,23 +11,26 @@ from threading import Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_eg.backends import runtime
+from mirage_eg.backends import runtime, runtime_calls
 from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit import Schedule, emit
+from mirage_eg.backends.library_cupy import Cupy
 from mirage_eg.backends.library_torch import Torch
 from mirage_eg.backends.runtime import Program
 from mirage_eg.backends.runtime_border import look
-from mirage_eg.backends.runtime_calls import capture
+from mirage_eg.backends.runtime_calls import call, capture
 from mirage_eg.backends.runtime_library import Layout, Library, Place
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import GraphError, MirageError, UnsupportedError
 from mirage_eg.ir.graph import Graph, node
 from property_tests.hand_written import HAND_WRITTEN, gated_mlp, split_attention
 from property_tests.runtime_fakes import FakeArray, FakeDriver, FakeLibrary, arrays_for, layouts
+from property_tests.test_border import cupy_array
 
 SPLIT = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
 
@@ -354,6 +357,22 @@ def test_a_program_that_calls_torch_reuses_what_it_does_not_return(monkeypatch: 
         assert torch.equal(out[0], results[0][0])
     assert len(driver.launched) == 4
     assert all(launched.stream == 7 for launched in driver.launched)
+
+
+def test_library_kernels_on_cupy_arrays_without_torch_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError
+
+    streams = SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=7))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(dtype=np.dtype, cuda=streams))
+    monkeypatch.setattr(runtime_calls, "torch_library", missing)
+    with running(between(), driver := FakeDriver()) as program:
+        arrays = [cupy_array(layout, 0, 0, False) for layout in program.plan.inputs]
+        with pytest.raises(MirageError, match="library kernels, which torch runs, .*: pip install torch"):
+            call(program, arrays, Cupy())
+        with pytest.raises(MirageError, match="library kernels, which torch runs, .*: pip install torch"):
+            capture(program, arrays, Cupy())
+    assert driver.launched == []
 
 
 def test_library_kernels_and_generated_ones_are_on_the_stream_of_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
