@@ -368,9 +368,9 @@ def test_library_kernels_on_cupy_arrays_without_torch_say_what_to_install(monkey
     monkeypatch.setattr(runtime_calls, "torch_library", missing)
     with running(between(), driver := FakeDriver()) as program:
         arrays = [cupy_array(layout, 0, 0, False) for layout in program.plan.inputs]
-        with pytest.raises(MirageError, match="library kernels, which torch runs, .*: pip install torch"):
+        with pytest.raises(MirageError, match=r"library kernels, which torch runs, .*: pip install torch"):
             call(program, arrays, Cupy())
-        with pytest.raises(MirageError, match="library kernels, which torch runs, .*: pip install torch"):
+        with pytest.raises(MirageError, match=r"library kernels, which torch runs, .*: pip install torch"):
             capture(program, arrays, Cupy())
     assert driver.launched == []
 
