@@ -6,7 +6,7 @@ from math import prod
 
 from mirage_eg.backends.emit_address import row_major
 from mirage_eg.backends.emit_ops import NOUNS
-from mirage_eg.backends.emit_tiles import Tile, reshape_groups
+from mirage_eg.backends.emit_tiles import Tile, power_of_two, reshape_groups
 from mirage_eg.backends.emit_writer import Writer, aligned, cast, masked, picked
 from mirage_eg.ir.graph import Node
 from mirage_eg.ir.shapes import Shape
@@ -154,7 +154,7 @@ def write_columns(writer: Writer, item: Node, value: int, tile: Tile, term: str)
     if columns == 1:
         return f"tl.sum({term if dim in tile.zero else masked(writer, term, tile, [dim], '0.0')}, {axis})"
     width = writer.padded[value][dim]
-    rows = 1 << (groups - 1).bit_length()
+    rows = power_of_two(groups)
     shape = tuple(extent for other in tile.dims for extent in ((rows, width) if other == dim else (tile.padded[other],)))
     if rows * width != tile.shape[dim] or columns != width:
         index = writer.range(rows * width)

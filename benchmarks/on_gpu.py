@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.timing import gpu_available, gpu_name
 from mirage_eg.bench_gpu import BATCHES
-from mirage_eg.bench_gpu import STANDARD as ROWS
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import PAPER, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
@@ -126,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the steps and their commands, run nothing")
     parser.add_argument("--dry-run", action="store_true", help="run the commands without a GPU too: each then says so")
     parser.add_argument("--limit", type=float, help="seconds a step may take, in the place of its own limit")
-    every = [f"{name}:{batch}" for batch in BATCHES for name in ROWS]
+    every = [f"{name}:{batch}" for batch in BATCHES for name in PAPER]
     parser.add_argument("--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu")
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
     parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")

@@ -36,15 +36,15 @@ from mirage_eg.stage_records import Plan, Watch
 from mirage_eg.stages import instantiate, search_structures
 from mirage_eg.terminal import console, progress
 from mirage_eg.work import Work
+from mirage_eg.workloads import PAPER
 
-STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
 LARGE = 16 * 1024  # bytes; below them nothing is decided
 
 
 def main() -> int:
     """Measure; exit code 2 for bad input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(STANDARD)}")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(PAPER)}")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--each", type=int, default=12, help="candidates of each workload")
     parser.add_argument("--plans", type=int, default=20, help="µGraphs of each kind, of which candidates are drawn")
@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the lines instead of a table")
     given = parser.parse_args()
     try:
-        names = given.workloads or STANDARD
+        names = given.workloads or PAPER
         lines = []
         with progress() as observer:
             for done, name in enumerate(names):

@@ -20,8 +20,8 @@ from typing import IO
 from mirage_eg.bench_row import DEVICE_LOST, ROWS, RowOptions, append, lines
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.tune import Record
+from mirage_eg.workloads import PAPER
 
-STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
 BATCHES = (1, 8, 16)
 FAILURES = "failures.jsonl"
 _ATTEMPTS = 4  # of a row whose GPU context is lost
@@ -172,7 +172,7 @@ def newest(path: Path) -> dict[Row, Record]:
 def summarize(path: Path) -> Iterator[Summary]:
     """The table's rows from the lines, in the order of the workloads."""
     found = newest(path)
-    order = {name: place for place, name in enumerate(STANDARD)}
+    order = {name: place for place, name in enumerate(PAPER)}
     for workload, batch in sorted(found, key=lambda row: (order.get(row[0], len(order)), *row)):
         line = found[workload, batch]
         ours = line["ours"]

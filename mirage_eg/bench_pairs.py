@@ -12,7 +12,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-Record = dict[str, Any]
+from mirage_eg.tune import Record
 
 FLAGS = (
     "swapped",

@@ -14,7 +14,8 @@ from mirage_eg.cli_bench_verify import bench_verify
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.options import Options
 from mirage_eg.rule_files import DOMAINS
-from mirage_eg.terminal import Job, Observer, console, json_line, progress
+from mirage_eg.terminal import Job, console, json_line, progress
+from mirage_eg.verdict import Observer
 from mirage_eg.workloads import FEWEST, MOST, STANDARD, WORKLOADS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.table import Table
 from mirage_eg.files import check_writable, write_atomically
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import PAPER, WORKLOADS
 
 if TYPE_CHECKING:
     from mirage_eg.bench_gpu import Summary
@@ -47,11 +47,11 @@ def bench_gpu(
     """Tune each workload on this GPU and time it against eager and compiled PyTorch and its fused library calls."""
 
     def job() -> int:
-        from mirage_eg.bench_gpu import BATCHES, STANDARD, Failure, rows_path, run_rows, summarize
+        from mirage_eg.bench_gpu import BATCHES, Failure, rows_path, run_rows, summarize
         from mirage_eg.bench_picture import picture
         from mirage_eg.bench_row import RowOptions
 
-        names, batches = workloads or list(STANDARD), batch or list(BATCHES)
+        names, batches = workloads or list(PAPER), batch or list(BATCHES)
         for name in names:
             if name not in WORKLOADS:
                 raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")

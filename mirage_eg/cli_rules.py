@@ -11,7 +11,7 @@ from mirage_eg.options import Options
 from mirage_eg.program import load_program
 from mirage_eg.rule_files import DOMAINS
 from mirage_eg.terminal import Job, JsonOption, console, json_line, progress, record
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.workloads import PAPER, WORKLOADS
 
 if TYPE_CHECKING:
     from mirage_eg.rules_check import Report
@@ -137,13 +137,12 @@ def impact(
     """Search workloads with FILE and without: sizes, visited states, and the structures that are newly found or lost."""
 
     def job() -> int:
-        from mirage_eg.growth import STANDARD
         from mirage_eg.rule_files import domain_of, read_files
         from mirage_eg.rulebook import load_rules
         from mirage_eg.rules_impact import impact as run
         from mirage_eg.search import SearchLimits
 
-        names = workloads or list(STANDARD)
+        names = workloads or list(PAPER)
         for name in names:
             if name not in WORKLOADS:
                 raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")

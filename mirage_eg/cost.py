@@ -8,7 +8,7 @@ A crude model on purpose: it ranks candidates before they are timed, and stands 
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form
+from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form, power_of_two
 from mirage_eg.block_code import lowered
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
@@ -100,7 +100,7 @@ def predict_us(graph: Graph, device: Device) -> float:
 
 def tile_flops(batch: int, m: int, n: int, k: int) -> int:
     """Operations of a product of tiles, padded as the lowering pads them."""
-    return 2 * batch * prod(max(16, _padded(extent)) for extent in (m, n, k))
+    return 2 * batch * prod(max(16, power_of_two(extent)) for extent in (m, n, k))
 
 
 def slowdown(dtype: DType) -> float:
@@ -173,7 +173,7 @@ def work_of(block: Graph) -> Work:
             continue
         kind = OPS[item.op].kind
         value = values[0]
-        elements = prod(map(_padded, block.types[value].shape))
+        elements = prod(map(power_of_two, block.types[value].shape))
         operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
         looped = operand_phase is Phase.LOOP
         times = block.loop if looped else 1
@@ -194,23 +194,19 @@ def work_of(block: Graph) -> Work:
                         flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
                         staged += sum(
-                            prod(map(_padded, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
+                            prod(map(power_of_two, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
                             for i in item.operands
                             if block.phases[i] is Phase.LOOP and makers[i] != "input"
                         )
                     case _:
-                        arithmetic += prod(map(_padded, (*batch, m, k, n))) * times
+                        arithmetic += prod(map(power_of_two, (*batch, m, k, n))) * times
                         steps[looped] += k > 1
             case Kind.ELEMENTWISE if item.op in FUNCTIONS:
                 functions += elements * times
             case Kind.REARRANGEMENT:
                 pass
             case _:
-                operand = prod(map(_padded, block.types[item.operands[0]].shape))
+                operand = prod(map(power_of_two, block.types[item.operands[0]].shape))
                 arithmetic += max(elements, operand) * times
                 steps[looped] += kind is Kind.REDUCTION and elements < operand
     return Work(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)
-
-
-def _padded(extent: int) -> int:
-    return 1 << (extent - 1).bit_length()

@@ -5,7 +5,6 @@ processes are fresh ones (loky): a forked one would share the state of CUDA and 
 would run the caller's script again.
 """
 
-import ctypes
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any
 
+from mirage_eg.backends.processes import begin_worker
 from mirage_eg.backends.threads import go_on, is_beside
 from mirage_eg.code_hash import code_hash
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -32,7 +32,6 @@ LOOK_SECONDS = 0.1  # between looks whether anyone still waits for the work
 MOST_LOSSES = 3  # rounds in a row in which workers died and nothing was finished
 CHUNKS = 4  # for each worker
 CONNECT_SECONDS = 10
-_PR_SET_PDEATHSIG = 1
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -154,7 +153,7 @@ class Workers:
         if self._executor is None:
             import loky  # here, as most runs of the command line do without
 
-            self._executor = loky.ProcessPoolExecutor(self.count, initializer=_start_worker)
+            self._executor = loky.ProcessPoolExecutor(self.count, initializer=begin_worker)
             self._local = True
         return self._executor
 
@@ -262,13 +261,6 @@ def _chunks(positions: Sequence[int], most: int) -> list[list[int]]:
     """Neighbours together, in at most so many chunks of nearly equal size."""
     count = min(len(positions), most)
     return [list(positions[i * len(positions) // count : (i + 1) * len(positions) // count]) for i in range(count)]
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # which the thread that starts this one may not hear
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 __all__ = ["Workers", "check_executor", "run_chunk"]

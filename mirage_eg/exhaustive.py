@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mirage_eg.expression import Constant, Expression, Split, Term, express, op_of
+from mirage_eg.expression import REDUCTIONS, Constant, Expression, Split, Term, express, op_of
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
@@ -59,7 +59,7 @@ class Terms(dict[Key, int]):
         self.meanings: dict[int, Meaning | None] = {}
         parts = sorted(
             {part for free in expression.free for part in free}
-            | {str(term.constants[0]) for term in expression.terms if term.constructor in _REDUCTIONS}
+            | {str(term.constants[0]) for term in expression.terms if term.constructor in REDUCTIONS}
         )
         self.model = Model("indexed", FLOAT64, dict.fromkeys(parts, _PART_SIZE))
         generator = np.random.default_rng(seed)
@@ -116,9 +116,6 @@ class Terms(dict[Key, int]):
         """Whether two terms have one value on the random tensors."""
         a, b = self.meaning(left), self.meaning(right)
         return a is not None and b is not None and FLOAT64.equal(*np.broadcast_arrays(a.array, b.array))
-
-
-_REDUCTIONS = ("Sum", "Mean", "Max")
 
 
 class _Unary(dict[int, Any]):

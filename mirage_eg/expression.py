@@ -137,6 +137,9 @@ def constructor(op: str) -> str:
     return "".join(word.capitalize() for word in op.split("_"))
 
 
+REDUCTIONS = {constructor(op): op for op in ("sum", "mean", "max")}  # by constructor
+
+
 def op_of(name: str) -> str | None:
     """The op of a constructor, or None where it stands for none."""
     row = OPS.get(_op_name(name))

@@ -8,9 +8,7 @@ from mirage_eg.expression import Expression, express, splits
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.oracle import Build, Oracle
-from mirage_eg.workloads import WORKLOADS
-
-STANDARD = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
+from mirage_eg.workloads import PAPER, WORKLOADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ def targets(workload: str, domain: str) -> tuple[tuple[str, Expression], ...]:
 
 
 def oracles(
-    build: Build, domain: str, workloads: Sequence[str] = STANDARD, on_progress: Callable[[int, int], None] | None = None
+    build: Build, domain: str, workloads: Sequence[str] = PAPER, on_progress: Callable[[int, int], None] | None = None
 ) -> Iterator[tuple[str, str, Oracle]]:
     """For each workload and split the oracle."""
     jobs = [(workload, split, target) for workload in workloads for split, target in targets(workload, domain)]

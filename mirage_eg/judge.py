@@ -4,7 +4,7 @@ A proof against a `not equal` means that a law or this program is wrong: that is
 for real numbers, and one by partial laws where both graphs are defined: it says nothing of elements that are not finite.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 from time import perf_counter
@@ -13,10 +13,8 @@ from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.prove import Proof, Prover
 from mirage_eg.rulebook import Rulebook
-from mirage_eg.verdict import Equality, FloatCheck, Verdict
+from mirage_eg.verdict import Equality, FloatCheck, Observer, Verdict
 from mirage_eg.verify import Reference
-
-Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
 
 
 class ContradictionError(MirageError):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from mirage_eg.backends.emit_tiles import power_of_two
 from mirage_eg.backends.hazards import ROWS
 from mirage_eg.block_code import WGMMA_TARGETS
 from mirage_eg.ir.graph import Graph
@@ -65,10 +66,6 @@ class TileLimits:
     asking: bool = False
 
 
-def _padded(extent: int, least: int = 1) -> int:
-    return max(least, 1 << (extent - 1).bit_length())
-
-
 def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: what is live at once in registers, staged operands in shared memory, and none is too tall."""
     has_room = may_fit if limits.asking else _fits_as_guessed
@@ -125,7 +122,7 @@ def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> i
                 continue
             size = 4
             for extent in shapes[value]:
-                size *= _padded(extent)
+                size *= power_of_two(extent)
             live += size
             if OPS[item.op].kind is not Kind.ACCUMULATOR:
                 end = max(position, last[value])

@@ -20,7 +20,7 @@ from egglog import bindings
 
 from mirage_eg.culprits import blame, culprits
 from mirage_eg.egglog_terms import call, term_name
-from mirage_eg.expression import Constant, Expression, Term
+from mirage_eg.expression import REDUCTIONS, Constant, Expression, Term
 from mirage_eg.ir.errors import LimitError, RuleError
 from mirage_eg.laws import Law
 from mirage_eg.mistakes import OWN_RULESET
@@ -293,13 +293,10 @@ def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
             parts = call("set-of", *sorted(free)) if free else call("set-empty")
             act(bindings.Set(_SPAN, "axes", [bindings.Var(_SPAN, term_name(position))], parts))
     else:
-        sizes = {part for item in target.terms if item.constructor in _REDUCTIONS for part in _prime_factors(item.constants[0])}
+        sizes = {part for item in target.terms if item.constructor in REDUCTIONS for part in _prime_factors(item.constants[0])}
         for size in sorted(sizes):
             act(bindings.Expr_(_SPAN, call("part", size)))
     egraph.run_program(*commands)
-
-
-_REDUCTIONS = frozenset({"Sum", "Mean", "Max"})
 
 
 def _prime_factors(size: Constant) -> Iterable[int]:

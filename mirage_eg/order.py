@@ -17,6 +17,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from math import prod
 
+from mirage_eg.backends.emit_tiles import power_of_two
 from mirage_eg.ir.graph import Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -293,7 +294,7 @@ def tile_bytes(block: Graph) -> list[int]:
         )
 
     return [
-        0 if takes_none(value, item) else 4 * prod(1 << (extent - 1).bit_length() for extent in block.types[value].shape)
+        0 if takes_none(value, item) else 4 * prod(map(power_of_two, block.types[value].shape))
         for item, values in block.numbered()
         for value in values
     ]

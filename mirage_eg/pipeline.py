@@ -34,7 +34,7 @@ from mirage_eg.probe import Part
 from mirage_eg.ranking import notes_on, ordered
 from mirage_eg.renamed_views import Renamed, as_given, rename_views
 from mirage_eg.report import make_report, why_nothing
-from mirage_eg.results import Candidate, CompileRecord, Observer, Result
+from mirage_eg.results import Candidate, CompileRecord, Result
 from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.segments import counts
 from mirage_eg.shifts import drop_shifts
@@ -43,6 +43,7 @@ from mirage_eg.stages import diverse, instantiate, search_structures, unlike_fir
 from mirage_eg.trace import Tracer
 from mirage_eg.trace_plans import trace_cuts, trace_plans
 from mirage_eg.tune import Record, Tuned, Tuning, tuning_record
+from mirage_eg.verdict import Observer
 from mirage_eg.work import Work
 
 

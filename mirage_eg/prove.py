@@ -18,7 +18,7 @@ from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
-from mirage_eg.oracle import Limits, Oracle, saturate, undeclared
+from mirage_eg.oracle import Limits, Oracle, saturate, spellings, undeclared
 from mirage_eg.rulebook import Rulebook, load_rules
 from mirage_eg.worker import Worker
 
@@ -137,7 +137,7 @@ class Prover:
         Where the e-graph is large, all that matched.
         """
         matched = {law for law, count in oracle.saturation.matches if count}
-        needed = [law for law in self._equations if law not in without and any(name in matched for name in _spellings(law))]
+        needed = [law for law in self._equations if law not in without and any(name in matched for name in spellings(law))]
         if oracle.saturation.nodes > SEARCHED_NODES:
             return tuple(needed)
         dropped = set(self._equations) - set(needed)
@@ -151,11 +151,6 @@ class Prover:
             if size == 1:
                 return tuple(needed)
             size = max(1, size // 2)
-
-
-def _spellings(law: str) -> tuple[str, ...]:
-    """The names under which egglog counts a law: a birewrite has one for each direction."""
-    return law, f"{law}=>", f"{law}<="
 
 
 def _agree(oracle: Oracle) -> bool:

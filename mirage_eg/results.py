@@ -1,6 +1,6 @@
 """What a run gives: µGraphs with all that is known of them, and the report."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,8 +10,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verdict import FloatCheck, Verdict
 
 NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton has no words for
-
-Observer = Callable[[str, int, int | None, str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
 
-from mirage_eg.expression import Constant, Parts, Split, op_of, parts_of
+from mirage_eg.expression import REDUCTIONS, Constant, Parts, Split, op_of, parts_of
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.ir.ops import OPS, Kind
@@ -95,7 +95,6 @@ LONGEST_ROW = 16_384  # elements: a block has registers for two such rows of flo
 LOOP = int(Phase.LOOP)
 EPILOGUE = int(Phase.EPILOGUE)
 PROLOGUE = int(Phase.PROLOGUE)
-_REDUCTIONS = (("Sum", "sum"), ("Mean", "mean"), ("Max", "max"))
 
 
 class Index:
@@ -225,7 +224,7 @@ class Space:
         operands = (position,)
         for op, constants, parent in self.unary.get(class_, ()):
             yield op, operands, constants, (), (parent, axes, phase)
-        for name, op in _REDUCTIONS:
+        for name, op in REDUCTIONS.items():
             for axis, bit, constants in self.reducible(axes):
                 if (parent_ := self.reduce(name, class_, constants)) is not None:
                     yield op, operands, (), (axis,), (parent_, axes ^ bit, phase)

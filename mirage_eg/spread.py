@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from mirage_eg import executors
+from mirage_eg.backends.processes import begin_worker
 from mirage_eg.backends.timing import Timing
 from mirage_eg.backends.trial import DeviceLost, Outcome, Trials
 from mirage_eg.ir.errors import MirageError
@@ -141,7 +141,7 @@ def spread_trials(gpus: Sequence[str], source: str, target: str, seed: int) -> S
 
 def _make_trials(source: str, target: str, seed: int) -> None:
     global _trials
-    executors._start_worker()  # Ctrl-C is the parent's business, and the worker dies with it
+    begin_worker()
     _trials = Trials(source, target, seed)
 
 

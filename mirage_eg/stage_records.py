@@ -7,11 +7,11 @@ from threading import Lock
 from time import perf_counter
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.results import Observer
 from mirage_eg.search import SearchResult
 from mirage_eg.space import Chain, Structure
 from mirage_eg.stopping import raise_if_stopped
 from mirage_eg.trace import Traced
+from mirage_eg.verdict import Observer
 
 Plan = Structure | Chain
 

@@ -20,8 +20,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from mirage_eg.verdict import Observer
+
 Job = Callable[[], int]  # what a command wants done; gives the exit code
-Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
 WIDTH = 160  # columns of a table where stdout is no terminal
 PROGRESS_VARIABLE, OFF = "MIRAGE_EG_PROGRESS", "off"
 SECONDS_A_LINE = 5.0  # between progress lines where stderr is no terminal

@@ -1,7 +1,10 @@
 """What verification says: verdicts, differences and float checks, all frozen records."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
 
 
 class Equality(StrEnum):

@@ -5,7 +5,6 @@ script again). Its address space is limited, it dies with its parent, and whoeve
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import resource
@@ -21,10 +20,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from mirage_eg.backends.processes import begin_worker
 from mirage_eg.ir.errors import LimitError, RuleError
 
 ADDRESS_SPACE = 4 * 2**30  # bytes, the interpreter's own share included
-_PR_SET_PDEATHSIG = 1
 _START_SECONDS = 120.0  # for a worker to import what a call needs
 _PATIENCE = 5.0
 _LOOK_SECONDS = 0.1  # between looks at the time
@@ -128,9 +127,7 @@ def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, wha
 
 def serve(descriptor: int) -> None:
     """The worker's side: answer calls until the parent closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    begin_worker()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

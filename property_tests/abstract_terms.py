@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.algebra import Array
+from mirage_eg.expression import constructor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -28,11 +29,6 @@ class TermValue:
 
     term: Term
     stub: Array
-
-
-def constructor(op: str) -> str:
-    """The constructor of an op in the rule files: accum_sum is AccumSum, exp is Exp."""
-    return "".join(word.capitalize() for word in op.split("_"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from mirage_eg.verdict import Equality, FloatCheck, Verdict
 from mirage_eg.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from mirage_eg.pipeline import Observer
+    from mirage_eg.verdict import Observer
 
 PROGRAM = """
 import mirage_eg as mi

@@ -11,10 +11,11 @@ from egglog.visualizer_widget import VisualizerWidget
 
 from mirage_eg.explain import explain
 from mirage_eg.expression import Expression, Term
-from mirage_eg.growth import STANDARD, targets
+from mirage_eg.growth import targets
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.oracle import Oracle, build_oracle
 from mirage_eg.rulebook import load_rules
+from mirage_eg.workloads import PAPER
 
 RULES = load_rules("indexed")
 
@@ -24,7 +25,7 @@ def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
     return target, build_oracle(RULES, target)
 
 
-@pytest.mark.parametrize("name", STANDARD)
+@pytest.mark.parametrize("name", PAPER)
 def test_the_picture_has_a_box_for_every_class_up_to_its_limit_and_counts_the_rest(name: str) -> None:
     _, oracle = example(name)
     for boxes in (5, 1000):
@@ -53,7 +54,7 @@ def test_growth_and_matches_are_those_of_the_saturation() -> None:
     assert all(f">{count}</td>" in page for _, count in oracle.egraph.matches())
 
 
-@pytest.mark.parametrize("name", STANDARD)
+@pytest.mark.parametrize("name", PAPER)
 def test_every_part_of_the_program_is_explained_by_a_path_of_e_nodes_from_a_root(name: str) -> None:
     target, oracle = example(name)
     for term in range(len(target.terms)):
@@ -78,7 +79,7 @@ def test_a_form_that_a_law_found_names_the_law() -> None:
     assert "[mul commutes]" in text or "[mul associates]" in text
 
 
-@pytest.mark.parametrize("name", STANDARD)
+@pytest.mark.parametrize("name", PAPER)
 def test_the_widget_of_egglog_is_given_every_e_node_and_class(name: str) -> None:
     _, oracle = example(name)
     widget = oracle.egraph.widget()

@@ -17,7 +17,8 @@ from mirage_eg import executors
 from mirage_eg.executors import Workers
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.options import Options
-from mirage_eg.pipeline import Observer, Result, optimize
+from mirage_eg.pipeline import Result, optimize
+from mirage_eg.verdict import Observer
 from property_tests.programs import attention
 from property_tests.timeless import timeless
 from property_tests.workers import pid, squares, squares_or_death
