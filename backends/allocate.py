@@ -11,13 +11,7 @@ from typing import Any
 
 from mirage_eg.backends.compile import TARGETS, compile_module
 
-_MODELLED = "3.9"  # whose allocation `mirage_eg.shared_memory` models
 _WARP_GROUPS: dict[str, tuple[bool, ...]] = {"3.6": (), "3.7": (), "3.9": (False,)}  # what the pass of this name is told
-
-
-def knows_triton() -> bool:
-    """Whether the Triton at hand is the one whose allocation is known."""
-    return _version() == _MODELLED
 
 
 @cache
@@ -72,4 +66,4 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
     return int(code.get_int_attr("ttg.shared"))
 
 
-__all__ = ["allocate", "knows_triton"]
+__all__ = ["allocate"]

@@ -17,14 +17,14 @@ def accumulates(graph: Graph, value: int, consumers: Sequence[Node]) -> bool:
     [consumer] = consumers
     if consumer.op not in ("accum_sum", "accum_mean") or consumer.get("dim") is not None:
         return False
-    return _is_dot(graph, next(item for item, values in graph.numbered() if value in values))
+    return is_dot(graph, next(item for item, values in graph.numbered() if value in values))
 
 
 def reads_stored(graph: Graph, consumer: Node) -> bool:
     """Does this op take its operand in the element type of memory?"""
     match OPS[consumer.op].kind:
         case Kind.MATMUL:
-            return _is_dot(graph, consumer)
+            return is_dot(graph, consumer)
         case Kind.REARRANGEMENT | Kind.BOUNDARY:
             return True
         case _:
@@ -39,7 +39,7 @@ def is_kept_apart(graph: Graph, value: int, swapped: bool) -> bool:
     if graph.phases[value] is not Phase.LOOP or graph.types[value].dtype.itemsize != 2:
         return False
     readers = list(_readers(graph, value))
-    alone = [OPS[reader.op].kind is Kind.MATMUL and _is_dot(graph, reader) for reader in readers]
+    alone = [OPS[reader.op].kind is Kind.MATMUL and is_dot(graph, reader) for reader in readers]
     return not all(alone) and any(
         _may_be_wgmma(graph, reader, swapped) for reader, one in zip(readers, alone, strict=True) if one
     )
@@ -64,9 +64,10 @@ def _may_be_wgmma(graph: Graph, product: Node, swapped: bool) -> bool:
     return power_of_two(rows) >= WGMMA_ROWS
 
 
-def _is_dot(graph: Graph, product: Node) -> bool:
+def is_dot(graph: Graph, product: Node) -> bool:
+    """Whether a matmul is written as a tl.dot."""
     left, right = product.operands
     return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
 
 
-__all__ = ["WGMMA_ROWS", "accumulates", "is_kept_apart", "reads_stored"]
+__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "is_kept_apart", "reads_stored"]

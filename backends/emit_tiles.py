@@ -11,6 +11,7 @@ from enum import Enum
 from math import prod
 
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Checker, Graph, Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
@@ -87,6 +88,12 @@ def is_skinny(left: Shape, right: Shape) -> bool:
     """Has this product few rows and many columns, so that (Bᵀ Aᵀ)ᵀ lets the weight be the wide operand?"""
     plain = all(extent == 1 for extent in (*left[:-2], *right[:-2]))
     return plain and left[-2] <= _SKINNY_ROWS and right[-1] >= _WIDE_COLUMNS and matmul_form(left, right) is MatmulForm.DOT
+
+
+def lowered(block: Graph) -> Graph:
+    """The block graph as it is lowered: without derived ops and thread graphs."""
+    plain = all(OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" for item in block.nodes)
+    return block if plain else flatten(expand(block))
 
 
 def flatten(graph: Graph) -> Graph:
@@ -244,6 +251,7 @@ __all__ = [
     "Tile",
     "flatten",
     "is_skinny",
+    "lowered",
     "matmul_form",
     "names_used",
     "padding",

@@ -8,8 +8,7 @@ A crude model on purpose: it ranks candidates before they are timed, and stands 
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_eg.backends.emit_tiles import MatmulForm, matmul_form, power_of_two
-from mirage_eg.block_code import lowered
+from mirage_eg.backends.emit_tiles import MatmulForm, lowered, matmul_form, power_of_two
 from mirage_eg.devices import Device
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph, Phase, is_kernel

@@ -6,12 +6,11 @@ from math import prod
 
 from mirage_eg.backends.emit_tiles import power_of_two
 from mirage_eg.backends.hazards import ROWS
-from mirage_eg.block_code import WGMMA_TARGETS
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.room import does_fit, may_fit
-from mirage_eg.shared_memory import shared_memory
+from mirage_eg.room import may_fit, needed
 
+_WGMMA_TARGETS = ("sm_90", "sm_100")
 _SWIZZLED = 128  # bytes of a row that wgmma's tiles are swizzled in
 
 
@@ -53,8 +52,8 @@ def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
 class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
 
-    `asking`: what the model of shared memory leaves open fits for now, and `really_fits` asks the compiler; without it the
-    model's guess counts, for those who compile whatever they keep.
+    `asking`: where the bounds of shared memory leave open whether a block fits, `really_fits` asks the compiler; without it
+    such a block fits, for callers that compile every µGraph they keep.
     """
 
     shared_memory: int = 220 * 1024
@@ -68,11 +67,10 @@ class TileLimits:
 
 def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: what is live at once in registers, staged operands in shared memory, and none is too tall."""
-    has_room = may_fit if limits.asking else _fits_as_guessed
     return (
         live_bytes(block) <= limits.registers
-        and (limits.target not in WGMMA_TARGETS or not _is_misread(block))
-        and has_room(block, limits.shared_memory, limits.stages, limits.target)
+        and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))
+        and may_fit(block, limits.shared_memory, limits.stages)
     )
 
 
@@ -89,17 +87,13 @@ def _is_misread(block: Graph) -> bool:
 def really_fits(graph: Graph, limits: TileLimits) -> bool:
     """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where it is to be asked."""
     return not limits.asking or all(
-        does_fit(block, limits.shared_memory, limits.stages, limits.target) for block in graph.blocks
+        needed(block, limits.shared_memory, limits.stages, limits.target) <= limits.shared_memory for block in graph.blocks
     )
-
-
-def _fits_as_guessed(block: Graph, limit: int, stages: int, target: str) -> bool:
-    return shared_memory(block, stages, target=target) <= limit
 
 
 def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
     """Bytes of shared memory and of registers that a block needs."""
-    return shared_memory(block, limits.stages, target=limits.target), live_bytes(block)
+    return needed(block, limits.shared_memory, limits.stages, limits.target), live_bytes(block)
 
 
 def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> int:

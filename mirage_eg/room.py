@@ -1,60 +1,84 @@
-"""Whether the shared memory of a block holds a block graph: the model says so where it can, the compiler where it cannot.
+"""Whether the shared memory of a block holds a block graph: bounds say so where they can, the compiler where they cannot.
 
-The compiler is asked only where the guess leaves the answer open: near the limit, or within half of it where the model is not
-sure. It gets the block graph alone, as a program of one kernel, and goes as far as its allocation: a fifth of a second.
+Triton places tiles in shared memory itself. The compiler is asked only where the limit lies between the bounds: it gets the
+block graph alone, as a program of one kernel, and stops after its allocation, a tenth of a second. Nothing here is trusted:
+kernels that a run keeps are compiled to the end.
 """
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
+from math import prod
 from os import environ
 
 from mirage_eg.backends.allocate import allocate
-from mirage_eg.backends.compile import TARGETS, loaded
+from mirage_eg.backends.compile import loaded
 from mirage_eg.backends.emit import Schedule, emit
-from mirage_eg.backends.emit_writer import Choices
-from mirage_eg.emitted_blocks import emitted_blocks
+from mirage_eg.backends.emit_readers import WGMMA_ROWS, is_dot
+from mirage_eg.backends.emit_tiles import lowered, padding
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, node
-from mirage_eg.ir.ops import Level
-from mirage_eg.shared_memory import guess
+from mirage_eg.ir.graph import Graph, Node, Phase, node
+from mirage_eg.ir.ops import OPS, Kind, Level
 
-_KNOWN = ("safe", "swapped", "exp2", "last_first", "reciprocals")  # choices of which the model knows what becomes of buffers
-
-
-def leaner(graph: Graph, schedule: Schedule, target: str) -> Schedule | str:
-    """The schedule, with fewer stages of kernels that surely do not fit with as many; which kernel does not even with one."""
-    blocks = list(emitted_blocks(graph))
-    every = schedule.num_stages if isinstance(schedule.num_stages, tuple) else (schedule.num_stages,) * len(blocks)
-    warps = schedule.num_warps if isinstance(schedule.num_warps, tuple) else (schedule.num_warps,) * len(blocks)
-    limit, fitting = TARGETS[target].shared_memory, list(every)
-    for number, block in enumerate(blocks):
-        choices = schedule.choices(number)
-        known = Choices(**{name: getattr(choices, name) for name in _KNOWN})
-        if choices != known or any(schedule.choices(other).joined for other in range(len(blocks))):
-            continue  # written otherwise than the model knows
-        while (needs := guess(block, fitting[number], warps[number], choices.swapped, target)).sure and needs.least > limit:
-            if fitting[number] <= 1:
-                return (
-                    f"kernel {number}: needs about {needs.nbytes:,} bytes of shared memory by the model; "
-                    f"a block on {target} may have {limit:,}; not compiled"
-                )
-            fitting[number] -= 1
-    return schedule if tuple(fitting) == every else replace(schedule, num_stages=tuple(fitting))
+_FLOAT32 = 4  # bytes
+_SUMS = (Kind.MATMUL, Kind.REDUCTION, Kind.ACCUMULATOR)
 
 
-def may_fit(block: Graph, limit: int, stages: int, target: str) -> bool:
-    """Whether a block graph fits `limit` bytes of shared memory as far as the model is sure: no only if it cannot."""
-    return guess(block, stages, target=target).least <= limit
+def bounds(block: Graph, stages: int) -> tuple[int, int]:
+    """The least and the most bytes of shared memory of a block graph whose loads are fetched ahead in `stages` stages.
+
+    At least: the loads that a `tl.dot` reads; where there is a loop those of the loop alone, in `stages` − 1 buffers. At most:
+    every load from which operands of `tl.dot` are computed, those of the loop in as many buffers (wgmma needs one more); every
+    computed operand; and, to change its layout in float32, the largest result of a product or a reduction. Scratch of a few
+    KiB is left out, as that of kernels without `tl.dot`. The lower bound holds for operands that are not swapped.
+    """
+    graph = lowered(block)
+    padded, makers = padding(graph), {value: item for item, values in graph.numbered() for value in values}
+    dots = [value for value, item in makers.items() if item.op == "matmul" and is_dot(graph, item)]
+    operands = {operand for value in dots for operand in makers[value].operands}
+    by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
+    buffers = max(1, stages if by_wgmma else stages - 1)
+    least = most = 0
+    for value in _behind(operands, makers):
+        nbytes, in_loop = prod(padded[value]) * graph.types[value].dtype.itemsize, graph.phases[value] is Phase.LOOP
+        if makers[value].op != "input":
+            most += nbytes if value in operands else 0
+            continue
+        most += nbytes * (buffers if in_loop else 1)
+        if value in operands and (in_loop or Phase.LOOP not in graph.phases):
+            least += nbytes * (stages - 1 if in_loop else 1)
+    results = [prod(padded[value]) for value, item in makers.items() if OPS[item.op].kind in _SUMS]
+    return least, most + _FLOAT32 * max(results, default=0)
 
 
-def does_fit(block: Graph, limit: int, stages: int, target: str) -> bool:
-    """Whether it does, by the compiler where the model leaves it open; by the guess where there is no compiler."""
-    guessed = guess(block, stages, target=target)
-    if guessed.most <= limit or guessed.least > limit:
-        return guessed.nbytes <= limit
-    told = allocated_bytes(block, stages, target)
-    return (guessed.nbytes if told is None else told) <= limit
+def _behind(operands: Iterable[int], makers: Mapping[int, Node]) -> set[int]:
+    """The operands, and the values from which elementwise ops and moves make them."""
+    seen, frontier = set[int](), list(operands)
+    while frontier:
+        value = frontier.pop()
+        if value not in seen:
+            seen.add(value)
+            frontier += makers[value].operands if OPS[makers[value].op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) else ()
+    return seen
+
+
+def may_fit(block: Graph, limit: int, stages: int) -> bool:
+    """Whether a block graph fits `limit` bytes of shared memory, as far as the bounds say."""
+    return bounds(block, stages)[0] <= limit
+
+
+def needed(block: Graph, limit: int, stages: int, target: str) -> int:
+    """Bytes of shared memory: a bound if that settles whether they exceed `limit`, else what the compiler allocates.
+
+    The lower bound where there is no compiler.
+    """
+    least, most = bounds(block, stages)
+    if least > limit:
+        return least
+    if most <= limit:
+        return most
+    allocated = allocated_bytes(block, stages, target)
+    return least if allocated is None else allocated
 
 
 @cache
@@ -78,4 +102,4 @@ def alone(block: Graph) -> Graph:
     return Graph((*inputs, node("block", *range(len(inputs)), graph=block), *outputs), Level.KERNEL)
 
 
-__all__ = ["allocated_bytes", "alone", "does_fit", "leaner", "may_fit"]
+__all__ = ["allocated_bytes", "alone", "bounds", "may_fit", "needed"]

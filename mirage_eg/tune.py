@@ -24,7 +24,6 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.polish import polish
-from mirage_eg.room import leaner
 from mirage_eg.spread import SpreadTimer
 from mirage_eg.variants import Job, Variant, changed, details, first, joined, like, merged, sample, schedules, spread
 
@@ -202,16 +201,9 @@ def _outcomes(run: _Tuning, sources: Sequence[str], reserved: float) -> Iterator
 
 
 def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
-    """Emit and compile for (program, µGraph, structure, schedule, target), with fewer stages where they do not fit.
-
-    What surely does not fit, by the model of shared memory, is not compiled.
-    """
+    """Emit and compile for (program, µGraph, structure, schedule, target), with fewer stages where they do not fit."""
     program, graph, structure, schedule, target = job
     polished = polish(graph, target).graph
-    fitting = leaner(polished, schedule, target)
-    if isinstance(fitting, str):
-        return Variant(graph, structure, schedule, "", fitting, by_model=True)
-    schedule = fitting
     while True:
         try:
             source = emit(polished, program=program, schedule=schedule)
@@ -281,15 +273,14 @@ def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Recor
         "problem": outcome.problem,
         "mugraph": mugraph,
     }
-    return line | ({"by_model": True} if variant.by_model else {}) | graph
+    return line | graph
 
 
 def tuning_record(lines: Sequence[Record]) -> Record:
-    """What became of the candidates of tuning: timed, too large by the model of shared memory and not compiled, failed."""
+    """What became of the candidates of tuning: timed or failed."""
     tried = [line for line in lines if line["stage"] != "final"]
     timed = sum(line["us"] is not None for line in tried)
-    by_model = sum(line.get("by_model", False) for line in tried)
-    return {"tried": len(tried), "timed": timed, "too_large_by_model": by_model, "failed": len(tried) - timed - by_model}
+    return {"tried": len(tried), "timed": timed, "failed": len(tried) - timed}
 
 
 __all__ = [

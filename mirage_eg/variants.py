@@ -23,17 +23,13 @@ _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A µGraph with a schedule, as source that compiles, or the reason why it does not.
-
-    `by_model`: it was not even compiled, for the model of shared memory is sure that it does not fit.
-    """
+    """A µGraph with a schedule, as source that compiles, or the reason why it does not."""
 
     graph: Graph
     structure: int
     schedule: Schedule
     source: str
     problem: str | None
-    by_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)

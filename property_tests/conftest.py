@@ -36,7 +36,6 @@ _LONGEST = (
     "test_addresses.py",
     "test_rules_docs.py",
     "test_verify.py",
-    "test_shared_memory.py",
     "test_emit_choices.py",
     "test_emit.py",
     "test_cache.py",

@@ -1,4 +1,4 @@
-"""A run ends with kernels that compile, whatever the model of shared memory said of them."""
+"""A run ends with kernels that compile, whatever the bounds of shared memory said of them."""
 
 from dataclasses import replace
 

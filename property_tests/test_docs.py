@@ -211,7 +211,6 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "python benchmarks/on_gpu.py": GPU,
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
     "python benchmarks/search.py docs/measurements": ["benchmarks/search.py", "OUT", "--picture"],
-    "python benchmarks/shared_memory.py": ["benchmarks/shared_memory.py", "lora", "--each", "1", "--out", "OUT"],
 }
 
 
