@@ -27,15 +27,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the stand-ins are with the tests
 
 from mirage_eg.api import MuGraph
-from mirage_eg.backends.compile import loaded
-from mirage_eg.backends.emit import emit
-from mirage_eg.backends.emit_address import row_major
-from mirage_eg.backends.library_cupy import Cupy
-from mirage_eg.backends.library_torch import Torch
-from mirage_eg.backends.runtime import Program
-from mirage_eg.backends.runtime_driver import Driver, LaunchCall
-from mirage_eg.backends.runtime_library import Layout, Library
-from mirage_eg.backends.timing import gpu_available
+from mirage_eg.backends.measure.timing import gpu_available
+from mirage_eg.backends.runtime.array_library import Layout, Library
+from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
+from mirage_eg.backends.runtime.cupy_arrays import Cupy
+from mirage_eg.backends.runtime.program import Program
+from mirage_eg.backends.runtime.torch_arrays import Torch
+from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
@@ -98,7 +98,7 @@ def bare_launch_us(program: Program, library: Library, calls: int) -> float:
 
 def stand_in() -> tuple[Library, Driver]:
     """A library and a driver that do nothing."""
-    from property_tests.runtime_fakes import FakeDriver, FakeLibrary
+    from property_tests.support.fake_driver import FakeDriver, FakeLibrary
 
     class Nothing(FakeDriver):
         def prepare(

@@ -23,9 +23,9 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mirage_eg.backends.timing import gpu_available, gpu_name
-from mirage_eg.bench_gpu import BATCHES
-from mirage_eg.workloads import PAPER, WORKLOADS
+from mirage_eg.backends.measure.timing import gpu_available, gpu_name
+from mirage_eg.bench.gpu import BATCHES
+from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable

@@ -25,9 +25,9 @@ from threading import Timer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the programs are with the tests
 
-from mirage_eg.backends.interpret import interpreter
-from property_tests.end_to_end import Outcome, run_end_to_end
-from property_tests.random_programs import random_program
+from mirage_eg.backends.triton.interpreter import interpreter
+from property_tests.support.end_to_end import Outcome, run_end_to_end
+from property_tests.support.random_programs import random_program
 
 
 def work(top: int) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.expression import Tree, flatten
-from mirage_eg.oracle import Oracle, build_oracle
-from mirage_eg.rulebook import load_rules
+from mirage_eg.egraph.expression import Tree, flatten
+from mirage_eg.egraph.oracle import Oracle, build_oracle
+from mirage_eg.egraph.rulebook import load_rules
 
 X, G, W = ("Var", "x"), ("Var", "g"), ("Var", "w")
 TARGET: Tree = ("Sum", 2, ("Mul", ("Div", ("Mul", X, G), ("Sqrt", ("Sum", 2, ("Mul", X, X)))), W))  # RMSNorm and a product

@@ -14,17 +14,17 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from mirage_eg.bench_search import forget_peak, guided, peak_bytes
+from mirage_eg.bench.search import forget_peak, guided, peak_bytes
+from mirage_eg.cli.terminal import plain, progress
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.kernel_space import kernel_space
-from mirage_eg.rulebook import load_rules
-from mirage_eg.search import SearchLimits, search
-from mirage_eg.shifts import drop_shifts
-from mirage_eg.terminal import plain, progress
-from mirage_eg.workloads import FEWEST, MOST, STANDARD, WORKLOADS
+from mirage_eg.search.partition.count import kernel_space
+from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.transforms.softmax_shift import drop_shifts
 
 REPETITIONS = 5  # the fastest counts
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from rich.table import Table
 
-from mirage_eg.instantiate import small_instance
+from mirage_eg.cli.terminal import console
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
-from mirage_eg.rulebook import load_rules
-from mirage_eg.search import search
-from mirage_eg.terminal import console
-from mirage_eg.verify import Reference
-from mirage_eg.workloads import WORKLOADS
-from property_tests.fake_launches import LAUNCHES, CountingCupy
+from mirage_eg.search.instantiate.instantiate import small_instance
+from mirage_eg.search.search import search
+from mirage_eg.verify.reference import Reference
+from property_tests.support.fake_launches import LAUNCHES, CountingCupy
 
 SINGLE = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa")
 

@@ -13,25 +13,25 @@ from typing import Any
 
 import typer
 
-from mirage_eg import svg
-from mirage_eg.bars import Bar, bars
-from mirage_eg.bench_gpu import Summary, geometric_mean, newest, summarize
-from mirage_eg.cli import app
-from mirage_eg.draw import to_svg
-from mirage_eg.expression import express, splits
-from mirage_eg.funnel import funnel
+from mirage_eg.bench.gpu import Summary, geometric_mean, newest, summarize
+from mirage_eg.cli.main import app
+from mirage_eg.cli.terminal import plain
+from mirage_eg.egraph.expression import express, splits
+from mirage_eg.egraph.oracle import build_oracle
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
-from mirage_eg.layout import place
-from mirage_eg.options import Options
-from mirage_eg.oracle import build_oracle
-from mirage_eg.pipeline import optimize
-from mirage_eg.roofline import Point, roofline, whole
-from mirage_eg.rulebook import load_rules
-from mirage_eg.terminal import plain
-from mirage_eg.workloads import WORKLOADS
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.report import svg
+from mirage_eg.report.bars import Bar, bars
+from mirage_eg.report.box_layout import place
+from mirage_eg.report.draw import to_svg
+from mirage_eg.report.funnel import funnel
+from mirage_eg.report.roofline import Point, roofline, whole
 
 DOCS = Path(__file__).parent
 ROWS = DOCS / "measurements" / "gpu_h100.jsonl"

@@ -12,25 +12,25 @@ from mirage_eg.version import __version__
 
 if TYPE_CHECKING:
     from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
-    from mirage_eg.draw import picture
+    from mirage_eg.frontend.custom_op import register_op
     from mirage_eg.ir.builder import NEW_DIM, REPLICATED, KernelGraph, Tensor, ThreadblockGraph, new_threadblock_graph
     from mirage_eg.ir.dtypes import DType
     from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
     from mirage_eg.ir.graph import Graph, Node
     from mirage_eg.ir.serialize import from_json, to_json
-    from mirage_eg.new_op import register_op
+    from mirage_eg.report.draw import picture
 
     float16, bfloat16, float32, float64 = DType
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "api": ("MuGraph", "MuGraphs", "Program", "new_kernel_graph", "superoptimize"),
-    "draw": ("picture",),
+    "report.draw": ("picture",),
     "ir.builder": ("NEW_DIM", "REPLICATED", "KernelGraph", "Tensor", "ThreadblockGraph", "new_threadblock_graph"),
     "ir.dtypes": ("DType",),
     "ir.errors": ("GraphError", "MirageError", "OptionError", "ProgramError", "RuleError", "UnsupportedError"),
     "ir.graph": ("Graph", "Node"),
     "ir.serialize": ("from_json", "to_json"),
-    "new_op": ("register_op",),
+    "frontend.custom_op": ("register_op",),
 }
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -52,7 +52,7 @@ def __dir__() -> list[str]:
 
 
 if "IPython" in sys.modules:  # a notebook: objects show themselves
-    import_module("mirage_eg.shown").teach()
+    import_module("mirage_eg.report.notebook").teach()
 
 __all__ = [
     "NEW_DIM",

@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from mirage_eg.stopping import INTERRUPTED, TERMINATED, end_stopped, handle_signals, raise_if_stopped
+from mirage_eg.pipeline.run.stopping import INTERRUPTED, TERMINATED, end_stopped, handle_signals, raise_if_stopped
 
 
 def main() -> NoReturn:
@@ -13,7 +13,7 @@ def main() -> NoReturn:
     try:
         try:
             handle_signals()
-            from mirage_eg.cli import main as run
+            from mirage_eg.cli.main import main as run
 
             raise_if_stopped()
             run()

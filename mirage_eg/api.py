@@ -10,26 +10,26 @@ from weakref import finalize
 
 import numpy as np
 
-from mirage_eg.backends.compile import loaded
-from mirage_eg.backends.emit_address import row_major
-from mirage_eg.backends.floats import FloatAlgebra
-from mirage_eg.backends.runtime import Program as RunningProgram
-from mirage_eg.backends.runtime_arrays import library_of
-from mirage_eg.backends.runtime_calls import CudaGraph, call, capture
-from mirage_eg.backends.runtime_library import Layout, Library
-from mirage_eg.backends.shifted import as_kernels_compute
-from mirage_eg.draw import to_svg
-from mirage_eg.files import write_atomically
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.runtime.array_library import Layout, Library
+from mirage_eg.backends.runtime.calls import CudaGraph, call, capture
+from mirage_eg.backends.runtime.library_lookup import library_of
+from mirage_eg.backends.runtime.program import Program as RunningProgram
+from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.builder import Builder, KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph, TensorType
 from mirage_eg.ir.ops import Level
-from mirage_eg.options import Options
-from mirage_eg.phrase import phrase
-from mirage_eg.pipeline import Candidate, optimize
-from mirage_eg.result_view import result_html
-from mirage_eg.tables import table
+from mirage_eg.pipeline.optimize import Candidate, optimize
+from mirage_eg.pipeline.phrase import phrase
+from mirage_eg.pipeline.run.files import write_atomically
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.report.draw import to_svg
+from mirage_eg.report.result_view import result_html
+from mirage_eg.report.tables import table
 
 
 class MuGraph:
@@ -221,7 +221,7 @@ def superoptimize(
 
     `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; of `blockdims` the number of
     threads counts. `config`, a preset of mirage-project/mirage, is ignored: the search needs no preset. Further options are
-    those of `mirage_eg.options.Options`. With `verbose`, each step is logged by the logger `mirage_eg`.
+    those of `mirage_eg.pipeline.run.options.Options`. With `verbose`, each step is logged by the logger `mirage_eg`.
 
     Raises:
         OptionError: an option that does not exist or a value that is not offered.

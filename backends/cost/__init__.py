@@ -1,0 +1,1 @@
+"""What a µGraph costs: device records, the roofline model, and its calibration."""

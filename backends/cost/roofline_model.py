@@ -1,0 +1,211 @@
+"""The roofline cost of a µGraph: per kernel the slowest of its resources, plus the launch (DESIGN §8).
+
+A library kernel moves its operands and result once, and costs as many launches as measured library kernels of its kind.
+
+A crude model on purpose: it ranks candidates before they are timed, and stands in for timing where there is no GPU.
+"""
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.triton.tiles import MatmulForm, lowered, matmul_form, power_of_two
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph, Phase, is_kernel
+from mirage_eg.ir.ops import OPS, Kind
+
+FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
+
+_SECTOR = 64  # bytes in a row below which a load fetches more than it uses
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Predicted time of one kernel in microseconds and what bounds it; `dram_bytes` and `flops` are the work."""
+
+    us: float
+    bound: str
+    dram_bytes: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the time of one kernel depends on, whatever the device: `work` of each of its `blocks`; None: a library kernel."""
+
+    op: str
+    dram: int
+    flops: int = 0
+    slowdown: float = 1.0
+    work: "Work | None" = None
+    blocks: int = 1
+    loop: int = 1
+
+
+def parts_of(graph: Graph) -> tuple[Part, ...]:
+    """The kernels of a kernel graph, in order."""
+    parts = []
+    for item, values in graph.numbered():
+        if not is_kernel(item):
+            continue
+        dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
+        if item.op == "block":
+            block: Graph = item["graph"]
+            parts.append(Part(item.op, dram, work=work_of(block), blocks=prod(block.grid), loop=block.loop))
+        elif item.op == "matmul":
+            left = graph.types[item.operands[0]]
+            flops = 2 * prod(graph.types[values[0]].shape) * left.shape[-1]
+            parts.append(Part(item.op, dram, flops, slowdown(left.dtype)))
+        else:
+            parts.append(Part(item.op, dram))
+    return tuple(parts)
+
+
+def cost_of(part: Part, device: Device) -> Cost:
+    """The cost of one kernel."""
+    if part.work is not None:
+        return block_cost(part.work, part.blocks, part.loop, part.dram, device)
+    times = {"memory": part.dram / device.memory_bandwidth}
+    if part.op == "matmul":
+        times["matrix units"] = part.flops / device.matrix_rate * part.slowdown
+    return _cost(times, part.dram, part.flops, device.launch_us * _launches(part.op, device))
+
+
+def _launches(op: str, device: Device) -> float:
+    """How many launches of a generated kernel a library kernel costs, besides what it moves and computes."""
+    match OPS[op].kind:
+        case Kind.MATMUL:
+            return device.library_product
+        case Kind.REDUCTION | Kind.DERIVED:
+            return device.library_reduction
+        case _:
+            return device.library_elementwise
+
+
+def part_us(part: Part, device: Device) -> float:
+    """Its predicted microseconds."""
+    return cost_of(part, device).us
+
+
+def predict(graph: Graph, device: Device) -> tuple[Cost, ...]:
+    """The cost of every kernel of a kernel graph, in order."""
+    return tuple(cost_of(part, device) for part in parts_of(graph))
+
+
+def predict_us(graph: Graph, device: Device) -> float:
+    """The predicted time of a kernel graph in microseconds."""
+    return sum(cost.us for cost in predict(graph, device))
+
+
+def tile_flops(batch: int, m: int, n: int, k: int) -> int:
+    """Operations of a product of tiles, padded as the lowering pads them."""
+    return 2 * batch * prod(max(16, power_of_two(extent)) for extent in (m, n, k))
+
+
+def slowdown(dtype: DType) -> float:
+    """How much slower matrix units are than in float16."""
+    return 1.0 if dtype.itemsize == 2 else 8.0
+
+
+def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
+    bound = max(times, key=times.__getitem__)
+    return Cost(times[bound] * 1e6 + launch_us, bound, dram, flops)
+
+
+def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) -> Cost:
+    """The cost of a kernel of so many blocks that do `work` each in `loop` iterations, and move `dram` bytes in all."""
+    # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about `share` times its own part.
+    busy = min(1.0, blocks / device.multiprocessors)
+    waves = ceil(blocks / device.multiprocessors)
+    balance = blocks / device.multiprocessors / waves if waves > 1 else busy
+    drawn = min(1.0, device.share * busy)
+    times = {
+        "memory": (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
+        "cache": blocks * (work.loaded + work.wasted) / (device.cache_bandwidth * drawn),
+        "matrix units": blocks * work.flops / (device.matrix_rate * balance),
+        "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
+        "functions": blocks * work.functions / (device.function_rate * balance),
+    }
+    # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are fetched ahead, others are waited for.
+    rounds = max(1.0, waves / RESIDENT)
+    step = device.step_us if dram > device.cache_bytes / 2 else device.hit_us
+    waits = loop * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
+    times["latency"] = rounds * waits * 1e-6 + (0.0 if work.ahead else max(times["memory"], times["cache"]))
+    return _cost(times, dram, blocks * work.flops, device.launch_us)
+
+
+RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one block does over all iterations: bytes loaded (and fetched in vain, where rows of a tile are shorter than a
+    memory sector), matrix operations, elementwise operations, functions.
+
+    `steps`: what is waited for one after the other in an iteration, a reduction and the load before it; `once`: outside the
+    loop; `ahead`: whether loads are fetched while the iterations before them run; `staged`: bytes of operands
+    of tl.dot that are computed, not loaded, and go through registers in every iteration.
+    """
+
+    loaded: int
+    wasted: int
+    flops: int
+    arithmetic: int
+    functions: int
+    steps: int = 1
+    once: int = 0
+    ahead: bool = True
+    staged: int = 0
+
+
+def work_of(block: Graph) -> Work:
+    """The work of a block graph, as it is lowered."""
+    block = lowered(block)
+    loaded = wasted = flops = arithmetic = functions = 0
+    steps = {True: 0, False: 0}  # in the loop, and outside
+    ahead = False
+    staged = 0
+    makers = {value: item.op for item, values in block.numbered() for value in values}
+    for item, values in block.numbered():
+        if item.op == "output":
+            continue
+        kind = OPS[item.op].kind
+        value = values[0]
+        elements = prod(map(power_of_two, block.types[value].shape))
+        operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
+        looped = operand_phase is Phase.LOOP
+        times = block.loop if looped else 1
+        match kind:
+            case Kind.BOUNDARY:
+                loaded += block.types[value].nbytes * times
+                row = block.types[value].shape[-1] * block.types[value].dtype.itemsize if block.types[value].shape else _SECTOR
+                tensor_row = item["shape"][-1] * block.types[value].dtype.itemsize if item["shape"] else _SECTOR
+                if row < min(_SECTOR, tensor_row):
+                    wasted += int(block.types[value].nbytes * times * (min(_SECTOR, tensor_row) / row - 1))
+            case Kind.MATMUL:
+                left, right = (block.types[i].shape for i in item.operands)
+                *batch, m, k = left
+                n = right[-1]
+                match matmul_form(left, right):
+                    case MatmulForm.DOT:
+                        dtype = block.types[item.operands[0]].dtype
+                        flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
+                        ahead |= looped
+                        staged += sum(
+                            prod(map(power_of_two, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
+                            for i in item.operands
+                            if block.phases[i] is Phase.LOOP and makers[i] != "input"
+                        )
+                    case _:
+                        arithmetic += prod(map(power_of_two, (*batch, m, k, n))) * times
+                        steps[looped] += k > 1
+            case Kind.ELEMENTWISE if item.op in FUNCTIONS:
+                functions += elements * times
+            case Kind.REARRANGEMENT:
+                pass
+            case _:
+                operand = prod(map(power_of_two, block.types[item.operands[0]].shape))
+                arithmetic += max(elements, operand) * times
+                steps[looped] += kind is Kind.REDUCTION and elements < operand
+    return Work(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)

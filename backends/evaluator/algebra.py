@@ -1,0 +1,52 @@
+"""What a graph is evaluated in: an algebra says what its values are and what the few kinds of op do to them.
+
+One evaluator (`backends.evaluator.evaluate`) and several algebras: numbers (`floats`), the finite field (`field`), abstract terms
+(`terms`), degrees (`degree`). A value stands for a whole array; in a block graph for the tiles of all blocks and iterations
+at once.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape
+
+V = TypeVar("V")
+Array = Any  # of NumPy or CuPy
+
+
+class Algebra(Protocol[V]):
+    """The operations that the evaluator asks for. Axes are counted from the end, so that leading dims do not matter."""
+
+    def shape(self, x: V) -> Shape:
+        """Extents of the array that x stands for."""
+        ...
+
+    def elementwise(self, op: str, operands: Sequence[V], attributes: Attributes) -> V:
+        """An elementwise op of the op table; operands have one rank and broadcast as NumPy's do."""
+        ...
+
+    def reduce(self, kind: str, x: V, axes: tuple[int, ...]) -> V:
+        """`sum`, `mean` or `max` over `axes` (negative), which stay with extent 1."""
+        ...
+
+    def matmul(self, x: V, y: V) -> V:
+        """[…, m, k] @ […, k, n]; operands have one rank and leading dims broadcast."""
+        ...
+
+    def rearrange(self, row: Op, operands: Sequence[V], lead: int, attributes: Attributes) -> V:
+        """A rearrangement of the op table, through `row.rearrange`; the first `lead` dims are not its business."""
+        ...
+
+    def view(self, x: V, shape: Shape, move: Callable[[Array], Array]) -> V:
+        """The elements of x as `move` puts them, under `shape`: how tiles are loaded, stored and aligned."""
+        ...
+
+    def join(self, pieces: Sequence[V], axis: int) -> V:
+        """Pieces of one value that was evaluated in slices, put together along `axis` (counted from the front)."""
+        ...
+
+    def cast(self, x: V, dtype: DType) -> V:
+        """x as memory or a matrix unit holds it in `dtype`; x itself where the algebra does not round."""
+        ...

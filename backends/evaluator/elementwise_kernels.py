@@ -1,0 +1,148 @@
+"""Elementwise arithmetic of the field, each function in one pass: in pieces in the cache on all cores, or one kernel on CuPy.
+
+A function has two forms, here for CuPy and where it is called for NumPy; tests hold them equal, on a GPU, and without one where
+there is a C++ compiler. On CuPy not-a-number stands for undefined. Part of the trusted core.
+
+    p   a prime or another modulus        r   1 / p, as float64
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
+
+PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
+_SMALL = 256  # two operands of so many elements make at most two pieces
+
+
+class Kernel(NamedTuple):
+    """Parameters (CuPy's notation; capital types are any) and the value, in C++."""
+
+    parameters: str
+    value: str
+
+
+class Reduction(NamedTuple):
+    """Parameters, the term of one element, and the value from the sum `a` of the terms."""
+
+    parameters: str
+    term: str
+    value: str
+
+
+# |x| < 2^48, and 0 ≤ x < 2^53 − 2p for sums: see `modular.residues` and `modular.residues_of_sums`. Whole numbers below 2^53
+# are exact, so that a fused multiply-add changes nothing.
+PREAMBLE = """
+__device__ double residue(double x, double p, double r) { return x - floor((x + 0.5) * r) * p; }
+__device__ double residue_of_sum(double x, double p, double r) { return residue(x - floor(x * r) * p, p, r); }
+__device__ double scramble(unsigned long long bits, double prime) {
+    bits *= 0x9E3779B97F4A7C15ULL; bits ^= bits >> 32;
+    bits *= 0xBF58476D1CE4E5B9ULL; bits ^= bits >> 29;
+    bits *= 0x94D049BB133111EBULL; bits ^= bits >> 32;
+    return floor((double)(bits >> 11) * (prime * 1.1102230246251565e-16));
+}
+"""
+
+# Every kernel takes residues, or products of matrices that are not yet reduced: X and Y are what they leave.
+_X, _Y = "residue_of_sum((double)x, p, r)", "residue_of_sum((double)y, p, r)"
+# ω^x, and 1 / (1 + ω^x): ω has order m, which is the modulus of x; s is 1 / m.
+_POWER = "(double)powers[2 * (long long)residue(residue_of_sum((double)x, m, s) * generator, m, s)]"
+_LOGISTIC = f"(double)inverses[(long long)residue({_POWER} + 1, p, r)]"
+_TABLES = "raw float32 powers, raw float32 inverses, float64 m, float64 s, float64 p, float64 r"
+
+KERNELS: Mapping[str, Kernel] = {
+    "multiply": Kernel("T x, U y, float64 p, float64 r", f"residue({_X} * {_Y}, p, r)"),
+    "add": Kernel("T x, U y, float64 p, float64 r", f"residue({_X} + {_Y}, p, r)"),
+    "subtract": Kernel("T x, U y, float64 p, float64 r", f"residue({_X} - {_Y}, p, r)"),
+    "affine": Kernel("T x, float64 factor, float64 offset, float64 p, float64 r", f"residue({_X} * factor + offset, p, r)"),
+    "divide": Kernel(
+        "T x, U y, raw float32 inverses, float64 p, float64 r",
+        f"y == y ? residue({_X} * (double)inverses[(long long){_Y}], p, r) : (double)y",
+    ),
+    "sum": Kernel("T x, float64 factor, float64 p, float64 r", f"residue({_X} * factor, p, r)"),
+    "look_up": Kernel("T x, raw float32 table, float64 p, float64 r", f"x == x ? (double)table[(long long){_X}] : (double)x"),
+    "power": Kernel(
+        "T x, raw float32 logarithms, raw float32 powers, float64 exponent, float64 m, float64 s, float64 p, float64 r",
+        f"{_X} == 0 ? 0.0 : x == x ? (double)powers[(long long)residue((double)logarithms[(long long){_X}] * exponent, m, s)]"
+        " : (double)x",
+    ),
+    "exponential": Kernel("T x, float64 generator, raw float32 powers, float64 m, float64 s", f"x == x ? {_POWER} : (double)x"),
+    "logistic": Kernel(f"T x, float64 generator, {_TABLES}", f"x == x ? {_LOGISTIC} : (double)x"),
+    "silu": Kernel(f"U y, T x, float64 generator, {_TABLES}", f"x == x ? residue({_Y} * {_LOGISTIC}, p, r) : (double)x"),
+    "keyed": Kernel(
+        "T x, uint64 key, float64 prime, float64 p, float64 r",
+        f"x == x ? scramble((unsigned long long){_X} + key, prime) : (double)x",
+    ),
+    "mismatch": Kernel("T x, U y", "x == y ? 0.0 : 1.0"),  # not-a-number, which is undefined, differs too
+    # Not to be compared: -1. An element that is finite in `want` alone: infinity.
+    "error": Kernel(
+        "T x, U want, float64 size",
+        "!isfinite((double)want) ? -1.0 : isfinite((double)x) ? fabs((double)x - (double)want) / size : 1.0 / 0.0",
+    ),
+}
+
+_TOTAL = "residue(residue_of_sum(a, p, r) * factor, p, r)"
+
+REDUCTIONS: Mapping[str, Reduction] = {
+    "total": Reduction("T x, float64 factor, float64 p, float64 r", _X, _TOTAL),
+    "total_of_squares": Reduction("T x, float64 factor, float64 p, float64 r", f"residue({_X} * {_X}, p, r)", _TOTAL),
+    "mean": Reduction("T x, float64 count", "(double)x", "a / count"),  # of numbers
+}
+LONGEST_REDUCTION = 1 << 14  # terms of one sum, which one block of threads computes
+
+
+def one_pass(xp: Any, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...]) -> Array:
+    """`function(*operands)`, or on CuPy the kernel `name` on operands and constants."""
+    if xp is np:
+        return in_pieces(function, *operands)
+    return kernel(xp, name)(*operands, *constants)
+
+
+@cache
+def kernel(xp: Any, name: str) -> Any:
+    """The elementwise kernel `name` of CuPy."""
+    row = KERNELS[name]
+    return xp.ElementwiseKernel(row.parameters, "float64 result", f"result = {row.value}", f"mirage_{name}", preamble=PREAMBLE)
+
+
+@cache
+def reduction(xp: Any, name: str) -> Any:
+    """The reduction `name` of CuPy, which takes `axis` and `keepdims`."""
+    row = REDUCTIONS[name]
+    return xp.ReductionKernel(
+        row.parameters, "float64 result", row.term, "a + b", f"result = {row.value}", "0", f"mirage_{name}", preamble=PREAMBLE
+    )
+
+
+def in_pieces(function: Callable[..., Array], *operands: Array, dtype: Any = np.float64) -> Array:
+    """`function(*operands)`, an elementwise function of NumPy arrays to `dtype`, piece by piece where the result is large."""
+    if operands[0].ndim and all(x.size <= _SMALL for x in operands):
+        return function(*operands)
+    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    if not shape:  # NumPy makes scalars of arrays without dims, which cannot be worked on in place
+        return function(*(x.reshape(1) for x in operands)).reshape(())
+    if prod(shape) <= 2 * PIECE_ELEMENTS:
+        return function(*operands)
+    # The first `axis` dims are walked one by one, dim `axis` in steps, the others whole.
+    axis, inner = len(shape) - 1, 1
+    while inner * shape[axis] <= PIECE_ELEMENTS:
+        inner *= shape[axis]
+        axis -= 1
+    step = max(1, PIECE_ELEMENTS // inner)
+    wide = [np.broadcast_to(x, shape) for x in operands]
+    result = np.empty(shape, dtype)
+    outers = product(*map(range, shape[:axis]))
+    pieces = [(*outer, slice(start, start + step)) for outer in outers for start in range(0, shape[axis], step)]
+
+    def fill(part: Sequence[Any]) -> None:
+        for piece in part:
+            result[piece] = function(*(x[piece] for x in wide))
+
+    do_all(fill, for_each_thread(pieces))
+    return result

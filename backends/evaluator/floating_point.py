@@ -1,0 +1,208 @@
+"""The algebra of floating-point numbers, on NumPy or CuPy arrays: exact (float64), or rounding as the kernels do.
+
+Not-a-number and infinity are values like others here and no warnings: who compares results must refuse them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
+from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_pieces, reduction
+from mirage_eg.backends.evaluator.matmul import product
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class FloatAlgebra:
+    """Arrays of the module `xp`, computed in `working` precision (float32 or float64).
+
+    With `rounds`, a value that the kernels keep in memory or feed to a matrix unit is rounded to its own type, as they do;
+    bfloat16 is emulated.
+    """
+
+    xp: Any = np
+    working: DType = DType.float64
+    rounds: bool = False
+
+    def shape(self, x: Array) -> Shape:
+        """Extents of x."""
+        return tuple(x.shape)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
+        """By the table ELEMENTWISE."""
+
+        def compute(*pieces: Array) -> Array:
+            with np.errstate(all="ignore"):  # threads do not inherit it
+                return ELEMENTWISE[op](self.xp, *map(self._wide, pieces), **attributes)
+
+        return in_pieces(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
+
+    def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
+        """In working precision."""
+        if self.xp is not np and kind == "mean" and self.working is DType.float64:
+            count = prod(x.shape[axis] for axis in axes)
+            if count <= LONGEST_REDUCTION:
+                return reduction(self.xp, "mean")(x, float(count), axis=axes, keepdims=True)
+        with np.errstate(all="ignore"):
+            return REDUCTIONS[kind](self._wide(x), axis=axes, keepdims=True)
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """Operands rounded by `cast` beforehand, accumulated in working precision."""
+        with np.errstate(all="ignore"):
+            return product(self.xp, x, y, np.dtype(str(self.working)))
+
+    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+        """The op's own rule."""
+        assert row.rearrange is not None
+        return row.rearrange(self.xp, operands, lead, attributes)
+
+    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
+        """`move` itself."""
+        return move(x)
+
+    def join(self, pieces: Sequence[Array], axis: int) -> Array:
+        """Concatenation."""
+        return self.xp.concatenate(pieces, axis=axis)
+
+    def cast(self, x: Array, dtype: DType) -> Array:
+        """The value rounded to `dtype` where this algebra rounds."""
+        if not self.rounds or dtype is DType.float64 or dtype is self.working:
+            return x
+        with np.errstate(over="ignore", invalid="ignore"):
+            match dtype:
+                case DType.bfloat16:
+                    return self._wide(_round_to_bfloat16(self.xp, x.astype(self.xp.float32, copy=False)))
+                case DType.float16 if self.xp is np and x.dtype == np.float32:
+                    return self._wide(_round_to_float16(x))
+                case _:
+                    return self._wide(x.astype(self.xp.dtype(str(dtype))))
+
+    def _wide(self, x: Array) -> Array:
+        """x in working precision; an input may stand in memory in a narrower type until something computes with it."""
+        return x.astype(self.xp.dtype(str(self.working)), copy=False)
+
+
+REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
+
+
+_HALF_PIECE = 1 << 15  # so that the temporaries of a piece stay in the cache
+
+
+def _round_to_float16(x: Array) -> Array:
+    """float32 rounded to the nearest float16, ties to even, several times faster than NumPy's conversion there and back.
+
+    Where float16 is normal it has 13 bits less than float32. Where it is subnormal its numbers are the multiples of 2^-24, as
+    those of float32 are from ½ to 1: adding ¾ rounds. What is too large becomes infinite.
+    """
+    flat = np.ascontiguousarray(x).reshape(-1)
+    result = np.empty_like(flat)
+
+    def fill(starts: Sequence[int]) -> None:
+        with np.errstate(all="ignore"):  # threads do not inherit it
+            for start in starts:
+                piece = flat[start : start + _HALF_PIECE]
+                bits = piece.view(np.uint32)
+                rounded = bits >> np.uint32(13)
+                rounded &= np.uint32(1)
+                rounded += np.uint32(0xFFF)
+                rounded += bits
+                rounded &= np.uint32(0xFFFFE000)
+                made = result[start : start + _HALF_PIECE]
+                made[:] = rounded.view(np.float32)
+                size = np.abs(piece)
+                small = size < _LEAST_NORMAL_HALF
+                if small.any():
+                    moved = size + _THREE_QUARTERS
+                    moved -= _THREE_QUARTERS
+                    np.copysign(moved, piece, out=made, where=small)
+                if not size.max() < _OVERFLOWS_HALF:  # ±∞, and not-a-number stays
+                    np.multiply(piece, np.float32(np.inf), out=made, where=~(size < _OVERFLOWS_HALF))
+
+    do_all(fill, for_each_thread(range(0, flat.size, _HALF_PIECE)))
+    return result.reshape(x.shape)
+
+
+_LEAST_NORMAL_HALF = np.float32(2.0**-14)
+_THREE_QUARTERS = np.float32(0.75)
+_OVERFLOWS_HALF = np.float32(65520)
+
+
+def _round_to_bfloat16(xp: Any, x: Array) -> Array:
+    """The nearest float32 whose lower 16 bits are zero, ties to even; infinities and not-a-numbers stay."""
+    bits = xp.ascontiguousarray(x).view(xp.uint32)
+    rounded = (bits + (xp.uint32(0x7FFF) + ((bits >> 16) & 1))) & xp.uint32(0xFFFF0000)
+    return xp.where(xp.isfinite(x), rounded.view(xp.float32).reshape(x.shape), x)
+
+
+_STEP = 1 / 128
+_LAST = 6.0  # erf(6) rounds to 1
+
+
+@cache
+def _erf_table(xp: Any) -> Array:
+    count = int(_LAST / _STEP)
+    return xp.asarray([math.erf(i * _STEP) for i in range(-count, count + 1)])
+
+
+def erf(xp: Any, x: Array) -> Array:
+    """The error function to about 1e-16: a table and six terms of Taylor's series around its entries.
+
+    The n-th derivative of erf is 2/√π · exp(−c²) · (−1)^(n−1) · H_{n−1}(c), H the physicists' Hermite polynomials.
+    """
+    wide = xp.clip(x.astype(xp.float64, copy=False), -_LAST, _LAST)
+    place = xp.rint(wide / _STEP)
+    centre = place * _STEP
+    d = wide - centre
+    previous, hermite = xp.zeros_like(d), xp.ones_like(d)
+    power, series = d, d
+    for n in range(1, 7):
+        previous, hermite = hermite, 2 * centre * hermite - 2 * (n - 1) * previous
+        power = -power * d / (n + 1)
+        series = series + power * hermite
+    table = _erf_table(xp)
+    filled = xp.nan_to_num(place, nan=0.0).astype(xp.int64) + len(table) // 2
+    value = table[filled] + (2 / math.sqrt(math.pi)) * xp.exp(-centre * centre) * series
+    return value.astype(x.dtype, copy=False)
+
+
+def _sigmoid(xp: Any, x: Array) -> Array:
+    return 1 / (1 + xp.exp(-x))
+
+
+def _gelu(xp: Any, x: Array) -> Array:
+    return x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5)))
+
+
+# One row for each elementwise op; a test holds the keys equal to the op table's.
+ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
+    "add": lambda xp, x, y: x + y,
+    "sub": lambda xp, x, y: x - y,
+    "mul": lambda xp, x, y: x * y,
+    "div": lambda xp, x, y: x / y,
+    "maximum": lambda xp, x, y: xp.maximum(x, y),
+    "minimum": lambda xp, x, y: xp.minimum(x, y),
+    "abs": lambda xp, x: xp.abs(x),
+    "exp": lambda xp, x: xp.exp(x),
+    "log": lambda xp, x: xp.log(x),
+    "square": lambda xp, x: x * x,
+    "sqrt": lambda xp, x: xp.sqrt(x),
+    "rsqrt": lambda xp, x: 1 / xp.sqrt(x),
+    "silu": lambda xp, x: x * _sigmoid(xp, x),
+    "sigmoid": _sigmoid,
+    "gelu": _gelu,
+    "relu": lambda xp, x: xp.maximum(x, 0),
+    "tanh": lambda xp, x: xp.tanh(x),
+    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)) if exponent else x * 0.0 + 1.0,  # NumPy's NaN⁰ is 1
+    "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
+    "scale": lambda xp, x, factor: x * float(factor),
+    "shift": lambda xp, x, offset: x + float(offset),
+}

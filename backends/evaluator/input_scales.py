@@ -1,0 +1,186 @@
+"""How large the random numbers are on which a program is tried: such that it stays within the range of its types.
+
+Inputs are drawn with variance 1. Where a matrix product of an input would have a larger one, that input is made smaller by a
+power of two, as weights are initialised in practice (layer-sequential unit variance, Mishkin and Matas, 2016): else each
+product over K elements is √K times as large as its operands, and what deep programs compute overflows in half precision. The
+variances are estimated: a value is stood for by a sample of what its elements may be, taken to be independent of each other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log, log2, prod, sqrt
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape, broadcast
+
+SAMPLES = 4096
+_ROOM = 4  # a tensor has more elements than a sample, and larger ones
+_WHOLE = 1 << 62  # samples are small: nothing is evaluated in slices
+_MOST_ROUNDS = 1000
+_MOST_HALVINGS = 12
+_LARGE = (8.0, 4.0, 2.0)
+
+
+@lru_cache(maxsize=64)
+def input_scales(program: Graph) -> tuple[float, ...]:
+    """A power of two, at most 1, for each input: the numbers to try the program on are those of variance 1 times it."""
+    scales = _fit_products(program, [1.0] * len(program.input_types))
+    halved = scales
+    for _ in range(_MOST_HALVINGS):  # exp of what is no product of an input, say
+        if _run(program, halved).fits:
+            return tuple(halved)
+        halved = [scale / 2 for scale in halved]
+    return tuple(scales)  # nothing helps: not the size of the inputs makes it overflow
+
+
+@lru_cache(maxsize=64)
+def large_magnitude(program: Graph, scales: tuple[float, ...]) -> float:
+    """The largest of 8, 4, 2, 1 such that the program stays within range on inputs of these scales times it.
+
+    Ops within a softmax or norm count not: how those are computed is the µGraph's affair.
+    """
+    fitting = (m for m in _LARGE if _run(program, [m * scale for scale in scales]).fits)
+    return next(fitting, 1.0)
+
+
+def _fit_products(program: Graph, scales: list[float]) -> list[float]:
+    for _ in range(_MOST_ROUNDS):
+        excess = _run(program, scales).excess
+        if excess is None:
+            break
+        place, factor = excess
+        scales = [scale * factor if i == place else scale for i, scale in enumerate(scales)]
+    return scales
+
+
+def _run(program: Graph, scales: Sequence[float]) -> "_SampleAlgebra":
+    algebra = _SampleAlgebra()
+    generator = np.random.default_rng(0)
+    inputs = [
+        _Sample(kind.shape, scale * generator.standard_normal(SAMPLES), place)
+        for place, (kind, scale) in enumerate(zip(program.input_types, scales, strict=True))
+    ]
+    for value in evaluate(program, inputs, algebra, _WHOLE):
+        algebra.settle(value)
+    return algebra
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """Numbers that stand for the elements of a value.
+
+    `source` is the input that the value is a rearrangement of. `pending`: it is a product of that input, times constants, of
+    which nothing has been computed yet; `squared`: of that input with itself.
+    """
+
+    extents: Shape
+    numbers: Array
+    source: int | None = None
+    pending: int | None = None
+    squared: bool = False
+
+
+class _SampleAlgebra:
+    """`fits`: every value stays within its type; `excess`: the first input to make smaller, and by which factor."""
+
+    def __init__(self) -> None:
+        self.fits = True
+        self.excess: tuple[int, float] | None = None
+        self._generator = np.random.default_rng(1)
+
+    def settle(self, x: _Sample) -> _Sample:
+        """Note what makes the variance of a product larger than 1."""
+        if x.pending is not None and self.excess is None:
+            finite = x.numbers[np.isfinite(x.numbers)]
+            size = float(np.sqrt(np.mean(finite**2))) if finite.size else 1.0
+            bits = round(log2(size) / (2 if x.squared else 1)) if size > 1 else 0
+            if bits > 0:
+                self.excess = x.pending, 2.0**-bits
+        return x
+
+    def shape(self, x: _Sample) -> Shape:
+        return x.extents
+
+    def elementwise(self, op: str, operands: Sequence[_Sample], attributes: Attributes) -> _Sample:
+        shape = broadcast([x.extents for x in operands], {})
+        if op != "scale":
+            operands = [self.settle(x) for x in operands]
+        with np.errstate(all="ignore"):
+            numbers = ELEMENTWISE[op](np, *(x.numbers for x in operands), **attributes)
+        if op == "scale":
+            return _Sample(shape, numbers, operands[0].source, operands[0].pending, operands[0].squared)
+        return _Sample(shape, numbers)
+
+    def reduce(self, kind: str, x: _Sample, axes: tuple[int, ...]) -> _Sample:
+        self.settle(x)
+        rank = len(x.extents)
+        shape = tuple(1 if i - rank in axes else extent for i, extent in enumerate(x.extents))
+        return _Sample(shape, self._reduced(kind, x.numbers, prod(x.extents[axis] for axis in axes)))
+
+    def _reduced(self, kind: str, numbers: Array, count: int) -> Array:
+        """By the central limit theorem; the largest of n normal numbers is near √(2 ln n)."""
+        with np.errstate(all="ignore"):
+            mean, spread = _mean(numbers), np.std(numbers)
+            noise = self._generator.standard_normal(SAMPLES)
+            match kind:
+                case "sum":
+                    return count * mean + sqrt(count) * spread * noise
+                case "mean":
+                    return mean + spread / sqrt(count) * noise
+                case "max":
+                    return mean + spread * (sqrt(2 * log(count)) if count > 1 else noise) + np.zeros(SAMPLES)
+                case _:
+                    raise AssertionError(f"no sample of the reduction {kind}")
+
+    def matmul(self, x: _Sample, y: _Sample) -> _Sample:
+        self.settle(x)
+        self.settle(y)
+        shape = (*broadcast((x.extents[:-2], y.extents[:-2]), {}), x.extents[-2], y.extents[-1])
+        with np.errstate(all="ignore"):
+            products = x.numbers * self._generator.permutation(y.numbers)
+            if _mean(x.numbers) == 0 or _mean(y.numbers) == 0:
+                products -= np.mean(products)
+        numbers = self._reduced("sum", products, x.extents[-1])
+        sources = [source for source in (y.source, x.source) if source is not None]  # weights stand on the right, mostly
+        return _Sample(shape, numbers, None, sources[0] if sources else None, len(sources) == 2 and sources[0] == sources[1])
+
+    def rearrange(self, row: Op, operands: Sequence[_Sample], lead: int, attributes: Attributes) -> _Sample:
+        leading = broadcast([x.extents[:lead] for x in operands], {})
+        shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
+        if len(operands) == 1:
+            return _moved(operands[0], shape)
+        return self._mixed(operands, shape)
+
+    def view(self, x: _Sample, shape: Shape, move: Callable[[Array], Array]) -> _Sample:
+        return _moved(x, shape)
+
+    def join(self, pieces: Sequence[_Sample], axis: int) -> _Sample:
+        extents = list(pieces[0].extents)
+        extents[axis] = sum(piece.extents[axis] for piece in pieces)
+        return self._mixed(pieces, tuple(extents))
+
+    def _mixed(self, parts: Sequence[_Sample], shape: Shape) -> _Sample:
+        numbers = np.concatenate([self.settle(part).numbers for part in parts])
+        return _Sample(shape, self._generator.permutation(numbers)[:SAMPLES])
+
+    def cast(self, x: _Sample, dtype: DType) -> _Sample:
+        self.fits &= bool((~(np.abs(x.numbers) > dtype.largest / _ROOM)).all())
+        return x
+
+
+def _mean(numbers: Array) -> float:
+    """The mean, or 0 where it is not significant: sums of many would multiply its error."""
+    mean = float(np.mean(numbers))
+    return mean if not abs(mean) < 4 * float(np.std(numbers)) / sqrt(SAMPLES) else 0.0
+
+
+def _moved(x: _Sample, shape: Shape) -> _Sample:
+    return _Sample(shape, x.numbers, x.source, x.pending, x.squared)

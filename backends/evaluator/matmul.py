@@ -1,0 +1,118 @@
+"""Matrix products of arrays that stand in memory in a narrower type than they are multiplied in.
+
+A weight of float32 is widened piece by piece, in a piece of memory that stays in the cache: a widened copy of the whole would
+cost several times the product itself, which for few rows is as fast as the weight can be read. Part of the trusted core.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.batched_matmul import folded_product, with_rank
+from mirage_eg.backends.evaluator.cpu_threads import do_all, threads
+from mirage_eg.ir.shapes import broadcast
+
+PIECE_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
+SMALL_ELEMENTS = 1 << 13  # of operands for which folding costs more than it saves on NumPy
+
+
+def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], Array] = lambda product: product) -> Array:
+    """x @ y for stacks of matrices, computed in `dtype`; `settle` is applied to what was just made, before any view of it."""
+    if xp is not np:
+        wide = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
+        return folded_product(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
+    if x.size + y.size <= SMALL_ELEMENTS:
+        return settle(_on_numpy(x, y, dtype))
+    return folded_product(x, y, lambda x, y: settle(_on_numpy(x, y, dtype)), copies=False)
+
+
+def _on_numpy(x: Array, y: Array, dtype: Any) -> Array:
+    if x.size + y.size <= PIECE_ELEMENTS:
+        return np.matmul(for_blas(x.astype(dtype, copy=False)), for_blas(y.astype(dtype, copy=False)))
+    lead = broadcast((x.shape[:-2], y.shape[:-2]), {})
+    result = np.empty((*lead, x.shape[-2], y.shape[-1]), dtype)
+
+    def fill(part: tuple[Array, Array, Array]) -> None:
+        with np.errstate(all="ignore"):  # threads do not inherit it; what is not finite is a value like others
+            _fill(*part, _Wide(dtype))
+
+    do_all(fill, _parts(result, with_rank(x, result.ndim), with_rank(y, result.ndim)))
+    return result
+
+
+def _parts(result: Array, x: Array, y: Array) -> list[tuple[Array, Array, Array]]:
+    """One part of the product for each thread, along the longest dim of the result."""
+    axis = max(range(result.ndim), key=lambda axis: result.shape[axis])
+    extent, count = result.shape[axis], min(result.shape[axis], threads())
+    parts = []
+    for start, stop in pairwise(extent * i // count for i in range(count + 1)):
+        window = slice(start, stop)
+        left = x if axis == result.ndim - 1 else _part(x, axis, window)
+        right = y if axis == result.ndim - 2 else _part(y, axis, window)
+        parts.append((result[(slice(None),) * axis + (window,)], left, right))
+    return parts
+
+
+def for_blas(x: Array) -> Array:
+    """x, copied where neither of its last dims is dense: NumPy multiplies such arrays without BLAS."""
+    last = [(extent, stride) for extent, stride in zip(x.shape[-2:], x.strides[-2:], strict=True) if extent > 1]
+    dense = len(last) < 2 or any(stride == x.itemsize for _, stride in last)
+    return x if dense and all(stride for _, stride in last) else np.ascontiguousarray(x)
+
+
+class _Wide:
+    """Widened copies of two operands, in memory that is used again for the next two."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._memory = [np.empty(0, dtype), np.empty(0, dtype)]
+
+    def of(self, place: int, x: Array) -> Array:
+        if x.dtype == self._memory[place].dtype:
+            return for_blas(x)
+        if self._memory[place].size < x.size:
+            self._memory[place] = np.empty(x.size, self._memory[place].dtype)
+        by_columns = abs(x.strides[-1]) > abs(x.strides[-2])  # the copy is written in the order in which x is read
+        shape = (*x.shape[:-2], x.shape[-1], x.shape[-2]) if by_columns else x.shape
+        copy = self._memory[place][: x.size].reshape(shape)
+        copy = copy.swapaxes(-1, -2) if by_columns else copy
+        copy[...] = x
+        return copy
+
+
+def _fill(result: Array, x: Array, y: Array, wide: _Wide) -> None:
+    """Halve the longest dim of the larger operand until both fit into a piece; K last, since its halves must be added."""
+    if x.size + y.size <= PIECE_ELEMENTS or x.dtype == y.dtype == result.dtype:
+        np.matmul(wide.of(0, x), wide.of(1, y), out=result)
+        return
+    stack = max(range(result.ndim - 2), key=lambda axis: result.shape[axis], default=None)
+    if stack is not None and result.shape[stack] > 1:
+        for half in _halves(result.shape[stack]):
+            index = (slice(None),) * stack + (half,)
+            _fill(result[index], _part(x, stack, half), _part(y, stack, half), wide)
+        return
+    (rows, count), columns = x.shape[-2:], y.shape[-1]
+    if x.size > y.size and rows > 1 and (rows >= count or count == 1):
+        for half in _halves(rows):
+            _fill(result[..., half, :], x[..., half, :], y, wide)
+    elif columns > 1 and (abs(y.strides[-1]) > abs(y.strides[-2]) or count == 1):  # pieces of y are dense in memory
+        for half in _halves(columns):
+            _fill(result[..., half], x, y[..., half], wide)
+    elif count > 1:
+        first, second = _halves(count)
+        _fill(result, x[..., first], y[..., first, :], wide)
+        rest = np.empty_like(result)
+        _fill(rest, x[..., second], y[..., second, :], wide)
+        result += rest
+    else:  # one by one
+        np.matmul(wide.of(0, x), wide.of(1, y), out=result)
+
+
+def _halves(extent: int) -> tuple[slice, slice]:
+    return slice(0, extent // 2), slice(extent // 2, extent)
+
+
+def _part(x: Array, axis: int, half: slice) -> Array:
+    return x[(slice(None),) * axis + (half,)] if x.shape[axis] > 1 else x

@@ -1,0 +1,136 @@
+"""The algebra of degrees: how large the polynomials behind a value are, for the Schwartz–Zippel bound. Trusted.
+
+A value built from inputs by +, −, ·, division and constants is N/D for polynomials N, D, and is defined where H ≠ 0, H the
+product of all that was divided by. A value stands for the largest degrees of its elements, by upper bounds; `beyond` names the
+ops that are no rational functions, and then the degrees mean nothing.
+
+    N, D, H   degrees of numerator, denominator and product of divisors (D divides H)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape, broadcast
+
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """Upper bounds of the degrees N, D, H."""
+
+    n: int
+    d: int
+    h: int
+
+    def plus(self, other: "Degree") -> "Degree":
+        """Of a sum, over the product of the denominators."""
+        return Degree(max(self.n + other.d, other.n + self.d), self.d + other.d, self.h + other.h)
+
+    def times(self, other: "Degree") -> "Degree":
+        """Of a product."""
+        return Degree(self.n + other.n, self.d + other.d, self.h + other.h)
+
+    def inverse(self) -> "Degree":
+        """Of 1/x, which is undefined where the numerator is 0."""
+        return Degree(self.d, self.n, self.h + self.n)
+
+    def power(self, exponent: int) -> "Degree":
+        """Of a whole power."""
+        base = self.inverse() if exponent < 0 else self
+        return Degree(base.n * abs(exponent), base.d * abs(exponent), base.h)
+
+    def summed(self, count: int) -> "Degree":
+        """Of a sum of `count` different values."""
+        return Degree(self.n + (count - 1) * self.d, count * self.d, count * self.h)
+
+
+@dataclass(frozen=True, slots=True)
+class DegreeValue:
+    """A shape, degrees, and the ops behind the value that are no rational functions."""
+
+    extents: Shape
+    degree: Degree
+    beyond: frozenset[str] = NOTHING
+
+
+RATIONAL: Mapping[str, Callable[..., Degree]] = {
+    "add": lambda x, y: x.plus(y),
+    "sub": lambda x, y: x.plus(y),
+    "mul": lambda x, y: x.times(y),
+    "div": lambda x, y: x.times(y.inverse()),
+    "square": lambda x: x.power(2),
+    "scale": lambda x, factor: x,
+    "shift": lambda x, offset: x.plus(Degree(0, 0, 0)),
+    "pow": lambda x, exponent: x.power(int(exponent)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DegreeAlgebra:
+    """Degrees of every value of a graph."""
+
+    def input(self, shape: Shape) -> DegreeValue:
+        """Each element is a variable of its own."""
+        return DegreeValue(shape, Degree(1, 0, 0))
+
+    def shape(self, x: DegreeValue) -> Shape:
+        """Extents of x."""
+        return x.extents
+
+    def elementwise(self, op: str, operands: Sequence[DegreeValue], attributes: Attributes) -> DegreeValue:
+        """By the table RATIONAL; other ops are beyond it."""
+        shape = broadcast([x.extents for x in operands], {})
+        if op not in RATIONAL or (op == "pow" and attributes["exponent"].denominator != 1):
+            return DegreeValue(shape, operands[0].degree, _beyond(operands) | {op})
+        return DegreeValue(shape, RATIONAL[op](*(x.degree for x in operands), **attributes), _beyond(operands))
+
+    def reduce(self, kind: str, x: DegreeValue, axes: tuple[int, ...]) -> DegreeValue:
+        """Sums and means."""
+        rank = len(x.extents)
+        shape = tuple(1 if i - rank in axes else extent for i, extent in enumerate(x.extents))
+        degree = x.degree.summed(prod(x.extents[axis] for axis in axes))
+        return DegreeValue(shape, degree, x.beyond | {kind} if kind == "max" else x.beyond)
+
+    def matmul(self, x: DegreeValue, y: DegreeValue) -> DegreeValue:
+        """A sum of K products."""
+        shape = (*broadcast((x.extents[:-2], y.extents[:-2]), {}), x.extents[-2], y.extents[-1])
+        return DegreeValue(shape, x.degree.times(y.degree).summed(x.extents[-1]), x.beyond | y.beyond)
+
+    def rearrange(self, row: Op, operands: Sequence[DegreeValue], lead: int, attributes: Attributes) -> DegreeValue:
+        """The largest degrees of the operands."""
+        leading = broadcast([x.extents[:lead] for x in operands], {})
+        shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
+        return DegreeValue(shape, _largest(operands), _beyond(operands))
+
+    def view(self, x: DegreeValue, shape: Shape, move: Callable[[Array], Array]) -> DegreeValue:
+        """The same degrees under another shape."""
+        return DegreeValue(shape, x.degree, x.beyond)
+
+    def join(self, pieces: Sequence[DegreeValue], axis: int) -> DegreeValue:
+        """The largest degrees of the pieces."""
+        extents = list(pieces[0].extents)
+        extents[axis] = sum(piece.extents[axis] for piece in pieces)
+        return DegreeValue(tuple(extents), _largest(pieces), _beyond(pieces))
+
+    def cast(self, x: DegreeValue, dtype: DType) -> DegreeValue:
+        """Degrees do not round."""
+        return x
+
+
+def of_difference(x: Degree, y: Degree) -> int:
+    """The degree of (N₁D₂ − N₂D₁)·H₁·H₂: zero wherever x and y are equal or one of them is undefined."""
+    return max(x.n + y.d, y.n + x.d) + x.h + y.h
+
+
+def _largest(values: Sequence[DegreeValue]) -> Degree:
+    degrees = [value.degree for value in values]
+    return Degree(max(x.n for x in degrees), max(x.d for x in degrees), max(x.h for x in degrees))
+
+
+def _beyond(values: Sequence[DegreeValue]) -> frozenset[str]:
+    return NOTHING.union(*(value.beyond for value in values))

@@ -1,0 +1,110 @@
+"""How far rounding moves the results of a graph: Monte Carlo arithmetic (Parker, 1997). Part of the trusted core.
+
+A graph is evaluated a few times. Each time the result of every op and every term of a sum moves by a random fraction of a
+roundoff. The spread of the outputs shows cancellation and errors that grow from op to op, whichever the ops are. Where a sample
+is not finite, rounding alone takes an operand out of the domain of an op.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import log2, prod
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape
+
+SAMPLES = 4
+POLES = frozenset({"div", "rsqrt", "log", "pow"})  # infinite at 0
+_TINY = float(np.finfo(np.float64).tiny)  # below it numbers are equally spaced
+
+
+@dataclass(frozen=True, slots=True)
+class RandomRounding:
+    """The numbers of `plain`, each moved by a uniform random number of standard deviation `roundoff` times its size."""
+
+    plain: FloatAlgebra
+    roundoff: float
+    generator: Any  # of NumPy or CuPy
+    overflows: list[str] = field(default_factory=list)  # ops that overflowed: infinite of finite operands, and no pole
+
+    def _moved(self, x: Array, roundings: float = 1.0) -> Array:
+        xp = self.plain.xp
+        size = xp.where(x == 0, 0, xp.maximum(abs(x), _TINY))
+        size = xp.where(xp.isfinite(x), size, np.nan)  # beyond a pole or an overflow nothing is known: 1/∞ is not 0
+        random = self.generator.random(x.shape, dtype=np.float32) - np.float32(0.5)
+        return x + size * random * (np.sqrt(12 * roundings) * self.roundoff)
+
+    def shape(self, x: Array) -> Shape:
+        """Extents of x."""
+        return self.plain.shape(x)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
+        """The result moves."""
+        with np.errstate(all="ignore"):
+            result = self.plain.elementwise(op, operands, attributes)
+            if op not in POLES and bool((self.plain.xp.isinf(result) & self.plain.xp.isfinite(sum(operands))).any()):
+                self.overflows.append(op)
+            return self._moved(result)
+
+    def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
+        """The terms of a sum move by as many roundings as pairwise summation has; a maximum is exact."""
+        if kind == "max":
+            return self.plain.reduce(kind, x, axes)
+        with np.errstate(all="ignore"):
+            return self.plain.reduce(kind, self._moved(x, log2(2 * prod(x.shape[axis] for axis in axes))), axes)
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """One operand moves as the terms of a sum do, then the result."""
+        with np.errstate(all="ignore"):
+            return self._moved(self.plain.matmul(self._moved(x, log2(2 * x.shape[-1])), y))
+
+    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+        """As `plain` does."""
+        return self.plain.rearrange(row, operands, lead, attributes)
+
+    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
+        """As `plain` does."""
+        return self.plain.view(x, shape, move)
+
+    def join(self, pieces: Sequence[Array], axis: int) -> Array:
+        """As `plain` does."""
+        return self.plain.join(pieces, axis)
+
+    def cast(self, x: Array, dtype: DType) -> Array:
+        """As `plain` does."""
+        return self.plain.cast(x, dtype)
+
+
+def rounding_spread(
+    graph: Graph,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    roundoff: float,
+    plain: FloatAlgebra,
+    slice_elements: int = SLICE_ELEMENTS,
+    stack: int = 0,
+    samples: int = SAMPLES,
+) -> tuple[list[Array], bool]:
+    """For each element of `outputs`, those of `graph` in float64, how far samples lie from it; NaN where one is not finite.
+
+    Also whether an op overflows float64. `stack` is that of `evaluate`.
+    """
+    xp = plain.xp
+    spreads, overflows = [xp.zeros_like(output) for output in outputs], list[str]()
+    for seed in range(samples):
+        algebra = RandomRounding(plain, roundoff, xp.random.default_rng(seed), overflows)
+        sample = evaluate(graph, inputs, algebra, slice_elements, stack=stack)
+        with np.errstate(all="ignore"):
+            moved = [abs(x - output) for x, output in zip(sample, outputs, strict=True)]
+        spreads = [xp.maximum(one, xp.where(xp.isfinite(x), x, np.nan)) for one, x in zip(spreads, moved, strict=True)]
+    return spreads, bool(overflows)
+
+
+__all__ = ["RandomRounding", "rounding_spread"]

@@ -1,0 +1,261 @@
+"""What a user would run instead of a generated kernel: PyTorch eager, compiled, and its fused library calls.
+
+Each peer takes the program's inputs and gives its output, or a tuple of outputs. Some prepare copies of their inputs in the
+layout that the library likes, outside of what is timed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`make` prepares and gives what is timed; `slow` peers take tens of seconds to prepare and use the GPU while they do."""
+
+    name: str
+    make: Callable[[Sequence[Any]], Run]
+    slow: bool = False
+
+
+def peers(workload: str) -> list[Peer]:
+    """The peers of a built-in workload."""
+    eager = _EAGER[workload]
+    found = [
+        Peer("eager", lambda tensors: lambda: eager(*tensors)),
+        Peer("torch.compile", lambda tensors: _compiled(eager, tensors, "default")),
+        Peer("torch.compile max-autotune", lambda tensors: _compiled(eager, tensors, "max-autotune-no-cudagraphs"), slow=True),
+    ]
+    return found + [Peer(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+
+
+def _compiled(function: Callable[..., Any], tensors: Sequence[Any], mode: str) -> Run:
+    import torch
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, mode=mode, dynamic=False)
+    compiled(*tensors)
+    return lambda: compiled(*tensors)
+
+
+def _rmsnorm(x: Any, g: Any, w: Any) -> Any:
+    import torch
+
+    return (x * torch.rsqrt(x.float().square().mean(-1, keepdim=True)).to(x.dtype) * g) @ w
+
+
+def _rmsnorm_library(x: Any, g: Any, w: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.rms_norm(x, (x.shape[-1],), g, eps=0.0) @ w
+
+
+def _gated_mlp(x: Any, w1: Any, w2: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.silu(x @ w1) * (x @ w2)
+
+
+def _gated_mlp_packed(tensors: Sequence[Any]) -> Run:
+    """Both weights side by side: one product."""
+    import torch
+
+    x, w1, w2 = tensors
+    packed = torch.cat([w1, w2], dim=1).contiguous()
+
+    def run() -> Any:
+        gate, up = (x @ packed).chunk(2, dim=1)
+        return torch.nn.functional.silu(gate) * up
+
+    return run
+
+
+def _lora(x: Any, w: Any, a: Any, b: Any) -> Any:
+    return x @ w + (x @ a) @ b
+
+
+def _lora_addmm(x: Any, w: Any, a: Any, b: Any) -> Any:
+    import torch
+
+    return torch.addmm(x @ w, x @ a, b)
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    import torch
+
+    return torch.softmax(q @ k / 8, dim=-1) @ v
+
+
+def _qknorm(q: Any, k: Any, v: Any) -> Any:
+    import torch
+
+    q = q * torch.rsqrt(q.float().square().mean(-1, keepdim=True)).to(q.dtype)
+    k = k * torch.rsqrt(k.float().square().mean(-2, keepdim=True)).to(k.dtype)
+    return _attention(q, k, v)
+
+
+def _ntrans(h: Any, x: Any, alpha: Any) -> Any:
+    y = x + alpha * (_norm(h) - x)
+    return _norm(y)
+
+
+def _norm(x: Any) -> Any:
+    import torch
+
+    return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True)).to(x.dtype)
+
+
+def _ntrans_library(h: Any, x: Any, alpha: Any) -> Any:
+    import torch
+
+    norm = torch.nn.functional.rms_norm
+    return norm(torch.lerp(x, norm(h, (h.shape[-1],), eps=0.0), alpha), (x.shape[-1],), eps=0.0)
+
+
+def _mlp_block(r: Any, g: Any, gate: Any, up: Any, down: Any) -> Any:
+    import torch
+
+    h = _norm(r) * g
+    return r + (torch.nn.functional.silu(h @ gate) * (h @ up)) @ down
+
+
+def _mlp_block_library(r: Any, g: Any, gate: Any, up: Any, down: Any) -> Any:
+    import torch
+
+    h = torch.nn.functional.rms_norm(r, (r.shape[-1],), g, eps=0.0)
+    return torch.addmm(r, torch.nn.functional.silu(h @ gate) * (h @ up), down)
+
+
+def _decoder_layer(x: Any, g1: Any, wq: Any, wk: Any, wv: Any, k: Any, v: Any, wo: Any, *mlp: Any) -> Any:
+    import torch
+
+    h = _norm(x) * g1
+    q = (h @ wq).view(-1, 8, 4, 128)
+    attended = torch.softmax(q @ k / 128**0.5, dim=-1) @ v
+    r = x + attended.reshape(x.shape) @ wo
+    return _mlp_block(r, *mlp), h @ wk, h @ wv
+
+
+def _decoder_layer_library(tensors: Sequence[Any]) -> Run:
+    """One product for QKV, FlashAttention of grouped heads, the residual within the product."""
+    import torch
+
+    functional = torch.nn.functional
+    x, g1, wq, wk, wv, k, v, wo, *mlp = tensors
+    packed, keys = torch.cat([wq, wk, wv], dim=1).contiguous(), k.transpose(-1, -2).contiguous()
+
+    def run() -> Any:
+        q, k_new, v_new = (functional.rms_norm(x, (4096,), g1, eps=0.0) @ packed).split((4096, 1024, 1024), dim=1)
+        attended = functional.scaled_dot_product_attention(q.reshape(-1, 8, 4, 128), keys, v)
+        r = torch.addmm(x, attended.reshape(x.shape), wo)
+        return _mlp_block_library(r, *mlp), k_new, v_new
+
+    return run
+
+
+def _sdpa(backend: str, normalized: bool = False) -> Callable[[Sequence[Any]], Run]:
+    """Scaled-dot-product attention with one back end; K stands in rows of one key each, as every back end wants it."""
+
+    def make(tensors: Sequence[Any]) -> Run:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        functional = torch.nn.functional
+        q, k, v = (tensor[None] for tensor in tensors)
+        k = k.transpose(-1, -2).contiguous()
+
+        def norms(q: Any, k: Any) -> Any:
+            return tuple(functional.rms_norm(x, (x.shape[-1],), eps=0.0) for x in (q, k))
+
+        if normalized:
+            torch._dynamo.reset()
+            norms = torch.compile(norms, dynamic=False)
+            norms(q, k)
+
+        def run() -> Any:
+            queries, keys = norms(q, k) if normalized else (q, k)
+            with sdpa_kernel([getattr(SDPBackend, backend)]):
+                return functional.scaled_dot_product_attention(queries, keys, v, scale=0.125)[0]
+
+        return run
+
+    return make
+
+
+def _call(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Run]:
+    return lambda tensors: lambda: function(*tensors)
+
+
+_EAGER: dict[str, Callable[..., Any]] = {
+    "rmsnorm": _rmsnorm,
+    "gated_mlp": _gated_mlp,
+    "lora": _lora,
+    "gqa": _attention,
+    "qknorm": _qknorm,
+    "ntrans": _ntrans,
+    "mha": _attention,
+    "mqa": _attention,
+    "mlp_block": _mlp_block,
+    "decoder_layer": _decoder_layer,
+}
+_ATTENTION = {
+    "SDPA FlashAttention": _sdpa("FLASH_ATTENTION"),
+    "SDPA cuDNN": _sdpa("CUDNN_ATTENTION"),
+    "SDPA efficient": _sdpa("EFFICIENT_ATTENTION"),
+}
+_LIBRARY: dict[str, dict[str, Callable[[Sequence[Any]], Run]]] = {
+    "rmsnorm": {"F.rms_norm + matmul": _call(_rmsnorm_library)},
+    "gated_mlp": {"one matmul of packed weights": _gated_mlp_packed},
+    "lora": {"addmm": _call(_lora_addmm)},
+    "gqa": _ATTENTION,
+    "qknorm": {
+        "compiled norms + SDPA FlashAttention": _sdpa("FLASH_ATTENTION", normalized=True),
+        "compiled norms + SDPA cuDNN": _sdpa("CUDNN_ATTENTION", normalized=True),
+    },
+    "ntrans": {"F.rms_norm": _call(_ntrans_library)},
+    "mha": _ATTENTION,
+    "mqa": _ATTENTION,
+    "mlp_block": {"F.rms_norm + addmm": _call(_mlp_block_library)},
+    "decoder_layer": {"packed QKV + SDPA + addmm": _decoder_layer_library},
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings and logs of torch.compile."""
+    import logging
+    import warnings
+
+    loggers = [logging.getLogger(name) for name in ("torch._inductor", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def ceilings() -> dict[str, float]:
+    """What this GPU reaches right now: bytes a second of a copy through memory, float16 operations a second of a product."""
+    import torch
+
+    from mirage_eg.backends.measure.timing import event_us
+
+    source = torch.empty(1 << 29, dtype=torch.int16, device="cuda").zero_()
+    copied = torch.empty_like(source)
+    copy_us = min(event_us(lambda: copied.copy_(source), repeats=10))
+    sums_us = min(event_us(lambda: source.view(torch.int64).amax(), repeats=10))
+    left = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
+    product_us = min(event_us(lambda: left @ left, repeats=10))
+    nbytes = source.numel() * source.element_size()
+    return {
+        "bytes_per_second": max(2 * nbytes / copy_us, nbytes / sums_us) * 1e6,
+        "flops_per_second": 2 * 8192**3 / product_us * 1e6,
+    }

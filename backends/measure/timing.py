@@ -1,0 +1,133 @@
+"""Timing emitted programs on the GPU at hand: warm, and with the caches flushed."""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from mirage_eg.backends.measure.launch import steady
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.ir.errors import MirageError
+
+_FLUSHED_BYTES = 256 << 20  # several times any L2 cache
+_COLD = 5  # times as many runs with flushed caches: one is timed by itself, and they differ by a fifth
+_BATCH_US = 1000.0  # launches are timed in batches that take about so long: an event's resolution is 0.5 µs
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median time of one run of all kernels of a program, in microseconds.
+
+    `warm`: back to back on the same data; `cold`: the L2 cache flushed before each. The spreads are interquartile ranges.
+    `method` says how kernels were launched: by replaying a CUDA graph, or one by one where capture fails.
+    """
+
+    warm_us: float
+    warm_spread_us: float
+    cold_us: float
+    cold_spread_us: float
+    method: str
+    device: str
+
+
+def gpu_available() -> bool:
+    """Can emitted programs run here: is there a driver, is torch there, and does it find a GPU?"""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # asked first: importing torch takes seconds
+    except OSError:
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def gpu_name() -> str:
+    """The name of the current GPU."""
+    import torch
+
+    return str(torch.cuda.get_device_name())
+
+
+def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timing:
+    """Time an emitted program (its text, or the path of its file) on standard normal inputs.
+
+    Raises:
+        MirageError: no GPU here; the source is no emitted program.
+    """
+    if not gpu_available():
+        raise MirageError("timing: torch finds no GPU here")
+    import torch
+
+    with loaded(source) as module:
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        tensors = []
+        for shape, dtype, strides in module.INPUTS.values():
+            tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
+            tensors.append(tensor.copy_(torch.randn(shape, device="cuda", generator=generator)))
+        return time_launches(steady(module, tensors), repeats)
+
+
+def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
+    """Time what `run` launches on the current device."""
+    import torch
+
+    for _ in range(3):  # compiles the kernels, warms the allocator
+        run()
+    torch.cuda.synchronize()
+    once = captured(run, 1)
+    launch, method = (run, "events") if once is None else (once, "graph")
+    rough = median(event_us(launch, repeats=3))
+    batch = max(1, min(1000, round(_BATCH_US / max(rough, 0.5))))
+    many = captured(run, batch) if once is not None else None
+    if many is None:
+
+        def many() -> None:
+            for _ in range(batch):
+                launch()
+
+    warm = [total / batch for total in event_us(many, repeats)]
+    flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
+    cold = event_us(launch, _COLD * repeats, before=flushed.zero_)
+    return Timing(median(warm), _spread(warm), median(cold), _spread(cold), method, gpu_name())
+
+
+def _spread(times: list[float]) -> float:
+    low, _, high = quantiles(times, n=4)
+    return high - low
+
+
+def captured(run: Callable[[], object], times: int) -> Callable[[], None] | None:
+    """A CUDA graph of `times` runs, or None where something in them cannot be captured."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(times):
+                run()
+    except RuntimeError:  # torch's error for an operation that capture forbids
+        torch.cuda.synchronize()
+        return None
+    replay: Callable[[], None] = graph.replay
+    replay()
+    torch.cuda.synchronize()
+    return replay
+
+
+def event_us(launch: Callable[[], object], repeats: int, before: Callable[[], Any] | None = None) -> list[float]:
+    """Microseconds between events around each launch."""
+    import torch
+
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    for start, end in pairs:
+        if before is not None:
+            before()
+        start.record()
+        launch()
+        end.record()
+    torch.cuda.synchronize()
+    return [1000.0 * start.elapsed_time(end) for start, end in pairs]

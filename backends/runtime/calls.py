@@ -1,0 +1,89 @@
+"""Calling a program on arrays of either library, and capturing it in a CUDA graph."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_eg.backends.runtime.array_library import Library
+from mirage_eg.backends.runtime.cupy_arrays import Cupy
+from mirage_eg.backends.runtime.library_lookup import any_library, torch_library
+from mirage_eg.backends.runtime.program import Program
+from mirage_eg.backends.runtime.torch_arrays import Torch
+from mirage_eg.ir.errors import GraphError, MirageError
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraph:
+    """Kernels that one call of the driver replays, on arrays that stay where they are: write `inputs`, replay, read `outputs`.
+
+    `replay` launches on the current stream of the arrays' library and copies nothing.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    replay: Callable[[], None]
+
+
+def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """Run a program on the current stream of the arrays' library.
+
+    Library kernels are torch's, on CuPy arrays as tensors on the same memory.
+
+    Raises:
+        GraphError: an array that the program does not take.
+        MirageError: library kernels without torch.
+    """
+    if not (program.calls_torch and isinstance(library, Cupy)):
+        return program(arrays, library, out)
+    _, device = program.border.check(arrays, library, out)
+    stream = library.stream(device)
+    if program.driver.capturing(stream):
+        raise GraphError("this µGraph has library kernels, whose memory a CuPy capture does not keep; use to_cuda_graph()")
+    torch = _torch_for_library_kernels()
+    with torch.on_stream(stream, device):
+        results = program(library.to_torch(arrays), torch, None if out is None else library.to_torch(out))
+    return tuple(library.from_torch(results)) if out is None else tuple(out)
+
+
+def capture(program: Program, arrays: Sequence[Any] | None = None, library: Library | None = None) -> CudaGraph:
+    """The program in a CUDA graph on these arrays, or on new ones on the current device.
+
+    The program runs once beforehand, which compiles it.
+    """
+    program.require_driver()
+    library = library or any_library()
+    if arrays is None:
+        device = library.device()
+        arrays = [library.empty(layout, device) for layout in program.plan.inputs]
+    else:
+        _, device = program.border.check(arrays, library)
+    if program.calls_torch and isinstance(library, Cupy):
+        return _captured_by_torch(program, arrays, library, device)
+    first, fixed, kept = call(program, arrays, library), library, list(arrays)
+    out = first if program.has_own_outputs else None
+    outputs, replay = library.capture(lambda: program(kept, fixed, out), device)
+    return CudaGraph(tuple(arrays), outputs, replay)
+
+
+def _captured_by_torch(program: Program, arrays: Sequence[Any], library: Cupy, device: int) -> CudaGraph:
+    torch = _torch_for_library_kernels()
+    graph = capture(program, library.to_torch(arrays), torch)
+
+    def replay() -> None:
+        with torch.on_stream(library.stream(device), device):
+            graph.replay()
+
+    return CudaGraph(tuple(arrays), tuple(library.from_torch(graph.outputs)), replay)
+
+
+def _torch_for_library_kernels() -> Torch:
+    try:
+        return torch_library()
+    except ImportError:
+        raise MirageError(
+            "this µGraph has library kernels, which torch runs, and torch is not installed: pip install torch, or take a "
+            "µGraph whose kernels are all generated"
+        ) from None
+
+
+__all__ = ["CudaGraph", "call", "capture"]

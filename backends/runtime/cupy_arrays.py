@@ -1,0 +1,138 @@
+"""CuPy arrays, by what launching needs of them (`runtime_library.Library`)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mirage_eg.backends.runtime.array_library import ALIGNMENT, Check, Layout, Place
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import GraphError
+
+
+def _refuse_bfloat16(layout: Layout) -> None:
+    if layout.dtype == "bfloat16":
+        raise GraphError(f"{layout.name} is bfloat16, which CuPy has not; call with torch tensors")
+
+
+class Cupy:
+    """CuPy arrays."""
+
+    name = "CuPy array"
+    keeps_captured = False
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+
+    def place(self, array: Any, what: str) -> Place:
+        """CuPy's strides are in bytes."""
+        size, data = array.itemsize, array.data
+        strides = tuple([stride // size for stride in array.strides])
+        return Place(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
+
+    def checker(self, layouts: Sequence[Layout]) -> Check:
+        """CuPy says strides in bytes. It has no bfloat16, which no array is then."""
+        wanted = []
+        for layout in layouts:
+            size = DType(layout.dtype).itemsize
+            dtype = None if layout.dtype == "bfloat16" else self._cupy.dtype(layout.dtype)
+            wanted.append((dtype, layout.shape, tuple(stride * size for stride in layout.strides)))
+
+        def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
+            device: int = arrays[0].data.device_id
+            found = []
+            for array, (dtype, shape, strides) in zip(arrays, wanted):  # noqa: B905 (to say strict= takes 0.2 µs)
+                data = array.data
+                if (
+                    array.dtype is not dtype  # one object for each type, or it is looked at closely
+                    or array.shape != shape
+                    or array.strides != strides
+                    or data.device_id != device
+                    or (pointer := data.ptr) % ALIGNMENT
+                ):
+                    return None
+                found.append(pointer)
+            return found, device
+
+        return check
+
+    def device(self) -> int:
+        """CuPy's."""
+        return int(self._cupy.cuda.runtime.getDevice())
+
+    def stream(self, device: int) -> int:
+        """CuPy's current stream."""
+        handle: int = self._cupy.cuda.get_current_stream(device).ptr
+        return handle
+
+    def empty(self, layout: Layout, device: int) -> Any:
+        """From CuPy's pool."""
+        return self.maker(layout, device)()
+
+    def zeros(self, layout: Layout, device: int) -> Any:
+        """An empty one, filled: what is captured meanwhile fills it too."""
+        made = self.empty(layout, device)
+        made.fill(0)
+        return made
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+        """CuPy's pool is that of the current device, which launching has made the right one but for arrays by themselves."""
+        cupy = self._cupy
+        _refuse_bfloat16(layout)
+        size, dtype, nbytes = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype), layout.nbytes
+        strides = tuple(stride * size for stride in layout.strides)
+        current, allocate, make = cupy.cuda.runtime.getDevice, cupy.cuda.alloc, cupy.ndarray
+
+        def made() -> Any:
+            if current() == device:
+                return make(layout.shape, dtype=dtype, memptr=allocate(nbytes), strides=strides)
+            with cupy.cuda.Device(device):
+                return make(layout.shape, dtype=dtype, memptr=allocate(nbytes), strides=strides)
+
+        return made
+
+    def address(self, array: Any) -> int:
+        """`data.ptr`."""
+        pointer: int = array.data.ptr
+        return pointer
+
+    def memory(self, nbytes: int, device: int) -> Any:
+        """From CuPy's pool."""
+        with self._cupy.cuda.Device(device):
+            return self._cupy.empty(nbytes, dtype="uint8")
+
+    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+        """A view."""
+        _refuse_bfloat16(layout)
+        size = DType(layout.dtype).itemsize
+        strides = tuple(stride * size for stride in layout.strides)
+        return self._cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data + offset, strides=strides)
+
+    def copy(self, target: Any, source: Any) -> None:
+        """By assignment."""
+        target[...] = source
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        """On a stream of its own, which only the capture uses."""
+        cuda = self._cupy.cuda
+        with cuda.Device(device), cuda.Stream(non_blocking=True) as stream:
+            stream.begin_capture()
+            try:
+                captured = run()
+            finally:
+                graph = stream.end_capture()
+
+        def replay() -> None:
+            graph.launch(cuda.get_current_stream())
+
+        return captured, replay
+
+    def to_torch(self, arrays: Sequence[Any]) -> list[Any]:
+        """Tensors on the same memory."""
+        import torch
+
+        return [torch.as_tensor(array, device=torch.device("cuda", array.data.device_id)) for array in arrays]
+
+    def from_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        """Arrays on the same memory."""
+        return [self._cupy.asarray(tensor) for tensor in tensors]

@@ -1,0 +1,81 @@
+"""What an emitted program launches, as data: read off by calling its `launch` with kernels that take notes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from mirage_eg.backends.runtime.array_library import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of a program: its name, its grid, the values that it takes."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
+
+    `arena` has the buffers that no caller sees, each with its offset in a memory of `arena_bytes`; those of `zeroed` must be
+    zero before a run, and are so behind it.
+
+    A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
+    """
+
+    inputs: tuple[Layout, ...]
+    buffers: tuple[Layout, ...]
+    launches: tuple[Launch, ...] | None
+    results: tuple[int, ...] | None
+    arena: tuple[tuple[int, int], ...] = ()
+    arena_bytes: int = 0
+    zeroed: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> tuple[Layout, ...]:
+        """Inputs and buffers."""
+        return (*self.inputs, *self.buffers)
+
+
+class _Noted:
+    """Stands where a kernel stood, and notes how it is launched."""
+
+    def __init__(self, name: str, notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
+        self._name, self._notes = name, notes
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def note(*values: int, **options: Any) -> None:
+            self._notes.append((self._name, grid, values))
+
+        return note
+
+
+def plan_of(module: ModuleType) -> Plan:
+    """Read an emitted program: its `launch` is called with the numbers of its values, and noted."""
+    inputs = tuple(Layout(name, *kind) for name, kind in module.INPUTS.items())
+    buffers = tuple(Layout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
+    places = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
+    arena = tuple((places[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
+    size = getattr(module, "ARENA_BYTES", 0)
+    zeroed = tuple(places[name] for name in getattr(module, "ZEROED", ()))
+    launch = getattr(module, "launch", None)
+    if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
+        return Plan(inputs, buffers, None, None, arena, size, zeroed)
+    notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
+    kernels = {name: getattr(module, name) for name in module.SIGNATURES}
+    try:
+        for name in kernels:
+            setattr(module, name, _Noted(name, notes))
+        returned = launch(*range(len(inputs) + len(buffers)))
+    finally:
+        for name, kernel in kernels.items():
+            setattr(module, name, kernel)
+    results = returned if isinstance(returned, tuple) else (returned,)
+    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size, zeroed)
+
+
+__all__ = ["Launch", "Plan", "plan_of"]

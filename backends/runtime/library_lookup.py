@@ -1,0 +1,85 @@
+"""Of which array library an array is. None is imported here: whoever brings an array has imported its library."""
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from mirage_eg.backends.runtime.array_library import Library
+from mirage_eg.backends.runtime.cupy_arrays import Cupy
+from mirage_eg.backends.runtime.torch_arrays import Torch
+from mirage_eg.ir.errors import GraphError, MirageError
+
+
+@cache
+def torch_library() -> Torch:
+    """Torch; it is imported if it is not yet there."""
+    return Torch()
+
+
+@cache
+def cupy_library() -> Cupy:
+    """CuPy; it is imported if it is not yet there."""
+    return Cupy()
+
+
+_met: dict[type, Library] = {}  # of what types arrays were, and whose those are
+
+
+def library_of(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
+    """The library that all arrays, the `what` of these names, are of; None for NumPy's.
+
+    Raises:
+        GraphError: one that is of none, or of another than the first; the message names it.
+    """
+    library = _met.get(type(arrays[0]))
+    for array in arrays:
+        if library is None or _met.get(type(array)) is not library:
+            return _look_closer(arrays, what, names)
+    return library
+
+
+_SPOKEN = {"torch": "a torch tensor", "cupy": "a CuPy array", "numpy": "a NumPy array"}
+
+
+def _look_closer(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
+    kinds = [_kind(array) for array in arrays]
+    for name, array, kind in zip(names, arrays, kinds, strict=True):
+        if not kind:
+            raise GraphError(f"{what} {name}: got {type(array).__name__}, wanted {', '.join(_SPOKEN.values())}")
+        if kind != kinds[0]:
+            raise GraphError(
+                f"{what} {name}: got {_SPOKEN[kind]}, but {what} {names[0]} is {_SPOKEN[kinds[0]]}; wanted all of one "
+                "library (NumPy's run on the CPU)"
+            )
+    if kinds[0] == "numpy":
+        return None
+    library: Library = torch_library() if kinds[0] == "torch" else cupy_library()
+    _met.update((type(array), library) for array in arrays)
+    return library
+
+
+def _kind(array: Any) -> str:
+    """`torch`, `cupy`, `numpy`, or nothing of these."""
+    for module, type_ in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
+        present = sys.modules.get(module)
+        if present is not None and isinstance(array, getattr(present, type_)):
+            return module
+    return ""
+
+
+def any_library() -> Library:
+    """Torch if it is installed, else CuPy.
+
+    Raises:
+        MirageError: neither is there.
+    """
+    for make in (torch_library, cupy_library):
+        try:
+            return make()
+        except ImportError:
+            continue
+    raise MirageError("neither torch nor CuPy is installed; install one of them, say pip install cupy-cuda12x")
+
+
+__all__ = ["any_library", "cupy_library", "library_of", "torch_library"]

@@ -1,0 +1,133 @@
+"""Running an emitted program on the caller's arrays and stream, with as little between them and the GPU as Python allows.
+
+Kernels are compiled once a device; what they write between them is allocated once a stream. A call checks its arrays, notes
+their addresses and hands each kernel to the driver. Nothing is copied and nothing waits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+from mirage_eg.backends.runtime.argument_checks import Border
+from mirage_eg.backends.runtime.array_library import Layout, Library
+from mirage_eg.backends.runtime.cuda_driver import Driver, cuda_driver
+from mirage_eg.backends.runtime.launch_plan import plan_of
+from mirage_eg.backends.runtime.mixed_programs import MixedLane, stand_in
+from mirage_eg.backends.runtime.stream_state import Function, Lane, Site
+from mirage_eg.backends.triton.compile import Target, compile_module
+from mirage_eg.ir.errors import UnsupportedError
+
+_MOST_LANES = 16  # streams whose memory is kept
+_WARP = 32
+
+
+class Program:
+    """An emitted program that runs on GPU arrays; calls from several threads take turns on a stream."""
+
+    def __init__(
+        self, module: ModuleType, inputs: Sequence[str], outputs: Sequence[Layout], driver: Driver | None = None
+    ) -> None:
+        """`inputs` are the names by which errors call the arguments, `outputs` is what the program returns; the module is this
+        program's own from now on."""
+        self.plan = plan_of(module)
+        self.outputs = (
+            tuple(
+                replace(layout, strides=self.plan.values[value].strides)
+                for layout, value in zip(outputs, self.plan.results or (), strict=True)
+            )
+            if self.plan.results
+            else tuple(outputs)
+        )
+        self.calls_torch = self.plan.launches is None
+        self.border = Border(inputs, self.plan.inputs, self.outputs)
+        self._module = module
+        self._driver = driver
+        self._kernels = ModuleType("kernels")
+        self._loaded: dict[int, dict[str, Function]] = {}
+        self._lanes: dict[tuple[str, int, int], Lane | MixedLane] = {}
+        self._captured: list[Lane | MixedLane] = []  # whose memory CUDA graphs use
+        self._making = Lock()
+        if hasattr(module, "SIGNATURES"):
+            kernels = {name: getattr(module, name) for name in module.SIGNATURES}
+            self._kernels.__dict__.update(SIGNATURES=module.SIGNATURES, OPTIONS=module.OPTIONS, **kernels)
+        self._running = stand_in(module) if self.calls_torch else None
+
+    @property
+    def has_own_outputs(self) -> bool:
+        """Whether each output is a buffer that kernels write: no argument, none twice, nothing of torch's."""
+        results = self.plan.results
+        return results is not None and len(set(results)) == len(results) and min(results) >= len(self.plan.inputs)
+
+    @cached_property
+    def driver(self) -> Driver:
+        """The driver of this machine, unless another one was given."""
+        return self._driver or cuda_driver()
+
+    def require_driver(self) -> None:
+        """Raise a MirageError where there is no driver."""
+        _ = self.driver
+
+    def functions(self, device: int) -> dict[str, Function]:
+        """The kernels, compiled for a device and loaded there.
+
+        Raises:
+            UnsupportedError: a kernel that does not compile or does not fit there; the message says which and why.
+        """
+        found = self._loaded.get(device)
+        if found is not None:
+            return found
+        capability, shared = self.driver.describe(device)
+        made = {}
+        for record, kernel in compile_module(self._kernels, Target("cuda", capability, _WARP, shared), resources=False):
+            if not record.ok:
+                raise UnsupportedError(f"{record.kernel}: {record.error}")
+            metadata = kernel.metadata
+            handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
+            scratch = metadata.global_scratch_size * metadata.num_ctas
+            made[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared, scratch)
+        self._loaded[device] = made
+        return made
+
+    def __call__(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+        """The outputs for arrays of `library`, new ones or those of `out`, on the library's current stream.
+
+        Raises:
+            GraphError: an array that is not what the program takes; the message names it.
+        """
+        addresses, device = self.border.check(arrays, library, out)
+        driver = self.driver
+        entered = driver.enter(device)
+        try:
+            return self._lane(library, device, library.stream(device)).run(arrays, addresses, out)
+        finally:
+            if entered:
+                driver.leave()
+
+    def _lane(self, library: Library, device: int, stream: int) -> Lane | MixedLane:
+        """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
+        driver = self.driver
+        if driver.capturing(stream):
+            lane = self._new_lane(library, device, stream)
+            if not library.keeps_captured:
+                self._captured.append(lane)
+            return lane
+        key = (library.name, device, driver.identify(stream))
+        found = self._lanes.get(key)
+        if found is not None:
+            return found
+        with self._making:
+            lane = self._lanes.setdefault(key, self._new_lane(library, device, stream))
+            if len(self._lanes) > _MOST_LANES:
+                del self._lanes[next(iter(self._lanes))]
+        return lane
+
+    def _new_lane(self, library: Library, device: int, stream: int) -> Lane | MixedLane:
+        functions = self.functions(device) if hasattr(self._module, "SIGNATURES") else {}
+        site = Site(library, device, stream, self.driver, functions)
+        return Lane(self.plan, site) if self._running is None else MixedLane(self.plan, site, self._module, self._running)
+
+
+__all__ = ["Program"]

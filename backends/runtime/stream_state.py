@@ -1,0 +1,110 @@
+"""What the calls of a program on one stream share: the memory between its kernels, and launches that are ready to go.
+
+Launches are prepared once. They take their arguments from slots, one for each value, which a call fills with addresses.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from threading import Lock
+from typing import Any
+
+from mirage_eg.backends.runtime.array_library import Library
+from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
+from mirage_eg.backends.runtime.launch_plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel on a device."""
+
+    handle: int
+    threads: int
+    shared: int
+    scratch: int  # bytes of device memory of each block, where tensor descriptors stand
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where launches go: a stream, which is the library's current one when a lane is made."""
+
+    library: Library
+    device: int
+    stream: int
+    driver: Driver
+    functions: dict[str, Function]
+
+    def scratch(self, kernel: str, grid: tuple[int, ...]) -> int:
+        """Bytes of device memory that the kernel needs for itself."""
+        return self.functions[kernel].scratch * prod(grid)
+
+    def prepare(self, kernel: str, grid: tuple[int, ...], slots: Any, places: Sequence[int]) -> LaunchCall:
+        """A launch with arguments from these slots, then from the last two: scratch memory and, for a profiler, null."""
+        function, first, size = self.functions[kernel], ctypes.addressof(slots), ctypes.sizeof(ctypes.c_uint64)
+        arguments = (*places, len(slots) - 2, len(slots) - 1)
+        parameters = (ctypes.c_void_p * len(arguments))(*(first + size * place for place in arguments))
+        return self.driver.prepare(function.handle, grid, function.threads, function.shared, self.stream, parameters)
+
+
+def new_slots(values: int) -> Any:
+    """A slot for each value, then those of scratch memory and of null."""
+    return (ctypes.c_uint64 * (values + 2))()
+
+
+class Lane:
+    """A stream's share of a program whose kernels are all generated; calls from several threads take turns."""
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        assert plan.launches is not None and plan.results is not None
+        values, first, results, library = plan.values, len(plan.inputs), plan.results, site.library
+        self._lock, self._library, self._driver = Lock(), library, site.driver
+        # Some results are arguments, or the same again; kernels write the others, each into a new array or the caller's buffer.
+        own = [value for value in dict.fromkeys(results) if value >= first]
+        self._makers = [library.maker(values[value], site.device) for value in own]
+        self._returned = [value if value < first else first + own.index(value) for value in results]
+        sources = [value if value < first else first + results.index(value) for value in results]
+        self._copied = [(target, source) for target, source in enumerate(sources, first) if target != source]
+        self._written = [*range(first), *(first + results.index(value) for value in own)]
+        self._filled = len(self._written)  # slots that a call fills, which come first
+        place = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(len(values)))))}
+        self._slots = slots = new_slots(len(values))
+        needed = max((site.scratch(launch.kernel, launch.grid) for launch in plan.launches), default=0)
+        self._memory = [library.memory(nbytes, site.device) if nbytes else None for nbytes in (plan.arena_bytes, needed)]
+        arena, scratch = (0 if memory is None else library.address(memory) for memory in self._memory)
+        for value, offset in plan.arena:
+            slots[place[value]] = arena + offset
+        slots[len(values)] = scratch  # of all kernels: they run one after the other
+        self._zeroed = {value: library.zeros(values[value], site.device) for value in plan.zeroed}
+        for value, array in self._zeroed.items():
+            slots[place[value]] = library.address(array)
+        self.launches = [
+            site.prepare(launch.kernel, launch.grid, slots, [place[value] for value in launch.values])
+            for launch in plan.launches
+        ]
+
+    def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
+        """Launch all; `addresses` are those of the arrays, then of the buffers. Gives the outputs."""
+        if out is None:
+            known = [*arrays]
+            for make in self._makers:
+                array = make()
+                known.append(array)
+                addresses.append(self._library.address(array))
+        elif self._copied:
+            addresses = [addresses[number] for number in self._written]
+        with self._lock:
+            self._slots[: self._filled] = addresses
+            for launch in self.launches:
+                if status := launch():
+                    self._driver.refuse(status)
+        if out is None:
+            return tuple([known[number] for number in self._returned])
+        if self._copied:
+            known = [*arrays, *out]
+            for target, source in self._copied:
+                self._library.copy(known[target], known[source])
+        return tuple(out)
+
+
+__all__ = ["Function", "Lane", "Site", "new_slots"]

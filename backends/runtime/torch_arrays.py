@@ -1,0 +1,152 @@
+"""torch tensors, by what launching needs of them (`runtime_library.Library`)."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, cast
+
+from mirage_eg.backends.runtime.array_library import ALIGNMENT, Check, Layout, Place
+from mirage_eg.ir.errors import GraphError
+
+
+def _unlike(*tensors: Any) -> bool:
+    return False
+
+
+def _likener(torch: Any) -> Callable[..., Callable[..., bool]]:
+    """`liken(*tensors)` tells tensors that are like those: in type, layout, dtype, device, shape, strides, wanting a gradient.
+
+    It is what torch's compiled code guards its arguments with, one call for all. It is no public part of torch: where it is not
+    what it was, no tensors are alike, and all are compared here.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        liken: Callable[..., Any] = partial(cast(Any, TensorGuards), dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        x, y = torch.empty(2, 3), torch.empty(3, 2)
+        others = [y, y.t(), x.double(), torch.empty(2, 3, requires_grad=True), torch.empty(2, 3, device="meta")]
+        if liken(x, y).check(x, y) and not any(liken(x, y).check(other, y) for other in others):
+            return lambda *tensors: liken(*tensors).check
+    except (ImportError, AttributeError, TypeError):
+        pass
+    return lambda *tensors: _unlike
+
+
+class Torch:
+    """torch tensors."""
+
+    name = "torch tensor"
+    keeps_captured = True
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._names = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64")}
+        self._grad_enabled = torch.is_grad_enabled
+        # What torch's own generated code calls: a handle, without an object around it.
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._liken = _likener(torch)
+
+    def place(self, array: Any, what: str) -> Place:
+        """A tensor that wants a gradient is refused: kernels have none."""
+        if array.requires_grad and self._grad_enabled():
+            raise GraphError(f"{what}: the tensor requires a gradient, which a µGraph has not; call under torch.no_grad()")
+        if array.layout is not self._torch.strided:
+            raise GraphError(f"{what}: got a tensor of layout {array.layout}, wanted a strided one; use .to_dense()")
+        dtype = self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
+        if not array.is_cuda:
+            return Place(None, array.shape, dtype, array.stride(), 0)
+        return Place(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
+
+    def checker(self, layouts: Sequence[Layout]) -> Check:
+        """Nothing is said here of what is wrong with an array: calls are many, errors are not."""
+        wanted = [(getattr(self._torch, layout.dtype), layout.shape, layout.strides, layout.is_dense) for layout in layouts]
+        strided, grad_enabled, data_ptr = self._torch.strided, self._grad_enabled, self._torch.Tensor.data_ptr
+        liken, none = self._liken, (_unlike, -1)
+        last: dict[tuple[int, bool], tuple[Callable[..., bool], int]] = {}  # what is like those that were right, and where
+
+        def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
+            kind = len(arrays), grad_enabled()
+            alike, device = last.get(kind, none)
+            if not alike(*arrays):
+                device = compare(arrays)
+                if device < 0:
+                    return None
+                last[kind] = liken(*arrays), device
+            found = list(map(data_ptr, arrays))
+            for pointer in found:
+                if pointer % ALIGNMENT:
+                    return None
+            return found, device
+
+        def compare(arrays: Sequence[Any]) -> int:
+            device: int = arrays[0].get_device()
+            tracked = grad_enabled()
+            for array, (dtype, shape, strides, dense) in zip(arrays, wanted):  # noqa: B905 (to say strict= takes 0.2 µs)
+                if (
+                    array.dtype is not dtype
+                    or array.layout is not strided
+                    or array.get_device() != device
+                    or array.shape != shape
+                    or not (array.is_contiguous() if dense else array.stride() == strides)  # the former is faster
+                    or (tracked and array.requires_grad)
+                ):
+                    return -1
+            return device
+
+        return check
+
+    def device(self) -> int:
+        """torch's."""
+        return int(self._torch.cuda.current_device())
+
+    def stream(self, device: int) -> int:
+        """torch's current stream."""
+        handle: int = self._raw_stream(device) if self._raw_stream else self._torch.cuda.current_stream(device).cuda_stream
+        return handle
+
+    def empty(self, layout: Layout, device: int) -> Any:
+        """From torch's caching allocator."""
+        return self.maker(layout, device)()
+
+    def zeros(self, layout: Layout, device: int) -> Any:
+        """`zero_` of an empty one."""
+        return self.empty(layout, device).zero_()
+
+    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+        """`empty_strided`."""
+        dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)
+        return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
+
+    def address(self, array: Any) -> int:
+        """`data_ptr`."""
+        pointer: int = array.data_ptr()
+        return pointer
+
+    def memory(self, nbytes: int, device: int) -> Any:
+        """From torch's caching allocator."""
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._torch.device("cuda", device))
+
+    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+        """A view."""
+        return memory[offset:].view(getattr(self._torch, layout.dtype)).as_strided(layout.shape, layout.strides)
+
+    def copy(self, target: Any, source: Any) -> None:
+        """`copy_`."""
+        target.copy_(source)
+
+    def on_stream(self, stream: int, device: int) -> AbstractContextManager[Any]:
+        """Make another library's stream torch's current one."""
+        cuda = self._torch.cuda
+        made = cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
+        context: AbstractContextManager[Any] = cuda.stream(made)
+        return context
+
+    def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
+        """By torch.cuda.CUDAGraph, whose pool holds what is allocated meanwhile."""
+        torch = self._torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            captured = run()
+        return captured, graph.replay

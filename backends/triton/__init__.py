@@ -1,0 +1,1 @@
+"""Code generation: a µGraph becomes Triton source, which is compiled and checked."""

@@ -1,0 +1,108 @@
+"""Where the elements of a tile lie in memory, as Triton source.
+
+A dim of a tensor is split first by the grid dims mapped to it, the first listed being the slowest, then by the loop; what
+remains is the tile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.triton.tiles import Tile
+from mirage_eg.backends.triton.writer import GRID_NAMES, Choices, Writer, picked, times
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import REPLICATED
+from mirage_eg.ir.shapes import Shape
+
+LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument of a kernel: a tensor in memory, strides in elements."""
+
+    name: str
+    tensor: str  # what the tile read from it is called
+    shape: Shape
+    dtype: DType
+    strides: Shape
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides of a dense tensor."""
+    strides = [1] * len(shape)
+    for dim in reversed(range(len(shape) - 1)):
+        strides[dim] = strides[dim + 1] * shape[dim + 1]
+    return tuple(strides)
+
+
+def highest_offset(pointer: Pointer) -> int:
+    """The offset of the last element."""
+    return sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
+
+
+def launch_grid(grid: Shape, choices: Choices) -> Shape:
+    """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim.
+
+    Neighbouring blocks differ in the first dim, or in the last one if `last_first`.
+    """
+    if is_persistent(grid, choices):
+        return (choices.programs, 1, 1)
+    last_first = choices.last_first
+    ordered = grid[::-1] if last_first else grid
+    fits = all(extent <= limit for extent, limit in zip(ordered, _GRID_LIMITS, strict=False))
+    return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
+
+
+def is_persistent(grid: Shape, choices: Choices) -> bool:
+    """Whether programs take several blocks each."""
+    return 0 < choices.programs < prod(grid)
+
+
+def coordinates(grid: Shape, used: set[int], wide: bool, choices: Choices) -> list[str]:
+    """Lines that give the block its coordinates, for the grid dims in `used`."""
+    dims = range(len(grid))[::-1] if choices.last_first else range(len(grid))
+    persistent = is_persistent(grid, choices)
+    flat = persistent or launch_grid(grid, choices)[: len(grid)] != tuple(grid[dim] for dim in dims)
+    number = "block" if persistent else "tl.program_id(0)"
+    lines = {}
+    stride = 1
+    for place, dim in enumerate(dims):
+        if dim in used:
+            last = place == len(grid) - 1
+            index = f"tl.program_id({place})" if not flat else _digit(number, stride, grid[dim], last)
+            lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
+        stride *= grid[dim]
+    return [lines[dim] for dim in sorted(lines)]
+
+
+def _digit(number: str, stride: int, extent: int, last: bool) -> str:
+    text = number + (f" // {stride}" if stride > 1 else "")
+    return f"({text})" if last else f"({text} % {extent})"
+
+
+def parts(splits: Sequence[tuple[int, int]], extent: int) -> list[tuple[int, int]]:
+    """(grid dim or REPLICATED for the loop, elements by which one step moves) for a dim split so, tiles of `extent`."""
+    steps = []
+    for index, count in reversed(splits):
+        if count > 1:
+            steps.append((index, extent))
+        extent *= count
+    return steps[::-1]
+
+
+def address(writer: Writer, pointer: Pointer, steps: Sequence[list[tuple[int, int]]], tile: Tile, lead: int = 0) -> str:
+    """The pointers of all elements of a tile; the first `lead` dims of the tensor are no dims of the tile."""
+    terms = []
+    for dim, (moves, stride) in enumerate(zip(steps, pointer.strides, strict=True)):
+        writer.grid_used.update(grid_dim for grid_dim, _ in moves if grid_dim != REPLICATED)
+        names = [("i" if grid_dim == REPLICATED else GRID_NAMES[grid_dim], step) for grid_dim, step in moves]
+        if dim - lead not in tile.dims:  # one element: only scalars move it
+            terms += [times(name, step * stride) for name, step in names if stride]
+            continue
+        own = writer.range(tile.padded[dim - lead])
+        inner = " + ".join([*(times(name, step) for name, step in names), own])
+        index = picked("", [other == dim - lead for other in tile.dims])
+        terms.append(times(f"({inner}){index}" if names and (index or stride != 1) else f"{inner}{index}", stride))
+    return " + ".join([pointer.name, *terms])

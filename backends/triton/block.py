@@ -1,0 +1,297 @@
+"""One block graph as one Triton kernel: loads before the loop or in it, tile ops, accumulators, stores.
+
+Every value becomes one variable, named after what it is. Padding is made neutral right where it would be reduced, and only
+where it is not already known to be zero. Nothing here is trusted: emitted kernels are checked against float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.triton.addressing import (
+    LARGEST_OFFSET,
+    Pointer,
+    address,
+    coordinates,
+    highest_offset,
+    is_persistent,
+    parts,
+)
+from mirage_eg.backends.triton.block_order import prepared
+from mirage_eg.backends.triton.float16_partials import Half, write_scaled
+from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
+from mirage_eg.backends.triton.op_table import ELEMENTWISE
+from mirage_eg.backends.triton.rearrangement import write_rearrangement
+from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
+from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
+from mirage_eg.backends.triton.split_reduction import Export, peak_tile
+from mirage_eg.backends.triton.storage import accumulates, is_kept_apart, reads_stored
+from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
+from mirage_eg.backends.triton.tma import describable, descriptor_load
+from mirage_eg.backends.triton.writer import GRID_NAMES, Choices, Writer, aligned, cast, condition, times
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+
+_PLAIN = Choices()
+_RESERVED = {"triton", "tl", "i", "step", "block", "arrived", "range", "float", "tanh", *GRID_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports, and scales.
+
+    `maxima`: the positions of the inputs that are maxima of another kernel.
+    """
+
+    graph: Graph
+    inputs: Sequence[Pointer]
+    outputs: Sequence[Pointer]
+    choices: Choices = _PLAIN
+    exports: Sequence[tuple[Export, Pointer]] = ()
+    halves: Sequence[tuple[Half, Pointer]] = ()
+    maxima: frozenset[int] = NO_VALUES
+
+    @property
+    def pointers(self) -> tuple[Pointer, ...]:
+        """All of them."""
+        return (*self.inputs, *self.outputs, *self.extras)
+
+    @property
+    def extras(self) -> tuple[Pointer, ...]:
+        """Of the maxima and the scales."""
+        return tuple(pointer for _, pointer in (*self.exports, *self.halves))
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What the last block of each group goes on with: a block graph on the grid of the first (`emit_combined`).
+
+    `arrivals` has a counter for each group, the blocks that differ in the grid dim `split` alone.
+    """
+
+    part: Part
+    split: int
+    arrivals: Pointer
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKernel:
+    """A kernel as text, and the names of the pointers that it takes. With `descriptors` it needs scratch memory."""
+
+    name: str
+    source: str
+    arguments: tuple[str, ...]
+    helpers: frozenset[str]
+    descriptors: bool
+
+
+def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
+    """The kernel of a block graph, and of what its last blocks go on with.
+
+    Raises:
+        UnsupportedError: a tile beyond what Triton can hold.
+    """
+    parts = [part] if rest is None else [part, rest.part]
+    pointers = [pointer for one in parts for pointer in one.pointers]
+    wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in pointers)
+    names = {pointer.name for pointer in pointers}
+    writers = [_written(one, names, wide, alone=number == len(parts) - 1) for number, one in enumerate(parts)]
+    lines, arguments = _assemble(writers, rest), [argument for one in parts for argument in _arguments(one)]
+    if rest is not None:
+        arguments.append(rest.arrivals.name)
+    arguments = list(dict.fromkeys(arguments))
+    source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(lines)]) + "\n"
+    helpers = frozenset(helper for writer in writers for helper in writer.helpers)
+    return BlockKernel(name, source, tuple(arguments), helpers, any(writer.head for writer in writers))
+
+
+def _arguments(part: Part) -> list[str]:
+    """Inputs that are loaded at all, outputs, maxima, scales."""
+    graph = prepared(part.graph)
+    needed = {operand for item in graph.nodes for operand in item.operands}
+    inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    used = [pointer for value, pointer in zip(inputs, part.inputs, strict=True) if value in needed]
+    return [pointer.name for pointer in (*used, *part.outputs, *part.extras)]
+
+
+def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
+    """The body of a part; `names` are taken, and grow. If `alone`, one of the blocks that have the same value stores it."""
+    graph = prepared(part.graph)
+    exported = frozenset(position for export, _ in part.exports for position in export.degrees)
+    names |= _RESERVED
+    judged = judged_exponentials(graph, exported, part.maxima) if part.choices.safe else {}
+    safe = {value: found for value, found in judged.items() if isinstance(found, SafeExponential)}
+    plain = {value: why for value, why in judged.items() if isinstance(why, str)}
+    writer = Writer(graph, padding(graph), safe, plain, wide, part.choices, names)
+    _write_body(writer, part, alone)
+    for export, pointer in part.exports:
+        _store(writer, peak_tile(writer, export), export.omap, pointer, alone)
+    return writer
+
+
+def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
+    first = writers[0]
+    grid, choices, wide = first.graph.grid, first.choices, first.wide
+    block = _body(first)
+    if rest is not None:
+        block += _behind_the_last(first, rest, _body(writers[1]))
+    used = {dim for writer in writers for dim in writer.grid_used}
+    block = [*coordinates(grid, used, wide, choices), *block]
+    if is_persistent(grid, choices):
+        block = [f"for block in range(tl.program_id(0), {prod(grid)}, {choices.programs}):", *_indent(block)]
+    offset = ".to(tl.int64)" if wide else ""
+    extents = sorted({extent for writer in writers for extent in writer.ranges})
+    ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in extents]
+    return [*ranges, *(line for writer in writers for line in writer.head), *block]
+
+
+def _body(writer: Writer) -> list[str]:
+    """What a block does, once it has its coordinates."""
+    lines = [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
+    if body := writer.lines[Phase.LOOP]:
+        counter = "step" if writer.wide else "i"
+        widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
+        lines += [f"for {counter} in range({writer.graph.loop}):", *_indent([*widen, *body])]
+    return lines + writer.lines[Phase.EPILOGUE]
+
+
+def _behind_the_last(first: Writer, rest: Rest, lines: Sequence[str]) -> list[str]:
+    """Stores of all threads come before the count, loads of the last block behind it: an atomic add acquires and releases."""
+    grid, terms, stride = first.graph.grid, [], 1
+    for dim, extent in enumerate(grid):
+        if dim != rest.split and extent > 1:
+            first.grid_used.add(dim)
+            terms.append(times(GRID_NAMES[dim], stride))
+            stride *= extent
+    counter = " + ".join([rest.arrivals.name, *terms])
+    return [
+        "tl.debug_barrier()",
+        f"arrived = tl.atomic_add({counter}, 1.0)",
+        f"if arrived == {grid[rest.split] - 1}:  # the last of its group combines what all have stored",
+        *_indent([*lines, f"tl.store({counter}, 0.0)"]),
+    ]
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _write_body(writer: Writer, part: Part, alone: bool) -> None:
+    graph = writer.graph
+    halves = {half.position: (half, pointer) for half, pointer in part.halves}
+    consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
+    for item in graph.nodes:
+        for operand in item.operands:
+            consumers[operand].append(item)
+    loads, stores = iter(part.inputs), enumerate(part.outputs)
+    fused: dict[int, DotPlan] = {}
+    for item, values in graph.numbered():
+        if item.op == "output":
+            position, pointer = next(stores)
+            tile = writer.tiles[item.operands[0]]
+            if position in halves:
+                half, behind = halves[position]
+                tile, scales = write_scaled(writer, tile, half)
+                _store(writer, scales, item["omap"], behind, alone)
+            _store(writer, tile, item["omap"], pointer, alone)
+            continue
+        [value] = values
+        match OPS[item.op].kind:
+            case Kind.BOUNDARY:
+                pointer = next(loads)
+                if consumers[value]:
+                    _write_load(writer, item, value, pointer, consumers[value])
+            case Kind.ELEMENTWISE:
+                _write_elementwise(writer, item, value)
+            case Kind.REDUCTION:
+                write_reduction(writer, item, value)
+            case Kind.REARRANGEMENT:
+                write_rearrangement(writer, item, value)
+            case Kind.MATMUL if accumulates(graph, value, consumers[value]):
+                fused[value] = plan_dot(writer, item, value)
+            case Kind.MATMUL:
+                write_product(writer, item, value)
+            case Kind.ACCUMULATOR:
+                write_accumulator(writer, item, value, fused.get(item.operands[0]))
+            case kind:
+                raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened, expanded block graph")
+
+
+def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consumers: Sequence[Node]) -> None:
+    graph = writer.graph
+    dtype, stored = graph.types[value].dtype, pointer.dtype
+    early = writer.choices.loads_first and graph.phases[value] is Phase.PROLOGUE
+    name = writer.new_name(pointer.tensor)
+    tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
+    ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
+    splits = [
+        [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in ranged if target == dim] for dim in range(len(tile.shape))
+    ]
+    if graph.phases[value] is Phase.LOOP:
+        splits[item["fmap"]].append((REPLICATED, graph.loop))
+    steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
+    if graph.phases[value] is Phase.LOOP and describable(writer, pointer, tile):
+        load = descriptor_load(writer, pointer, steps, tile)
+    else:
+        where = address(writer, pointer, steps, tile)
+        mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
+        load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
+    if any(reads_stored(graph, consumer) for consumer in consumers):
+        load = cast(load, stored, dtype)
+    else:
+        load = cast(load, stored, writer.compute_dtype(value))
+        writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)
+    if early:
+        writer.loads.append((name, f"{name} = {load}"))
+    else:
+        writer.say(graph.phases[value], f"{name} = {load}")
+    if is_kept_apart(graph, value, writer.choices.swapped):
+        writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")
+
+
+def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, alone: bool) -> None:
+    graph = writer.graph
+    new = [grid_dim for grid_dim, target in enumerate(omap) if target == NEW_DIM]
+    splits = [parts([(grid_dim, graph.grid[grid_dim])], 1) for grid_dim in new]
+    for dim, extent in enumerate(tile.shape):
+        split = [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in enumerate(omap) if target == dim]
+        splits.append(parts(split, extent))
+    where = address(writer, pointer, splits, tile, lead=len(new))
+    mask = f", mask={condition(writer, tile, sorted(tile.ragged))}" if tile.ragged else ""
+    store = f"tl.store({where}, {cast(tile.name, tile.dtype, pointer.dtype)}{mask})"
+    alike = [dim for dim, target in enumerate(omap) if target == REPLICATED and graph.grid[dim] > 1]
+    if alike and alone:  # every block along these dims has the same value; the first one stores it
+        writer.grid_used.update(alike)
+        first = " and ".join(f"{GRID_NAMES[dim]} == 0" for dim in alike)
+        writer.say(Phase.EPILOGUE, f"if {first}:")
+        writer.say(Phase.EPILOGUE, f"    {store}")
+    else:
+        writer.say(Phase.EPILOGUE, store)
+
+
+def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
+    graph, row = writer.graph, ELEMENTWISE[item.op]
+    operands = [writer.tiles[i] for i in item.operands]
+    dtype, shape, phase = writer.compute_dtype(value), graph.types[value].shape, graph.phases[value]
+    if value in writer.safe:
+        write_safe_exponential(writer, item, value, writer.safe[value])
+        return
+    texts = [aligned(cast(tile.name, tile.dtype, dtype), tile, shape) for tile in operands]
+    if row.helper:
+        writer.helpers.add(row.helper)
+    every, some = zero_dims(operands, len(shape))
+    finite = all(tile.finite for tile in operands)
+    zero = every if row.keeps_zero(item.mapping) else frozenset()
+    if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
+        zero = some
+    if item.op == "div" and writer.choices.reciprocals and prod(operands[1].physical) < prod(writer.padded[value]):
+        texts[1] = aligned(f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})", operands[1], shape)
+        row = ELEMENTWISE["mul"]
+    name = writer.new_name(ELEMENTWISE[item.op].noun)
+    writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
+    missing = missing_logarithm(writer, item.operands[0]) if item.op == "log" else ""
+    why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
+    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}{why}")
+
+
+__all__ = ["BlockKernel", "emit_block"]

@@ -1,0 +1,206 @@
+"""Compiling emitted programs for a target, with or without a GPU in the machine: what fits, what it takes, what went wrong."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mirage_eg.backends.evaluator.cpu_threads import go_on
+from mirage_eg.backends.triton.miscompilations import hazard
+from mirage_eg.ir.errors import MirageError, OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU architecture: as Triton names it, and the shared memory that one block may have."""
+
+    backend: str
+    arch: int | str
+    warp_size: int
+    shared_memory: int  # bytes
+
+    @property
+    def name(self) -> str:
+        """As TARGETS and reports have it: sm_90, gfx942."""
+        return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)
+
+
+TARGETS = {
+    "sm_90": Target("cuda", 90, 32, 232448),
+    "sm_80": Target("cuda", 80, 32, 166912),
+    "sm_100": Target("cuda", 100, 32, 232448),
+    "gfx942": Target("hip", "gfx942", 64, 65536),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCompile:
+    """How one kernel compiled. Registers are per thread, shared memory and spills in bytes (spills per thread); None is
+    unknown.
+    """
+
+    kernel: str
+    target: str
+    ok: bool
+    shared_memory: int | None
+    registers: int | None
+    spills: int | None
+    error: str | None
+    seconds: float
+
+
+_module_numbers = count()
+
+
+@contextmanager
+def loaded(source: str | Path) -> Iterator[ModuleType]:
+    """An emitted program, imported from its file or from its text.
+
+    Raises:
+        MirageError: the file cannot be read, or it is no program that this package emits.
+    """
+    with tempfile.TemporaryDirectory(prefix="mirage_eg_") as folder:
+        path = source if isinstance(source, Path) else Path(folder) / "program.py"  # Triton reads kernels from a file
+        if isinstance(source, str):
+            path.write_text(source, encoding="utf-8")
+        name = f"_mirage_eg_program_{next(_module_numbers)}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise MirageError(f"{path}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except (OSError, SyntaxError) as error:
+            raise MirageError(f"{path}: {error}") from error
+        finally:
+            del sys.modules[name]
+        if not hasattr(module, "INPUTS") or not hasattr(module, "run"):
+            raise MirageError(f"{path}: has no INPUTS and run; wanted a program written by mirage_eg")
+        yield module
+
+
+def cache_folder() -> Path:
+    """Where Triton keeps what it has compiled."""
+    home = os.environ.get("TRITON_HOME") or Path.home()
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+
+
+def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
+    """Compile every kernel of an emitted program (its text, or the path of its file) for `target`.
+
+    A kernel that fails to compile or needs more shared memory than a block may have is a record with `ok` false, no exception.
+
+    Raises:
+        OptionError: an unknown target.
+        MirageError: the source is no emitted program.
+    """
+    _check(target)
+    with loaded(source) as module:
+        return [record for record, _ in compile_module(module, target)]
+
+
+def _check(target: str) -> None:
+    if target not in TARGETS:
+        raise OptionError(f"target: got {target!r}, wanted one of {', '.join(TARGETS)}")
+
+
+def compile_module(module: ModuleType, target: str | Target, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
+    """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
+
+    `target` names an architecture of TARGETS, or describes another one.
+    Without `resources`, registers and spills are left unknown, which saves a process a kernel. Triton keeps what it compiled on
+    disk, so that compiling the same program again, in any process, only reads it.
+
+    Raises:
+        OptionError: an unknown target.
+    """
+    if isinstance(target, str):
+        _check(target)
+        target = TARGETS[target]
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
+    signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
+    return [_compile(module, name, types, target, resources) for name, types in signatures.items()]
+
+
+def _compile(
+    module: ModuleType, name: str, types: tuple[str, ...], device: Target, resources: bool
+) -> tuple[KernelCompile, Any]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.errors import TritonError
+
+    go_on()
+    started = time.perf_counter()
+    target = device.name
+    kernel = getattr(module, name)
+    signature = dict(zip(kernel.arg_names, types, strict=True))
+    aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}  # as torch and CuPy allocate
+    source = ASTSource(kernel, signature, {}, aligned)
+    try:
+        made = triton.compile(
+            source, target=GPUTarget(device.backend, device.arch, device.warp_size), options=dict(module.OPTIONS[name])
+        )
+    # What the stages of Triton's compiler raise: its own errors, MLIR's (RuntimeError), checks in its Python code.
+    except (
+        TritonError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        NotImplementedError,
+        IndexError,
+        KeyError,
+    ) as error:
+        return KernelCompile(name, target, False, None, None, None, _one_line(error), time.perf_counter() - started), None
+    except OSError as error:  # its cache cannot be written
+        raise OptionError(
+            f"{cache_folder()}: Triton keeps its files there: {error.strerror or error}; TRITON_CACHE_DIR names another"
+        ) from None
+    shared = int(made.metadata.shared)
+    registers, spills = _resources(made.asm) if resources else (None, None)
+    fits = shared <= device.shared_memory
+    too_much = f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
+    problem = hazard(made.asm["ttgir"]) if fits else too_much
+    return KernelCompile(name, target, problem is None, shared, registers, spills, problem, time.perf_counter() - started), made
+
+
+def _one_line(error: BaseException) -> str:
+    """The last line that says something; Triton's errors begin with the source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^\t")]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+def _resources(assembly: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Registers and bytes of spills of one thread."""
+    if "cubin" in assembly:
+        return _cubin_resources(assembly["cubin"])
+    text = assembly.get("amdgcn", "")
+    registers, spilled = (re.search(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
+    return (int(registers[1]) if registers else None), (4 * int(spilled[1]) if spilled else None)
+
+
+def _cubin_resources(cubin: bytes) -> tuple[int | None, int | None]:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.exists():
+        return None, None
+    with tempfile.TemporaryDirectory(prefix="mirage_eg_") as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, "--dump-resource-usage", path], capture_output=True, text=True, check=False)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (None, None)

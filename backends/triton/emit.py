@@ -1,0 +1,297 @@
+"""From a µGraph to a standalone Triton program: one kernel a block graph, PyTorch calls for the library kernels, and a self-
+check.
+
+The file imports nothing but triton, and torch where it runs. Nothing here is trusted: what is emitted is checked against
+float64.
+"""
+
+import keyword
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.arena import Arena
+from mirage_eg.backends.triton.kernels import write_kernel
+from mirage_eg.backends.triton.op_table import HELPERS, torch_call
+from mirage_eg.backends.triton.program import ProgramFile, Schedule
+from mirage_eg.backends.triton.self_check import write_main, write_reference
+from mirage_eg.backends.triton.views import views_of
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape, text
+
+# What the file itself names or calls.
+_TABLES = ("INPUTS", "BUFFERS", "ZEROED", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
+_RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
+_ALLOCATOR = [
+    "    # Tensor descriptors stand in memory that Triton asks for.",
+    '    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))',
+]
+_LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of functions
+
+
+def identifier(name: str) -> str:
+    """The name as an ASCII Python identifier: α becomes alpha."""
+    spelled = "".join(
+        char if char.isascii() else (unicodedata.name(char, "x").split()[-1].lower() if char.isalnum() else "_")
+        for char in name
+    )
+    spelled = re.sub(r"\W", "_", spelled)
+    if not spelled or spelled[0].isdigit():
+        spelled = f"_{spelled}"
+    # Names that the kernels give to indices must stay theirs.
+    return (
+        f"{spelled}_"
+        if keyword.iskeyword(spelled) or re.fullmatch(r"i|step|g[xyz]|r\d+|tl|triton|float|range|tanh|__debug__", spelled)
+        else spelled
+    )
+
+
+def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> str:
+    """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
+
+    `run` calls `launch`, which launches the kernels, with buffers for what they write (BUFFERS): given ones, or new ones that
+    `allocate` makes. A launcher of its own may do so with memory of its own (`backends.runtime.program`).
+
+    With `program`, the graph as it was written, the file also has a `reference` in PyTorch and checks and times itself when it
+    is run.
+
+    Raises:
+        UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
+        GraphError: `program` takes or returns something else than `graph`; layouts that contradict each other.
+    """
+    file, inputs, outputs, returned = _written(graph, program, schedule or Schedule())
+    helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
+    kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
+    sections = [
+        _header(graph, inputs, outputs),
+        *(kernels if file.kernels else []),
+        _tables(file, inputs),
+        _functions(file, inputs, outputs, returned),
+    ]
+    if program is not None:
+        sections += [write_reference(program, inputs), write_main(program, outputs, bool(file.buffers))]
+    return "\n\n".join(sections)
+
+
+def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> Arena:
+    """The arena of the program that `emit` writes."""
+    return _written(graph, program, schedule or Schedule())[0].arena
+
+
+def _written(graph: Graph, program: Graph | None, schedule: Schedule) -> tuple[ProgramFile, list[str], list[str], str]:
+    """The kernels and the body of `launch`; names of inputs and outputs, and what is returned."""
+    if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
+        raise GraphError(
+            f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
+            f"{_types(graph.input_types)} to {_types(graph.output_types)}"
+        )
+    named = program or graph
+    strides, declared = _layouts(graph)
+    views = views_of(graph, strides, declared)
+    for value, (_, shown) in views.items():
+        strides[value] = shown
+    file = ProgramFile(graph, schedule, strides, list(graph.types), dict(enumerate(graph.numbered())))
+    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
+    inputs = [file.new_name(identifier(name)) for name in named.input_names]
+    outputs = [file.new_name(identifier(name)) for name in named.output_names]
+    return file, inputs, outputs, _write_run(file, inputs, outputs, views)
+
+
+def _types(types: Sequence[object]) -> str:
+    return ", ".join(map(str, types))
+
+
+def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], returned: str) -> str:
+    """`launch`, whose last argument is the library that it calls, if any; `allocate`; and `run`, which calls both."""
+    made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
+    written = [file.names[value] for value in file.buffers]
+    library = ["torch"] if file.calls_torch else []
+    kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
+    descriptors = any(kernel.descriptors for kernel in file.kernels)
+    buffers = [f"*(buffers or allocate({inputs[0]}.device))"] if written else []
+    given = [*inputs, *buffers, *(f"{name}={name}" for name in library)]
+    return "\n".join(
+        [
+            f"def launch({', '.join([*inputs, *written, *library])}):",
+            f'    """{kernels}; returns the outputs."""',
+            *file.body,
+            f"    return {returned}\n\n",
+            *(_allocation(file) if written else []),
+            f"def run({', '.join([*inputs, *(['buffers=None'] if written else [])])}):",
+            f'    """Run on `buffers` of `allocate`, or on new ones; returns {made}."""'
+            if written
+            else f'    """Returns {made}."""',
+            *([_IMPORT] if library or descriptors else []),
+            *(_ALLOCATOR if descriptors else []),
+            f"    return launch({', '.join(given)})\n",
+        ]
+    )
+
+
+_IMPORT = "    import torch  # here, so that the kernels can be compiled without it\n"
+
+
+def _allocation(file: ProgramFile) -> list[str]:
+    """The lines of `allocate`."""
+    own = "torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)"
+    buffers = ["    buffers = [", f"        {own}", "        for shape, dtype, strides in BUFFERS.values()", "    ]"]
+    if file.arena.buffers:
+        buffers = [
+            "    arena = torch.empty(ARENA_BYTES, dtype=torch.uint8, device=device)",
+            "    buffers = [",
+            "        arena[ARENA[name] :].view(getattr(torch, dtype)).as_strided(shape, strides)",
+            "        if name in ARENA",
+            f"        else {own}",
+            "        for name, (shape, dtype, strides) in BUFFERS.items()",
+            "    ]",
+        ]
+    if file.zeroed:
+        buffers += [
+            "    for name, buffer in zip(BUFFERS, buffers):",
+            "        if name in ZEROED:",
+            "            buffer.zero_()",
+        ]
+    about = '    """What the kernels write, on a device; one run at a time may use it."""'
+    return ["def allocate(device):", about, _IMPORT, *buffers, "    return buffers\n\n"]
+
+
+def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    listing = "\n".join(f"# {line}".rstrip() for line in str(graph).splitlines())
+    return f'"""{", ".join(outputs)} from {", ".join(inputs)}; generated by mirage_eg."""\n\n# The µGraph:\n#\n{listing}\n'
+
+
+def _tables(file: ProgramFile, inputs: Sequence[str]) -> str:
+    lines = ["# name: (shape, element type, strides in elements)", "INPUTS = {"]
+    values = [values[0] for item, values in file.graph.numbered() if item.op == "input"]
+    lines += [_layout_line(file, name, value) for name, value in zip(inputs, values, strict=True)]
+    lines.append("}")
+    if file.kernels:
+        lines += ["", "# what the kernels write", "BUFFERS = {"]
+        lines += [_layout_line(file, file.names[value], value) for value in file.buffers]
+        lines.append("}")
+        arena = file.arena
+        if arena.buffers:
+            lines += ["", "# those that no caller sees share one arena: offsets in bytes", "ARENA = {"]
+            lines += [f'    "{buffer.name}": {offset},' for buffer, offset in zip(arena.buffers, arena.offsets, strict=True)]
+            lines += ["}", f"ARENA_BYTES = {arena.arena_bytes}"]
+        if file.zeroed:
+            listed = ", ".join(f'"{file.names[value]}"' for value in file.zeroed)
+            lines += ["", "# those that must be zero before a run, and are so behind it", f"ZEROED = [{listed}]"]
+        lines += ["", "# what the kernels take, and how they are compiled", "SIGNATURES = {"]
+        for kernel, signature in zip(file.kernels, file.signatures, strict=True):
+            listed = ", ".join(f'"{type_}"' for type_ in signature)
+            lines.append(f'    "{kernel.name}": ({listed}{"," if len(signature) == 1 else ""}),')
+        lines += ["}", "OPTIONS = {"]
+        for kernel, options in zip(file.kernels, file.options, strict=True):
+            lines.append(f'    "{kernel.name}": {_dict_text(options)},')
+        lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _layout_line(file: ProgramFile, name: str, value: int) -> str:
+    type_ = file.types[value]
+    return f'    "{name}": ({type_.shape}, "{type_.dtype}", {file.strides[value]}),'
+
+
+def _dict_text(options: Mapping[str, int]) -> str:
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in options.items()) + "}"
+
+
+def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
+    """The strides of every value of the kernel graph: as declared, or as the kernel that reads it wants it, or row-major.
+
+    Also the values that have declared ones.
+    """
+    declared: dict[int, tuple[Shape, str]] = {}
+
+    def declare(value: int, strides: Shape, where: str) -> None:
+        before, place = declared.setdefault(value, (strides, where))
+        if before != strides:
+            raise GraphError(f"{where}: got strides {text(strides)} for %{value}, but {place} has {text(before)}")
+
+    for number, (item, values) in enumerate(graph.numbered()):
+        if item.op == "input" and item.get("strides") is not None:
+            declare(values[0], item["strides"], f"node {number}: input")
+        if item.op == "block":
+            for place, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
+                if inner.get("strides") is not None:
+                    declare(operand, inner["strides"], f"node {number}: block, input {place}")
+            for place, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
+                if inner.get("strides") is not None:
+                    declare(value, inner["strides"], f"node {number}: block, output {place}")
+    inputs = {values[0] for item, values in graph.numbered() if item.op == "input"}
+    for value, (strides, where) in declared.items():
+        if value in inputs and any(stride < 0 for stride in strides):
+            raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
+    layouts = [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
+    return layouts, frozenset(declared)
+
+
+def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, tuple[int, Shape]]) -> str:
+    """Write the body of `run`; gives the text of what it returns."""
+    graph = file.graph
+    given, results = iter(inputs), iter(outputs)
+    for item, name in zip(graph.outputs, results, strict=True):
+        file.wanted.setdefault(item.operands[0], name)
+    returned: list[str] = []
+    for number, (item, values) in enumerate(graph.numbered()):
+        for operand in item.operands:
+            file.use(operand, number)
+        match item.op:
+            case "input":
+                file.names[values[0]] = next(given)
+            case _ if values and values[0] in views:
+                base, _ = views[values[0]]
+                file.names[values[0]] = file.names[base]
+                file.shown[values[0]] = file.shown.get(base, frozenset())
+            case "output":
+                name = file.names[item.operands[0]]
+                have, want = graph.types[item.operands[0]].dtype, item.get("dtype")
+                file.escaping |= file.shown.get(item.operands[0], frozenset())
+                returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
+            case "block":
+                if number not in file.done:
+                    write_kernel(file, number)
+            case _:
+                [value] = values
+                file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+                _write_library_call(file, item, value)
+                if OPS[item.op].kind is Kind.REARRANGEMENT:  # may be a view
+                    file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
+    file.calls_torch |= any("torch." in name for name in returned)
+    return ", ".join(returned)
+
+
+def _empty(file: ProgramFile, value: int) -> str:
+    type_, strides = file.types[value], file.strides[value]
+    made = (
+        f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
+    )
+    first = file.names[0]
+    return f"{made}, dtype=torch.{type_.dtype}, device={first}.device)"
+
+
+def _write_library_call(file: ProgramFile, item: Node, value: int) -> None:
+    types = file.graph.types
+    call = _torch_text(item, [file.names[i] for i in item.operands], file.graph, value)
+    if file.strides[value] != row_major(types[value].shape):
+        call = f"{_empty(file, value)}.copy_({call})"
+    elif any(consumer.op == "block" and value in consumer.operands for consumer in file.graph.nodes):
+        call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
+    file.body.append(f"    {file.names[value]} = {call}")
+    file.calls_torch = True
+
+
+def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:
+    types = graph.types
+    operands = [
+        name if types[i].dtype is types[value].dtype else f"{name}.to(torch.{types[value].dtype})"
+        for name, i in zip(names, item.operands, strict=True)
+    ]
+    return torch_call(item.op, operands, item.mapping, [types[i].shape for i in item.operands])
+
+
+__all__ = ["Schedule", "emit", "identifier", "memory_of"]

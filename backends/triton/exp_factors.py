@@ -1,0 +1,157 @@
+"""How a factor on an exponential comes through the values of a block graph.
+
+With e′ = exp(x − p), p constant along some dims of x, the true e is exp(p)·e′. Every value built from e has a *degree*, the
+power of exp(p) by which it differs, and an *origin*, the dims along which that factor varies. Where a value is no product of a
+power of exp(p) with something that does not depend on p, the form is lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import count
+
+from mirage_eg.backends.triton.tiles import reshape_groups
+from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+
+Origin = Mapping[int, int]  # dim of a value -> dim of the exponential along which it varies
+
+
+@dataclass(slots=True)
+class Powers:
+    """The values built from one exponential whose degree is not 0.
+
+    `divisors` are values that are divided by, or whose logarithm is taken; `exported` has the outputs with a degree, by
+    position; `dependent` all values that depend on the exponential, of degree 0 too. `lost` says what ended the analysis.
+    """
+
+    graph: Graph
+    exponential: int
+    degrees: dict[int, Fraction] = field(default_factory=dict)
+    origins: dict[int, Origin] = field(default_factory=dict)
+    divisors: list[int] = field(default_factory=list)
+    exported: dict[int, Fraction] = field(default_factory=dict)
+    dependent: set[int] = field(default_factory=set)
+    lost: str = ""
+
+
+def powers_of(graph: Graph, exponential: int) -> Powers:
+    """Follow an exponential of a flattened, expanded block graph through all that is built from it."""
+    dims = real_dims(graph.types[exponential].shape)
+    trace = Powers(graph, exponential, {exponential: Fraction(1)}, {exponential: {dim: dim for dim in dims}})
+    trace.dependent.add(exponential)
+    positions = count()
+    for item, values in graph.numbered():
+        position = next(positions) if item.op == "output" else None
+        if not trace.dependent.isdisjoint(item.operands):
+            trace.dependent.update(values)
+        if not any(operand in trace.degrees for operand in item.operands):
+            continue
+        if position is not None:
+            trace.exported[position] = trace.degrees[item.operands[0]]
+            continue
+        degree, origin = _degree(trace, item), _origin(trace, item, values[0])
+        if degree is None or origin is None:
+            trace.lost = f"{item.op} of it does not keep a factor on it apart"
+            return trace
+        if degree:
+            trace.degrees[values[0]], trace.origins[values[0]] = degree, origin
+    return trace
+
+
+def real_dims(shape: Shape) -> list[int]:
+    """The dims that are more than one element long."""
+    return [dim for dim, extent in enumerate(shape) if extent > 1]
+
+
+def _degree(trace: Powers, item: Node) -> Fraction | None:
+    """Degree of a node's result, or None where the form is lost."""
+    degrees = [trace.degrees.get(operand, Fraction(0)) for operand in item.operands]
+    match OPS[item.op].kind:
+        case Kind.ELEMENTWISE:
+            return _elementwise_degree(trace, item, degrees)
+        case Kind.MATMUL:
+            return sum(degrees, Fraction(0))
+        case Kind.REDUCTION:
+            return degrees[0]
+        case Kind.REARRANGEMENT:
+            return degrees[0] if len(set(degrees)) == 1 else None
+        case Kind.ACCUMULATOR:
+            return _accumulated_degree(trace, item, degrees[0])
+        case kind:
+            raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened block graph")
+
+
+def _accumulated_degree(trace: Powers, item: Node, degree: Fraction) -> Fraction | None:
+    if trace.graph.phases[trace.exponential] is not Phase.LOOP:
+        return degree  # one peak for the whole loop
+    whole = degree.denominator == 1 and degree > 0
+    # An accumulated maximum starts at −∞, which cannot be rescaled by 0.
+    return degree if whole and item.op != "accum_max" else None
+
+
+def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> Fraction | None:
+    """How exp(p)^d comes through an op; None for an op that is not homogeneous."""
+    match item.op:
+        case "add" | "sub":
+            return degrees[0] if degrees[0] == degrees[1] else None
+        case "mul":
+            return degrees[0] + degrees[1]
+        case "div":
+            if degrees[1]:
+                trace.divisors.append(item.operands[1])
+            return degrees[0] - degrees[1]
+        case "scale" | "relu":
+            return degrees[0]
+        case "log":
+            trace.divisors.append(item.operands[0])  # 0 is no number to take it of either
+            return Fraction(0)
+        case "square":
+            return 2 * degrees[0]
+        case "sqrt":
+            return degrees[0] / 2
+        case "rsqrt":
+            trace.divisors.append(item.operands[0])
+            return -degrees[0] / 2
+        case "pow":
+            if item["exponent"] < 0:
+                trace.divisors.append(item.operands[0])
+            return Fraction(degrees[0] * item["exponent"])
+        case _:
+            return None
+
+
+def _origin(trace: Powers, item: Node, value: int) -> Origin | None:
+    """Along which dims of the exponential the result's factor varies; None where two dims of it would meet."""
+    made = trace.graph.types[value].shape
+    pairs: list[tuple[int, int]] = []
+    for place, operand in enumerate(item.operands):
+        if operand in trace.degrees:
+            moved = moved_dims(item, place, trace.graph.types[operand].shape, made)
+            pairs += [(moved[dim], source) for dim, source in trace.origins[operand].items() if dim in moved]
+    origin = dict(pairs)
+    consistent = all(origin[dim] == source for dim, source in pairs) and len(set(origin.values())) == len(origin)
+    return origin if consistent else None
+
+
+def moved_dims(item: Node, place: int, shape: Shape, made: Shape) -> dict[int, int]:
+    """Where the dims of an operand stand in the result, for those that do."""
+    shift = len(made) - len(shape)
+    match OPS[item.op].kind, item.op:
+        case Kind.MATMUL, _:
+            contracted = len(shape) - (1 if place == 0 else 2)
+            return {dim: dim + shift for dim in real_dims(shape) if dim != contracted}
+        case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
+            return {dim: dim for dim in real_dims(shape) if dim != item.get("dim")}
+        case Kind.REARRANGEMENT, "transpose":
+            return {source: dim for dim, source in enumerate(item["permutation"])}
+        case Kind.REARRANGEMENT, "reshape":
+            return {before[0]: after[0] for before, after in reshape_groups(shape, made) if len(before) == len(after) == 1}
+        case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
+            return {dim: dim for dim in real_dims(shape) if dim != item["dim"]}
+        case _:
+            return {dim: dim + shift for dim in real_dims(shape)}
+
+
+__all__ = ["Origin", "Powers", "moved_dims", "powers_of", "real_dims"]

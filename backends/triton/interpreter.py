@@ -1,0 +1,139 @@
+"""Running emitted programs without a GPU: Triton's interpreter, in a process of its own.
+
+The interpreter must be chosen before Triton is imported and then rules the whole process; so one worker runs program after
+program. Arrays go through pipes. Slow (milliseconds a tile op): for checking kernels on small shapes, not for using them. Needs
+torch.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.ir.errors import MirageError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+RunProgram = Callable[[str | Path, Sequence[Array]], list[Array]]
+
+
+class InterpreterError(MirageError):
+    """A program that raises in the interpreter; the message ends with its traceback."""
+
+
+@contextmanager
+def interpreter(module: str = __name__) -> Iterator[RunProgram]:
+    """A function that runs an emitted program (its text or path) on arrays and gives its outputs in float64.
+
+    Arrays are rounded to the element types that the program declares and laid out with its strides. `module` is what the
+    process runs: this one, or one that calls `serve` with a way of its own to run programs.
+    """
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+        if not workers or workers[-1].poll() is not None:  # the first, or the last one fell over a program
+            workers.append(_start(module))
+        worker = workers[-1]
+        assert worker.stdin is not None and worker.stdout is not None
+        pickle.dump((source, list(arrays)), worker.stdin)
+        worker.stdin.flush()
+        try:
+            answer: list[Array] | str = pickle.load(worker.stdout)
+        except EOFError:
+            raise InterpreterError(f"the interpreter's process ended with code {worker.wait()}") from None
+        if isinstance(answer, str):
+            worker.wait()
+            raise InterpreterError(answer)
+        return answer
+
+    try:
+        yield run
+    finally:
+        for worker in workers:
+            worker.communicate()
+
+
+def _start(module: str) -> "subprocess.Popen[bytes]":
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def serve(run: RunProgram) -> None:
+    """Answer requests until the pipe is closed; a program that raises is answered with its traceback and ends the process."""
+    requests = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a program prints must not stand between the answers
+    _mend_bfloat16()
+
+    def answer(message: object) -> None:
+        pickle.dump(message, answers)
+        answers.flush()
+
+    sys.excepthook = lambda kind, error, trace: answer("".join(traceback.format_exception(kind, error, trace)))
+    while True:
+        try:
+            source, arrays = pickle.load(requests)
+        except EOFError:
+            return
+        answer(run(source, arrays))
+
+
+def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+    import torch
+
+    from mirage_eg.backends.triton.compile import loaded
+
+    with loaded(source) as module:
+        tensors = []
+        for array, (shape, dtype, strides) in zip(arrays, module.INPUTS.values(), strict=True):
+            tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
+            tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array))))
+        return as_float64(module.run(*tensors))
+
+
+def as_float64(results: Any) -> list[Array]:
+    """What a program returned, as arrays."""
+    import torch
+
+    return [result.to(torch.float64).numpy() for result in (results if isinstance(results, tuple) else (results,))]
+
+
+def _mend_bfloat16() -> None:
+    """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, and rounds to bfloat16 towards 0.
+
+    It is given the values of operands, and rounds to nearest as a GPU does.
+    """
+    from triton import language as tl
+    from triton.runtime import interpreter
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain, convert = InterpreterBuilder.create_dot, interpreter._convert_float
+
+    def convert_float(x: Array, given: Any, wanted: Any, rounding_mode: Any) -> Array:
+        if (given, wanted) != (tl.float32, tl.bfloat16):
+            result: Array = convert(x, given, wanted, rounding_mode)
+            return result
+        bits = x.view(np.uint32)
+        rounded = bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))
+        return (np.where(np.isnan(x), bits | 0x400000, rounded) >> 16).astype(np.uint16)
+
+    def values(operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return plain(self, values(a), values(b), *rest)
+
+    InterpreterBuilder.create_dot = create_dot
+    interpreter._convert_float = convert_float
+
+
+if __name__ == "__main__":
+    serve(_run)

@@ -1,0 +1,149 @@
+"""The kernels of an emitted program and their launches: one a block graph, or one for two where the schedule joins them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
+from mirage_eg.backends.triton.block import Part, Rest, emit_block
+from mirage_eg.backends.triton.float16_partials import Half, halves_of
+from mirage_eg.backends.triton.fused_combine import on_grid_of
+from mirage_eg.backends.triton.program import Block, ProgramFile, choice
+from mirage_eg.backends.triton.split_reduction import Export, Peak, exports_of, maxima_of, with_peaks
+from mirage_eg.backends.triton.warps import written_warps
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, TensorType
+
+_TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
+_LARGEST_GRID = 2**31 - 1
+
+
+def write_kernel(file: ProgramFile, number: int) -> None:
+    """Write the kernel of the block graph at this node of the kernel graph, and its launch; perhaps of the next one too."""
+    first = _prepared(file, number)
+    blocks, rest = [first], None
+    joined = _joined(file, first) if first.part.choices.joined else None
+    if joined is not None:
+        last, graph, split = joined
+        blocks.append(last)
+        groups = prod(first.part.graph.grid) // first.part.graph.grid[split]
+        arrivals = _new_value(file, TensorType((groups,), DType.float32), "arrivals")
+        file.zeroed.append(arrivals)
+        rest = Rest(replace(last.part, graph=graph), split, _pointer(file, arrivals))
+    written = [value for block in blocks for value in (*block.values, *block.extras)]
+    name = file.new_name("_".join(file.names[value] for block in blocks for value in block.values) + "_kernel")
+    kernel = emit_block(name, first.part, rest)
+    for block in blocks:
+        for value in block.operands:
+            file.use(value, blocks[-1].number)
+    for value in written:
+        file.lives[value] = first.number, blocks[-1].number
+        file.shown[value] = frozenset({value})
+    buffers = written if rest is None else [*written, arrivals]
+    value_of = {_pointer(file, value).name: value for block in blocks for value in block.operands}
+    value_of |= {_pointer(file, value).name: value for value in buffers}
+    types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
+    file.kernels.append(kernel)
+    file.signatures.append(tuple(f"*{_TRITON_TYPES[dtype]}" for dtype in types))
+    file.options.append({"num_warps": first.warps, "num_stages": first.stages, "enable_fp_fusion": True})
+    file.buffers += buffers
+    file.done |= {block.number for block in blocks}
+    listed = ", ".join(file.names[value_of[argument]] for argument in kernel.arguments)
+    grid = launch_grid(first.part.graph.grid, first.part.choices)
+    file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
+
+
+def _joined(file: ProgramFile, first: Block) -> tuple[Block, Graph, int] | None:
+    """The block graph at the next node, where one kernel can do both: as prepared, on the grid of the first, the split dim."""
+    number = first.number + 1
+    if number not in file.nodes or file.nodes[number][0].op != "block":
+        return None
+    if not set(file.nodes[number][0].operands) <= file.names.keys():
+        return None
+    last = _prepared(file, number)
+    file.prepared[number] = last  # for its own kernel, if it gets one
+    maps = [item["omap"] for item in first.part.graph.outputs] + [export.omap for export, _ in first.part.exports]
+    maps += [half.omap for half, _ in first.part.halves]
+    stored = dict(zip((*first.values, *first.extras), maps, strict=True))
+    loads = zip(last.operands, last.part.graph.inputs, strict=True)
+    reads = [(stored[value], item["imap"]) for value, item in loads if value in stored]
+    found = on_grid_of(first.part.graph, last.part.graph, reads)
+    return None if found is None else (last, *found)
+
+
+def _prepared(file: ProgramFile, number: int) -> Block:
+    """A block graph before its kernel is written; its values, and the maxima that leave it, get names."""
+    if number in file.prepared:
+        return file.prepared.pop(number)
+    item, values = file.nodes[number]
+    inner: Graph = item["graph"]
+    if prod(inner.grid) > _LARGEST_GRID:
+        raise UnsupportedError(
+            f"node {number}: block: got a grid of {prod(inner.grid)} blocks; CUDA launches at most {_LARGEST_GRID}"
+        )
+    for value in values:
+        file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+    place = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)
+    choices, asked = file.schedule.choices(place), file.schedule.num_warps
+    warps = written_warps(inner, f"node {number}: block") if asked is None else choice(asked, place, "num_warps")
+    inner, operands = with_peaks(inner, item.operands, file.peaks)
+    inside = read_by_blocks(file.graph, values)
+    maxima = maxima_of(operands, file.peaks)
+    exports = exports_of(inner, inside, maxima) if choices.safe else []
+    peaks = [_new_peaks(file, export, values) for export in exports]
+    halves = halves_of(inner, inside) if choices.half_partials else []
+    scales = [_halved(file, half, values[half.position]) for half in halves]
+    part = Part(
+        inner,
+        [_pointer(file, value) for value in operands],
+        [_pointer(file, value) for value in values],
+        choices,
+        [(export, _pointer(file, value)) for export, value in zip(exports, peaks, strict=True)],
+        [(half, _pointer(file, value)) for half, value in zip(halves, scales, strict=True)],
+        maxima,
+    )
+    stages = choice(file.schedule.num_stages, place, "num_stages")
+    return Block(number, part, operands, tuple(values), (*peaks, *scales), warps, stages)
+
+
+def _pointer(file: ProgramFile, value: int) -> Pointer:
+    name = file.names[value]
+    return Pointer(f"{name}_ptr", name, file.types[value].shape, file.types[value].dtype, file.strides[value])
+
+
+def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
+    """The positions among `values` of those that generated kernels read, and nothing else."""
+    readers = {value: [item for item in graph.nodes if value in item.operands] for value in values}
+    return frozenset(
+        place for place, value in enumerate(values) if readers[value] and all(item.op == "block" for item in readers[value])
+    )
+
+
+def _new_peaks(file: ProgramFile, export: Export, values: Sequence[int]) -> int:
+    """A tensor of maxima."""
+    name = "_".join([*(file.names[values[place]] for place in export.degrees), "peak"])
+    made = _new_value(file, TensorType(export.shape, export.dtype), name)
+    for place, degree in export.degrees.items():
+        file.peaks.setdefault(values[place], []).append(Peak(made, export.shape, export.dtype, degree))
+    return made
+
+
+def _halved(file: ProgramFile, half: Half, value: int) -> int:
+    """A tensor of scales for a value that is stored in float16 from now on."""
+    file.types[value] = TensorType(file.types[value].shape, DType.float16)
+    made = _new_value(file, TensorType(half.shape, DType.float32), f"{file.names[value]}_scale")
+    file.peaks.setdefault(value, []).append(Peak(made, half.shape, DType.float32, 1, exponents=False))
+    return made
+
+
+def _new_value(file: ProgramFile, kind: TensorType, name: str) -> int:
+    """One more value behind those of the graph."""
+    file.types.append(kind)
+    file.strides.append(row_major(kind.shape))
+    made = len(file.types) - 1
+    file.names[made] = file.new_name(name)
+    return made
+
+
+__all__ = ["write_kernel"]

@@ -1,0 +1,124 @@
+"""The file of an emitted program while it is being written: what its kernels are called, write and take; and how they are
+written, the schedule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
+from mirage_eg.backends.triton.block import BlockKernel, Part
+from mirage_eg.backends.triton.split_reduction import Peak
+from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.backends.triton.writer import Choices
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph, Node, TensorType
+from mirage_eg.ir.shapes import Shape
+
+_FLAGS = ("swapped", "exp2", "last_first", "descriptors", "joined", "half_partials", "reciprocals", "loads_first")  # of Choices
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How the kernels are written and compiled: warps a block, stages of the software pipeline, and `Choices` of the text.
+
+    Each field but `safe` may be one value for all kernels or a tuple with one for each block graph. Without `num_warps` each
+    block graph's own threads count.
+    """
+
+    num_warps: int | tuple[int, ...] | None = None
+    num_stages: int | tuple[int, ...] = 3
+    safe: bool = True
+    swapped: bool | tuple[bool, ...] = False
+    exp2: bool | tuple[bool, ...] = False
+    last_first: bool | tuple[bool, ...] = False
+    programs: int | tuple[int, ...] = 0
+    descriptors: bool | tuple[bool, ...] = False
+    joined: bool | tuple[bool, ...] = False
+    half_partials: bool | tuple[bool, ...] = False
+    reciprocals: bool | tuple[bool, ...] = False
+    loads_first: bool | tuple[bool, ...] = False
+
+    def choices(self, number: int) -> Choices:
+        """How the kernel of the block graph with this number is written."""
+        flags = {name: bool(choice(getattr(self, name), number, name)) for name in _FLAGS}
+        return Choices(safe=self.safe, programs=choice(self.programs, number, "programs"), **flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block graph at a node of the kernel graph, as it is about to be written; `extras` it stores besides: maxima, scales."""
+
+    number: int
+    part: Part
+    operands: tuple[int, ...]
+    values: tuple[int, ...]
+    extras: tuple[int, ...]
+    warps: int
+    stages: int
+
+
+@dataclass(slots=True)
+class ProgramFile:
+    """The file while it is being written."""
+
+    graph: Graph
+    schedule: Schedule
+    strides: list[Shape]
+    types: list[TensorType]
+    nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
+    wanted: dict[int, str] = field(default_factory=dict)  # names of the outputs
+    peaks: dict[int, list[Peak]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
+    names: dict[int, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    kernels: list[BlockKernel] = field(default_factory=list)
+    signatures: list[tuple[str, ...]] = field(default_factory=list)
+    options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
+    buffers: list[int] = field(default_factory=list)  # values that kernels write
+    lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last node that use it
+    shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may show
+    escaping: set[int] = field(default_factory=set)  # buffers that the caller gets
+    zeroed: list[int] = field(default_factory=list)  # buffers that are zero before and after a run
+    prepared: dict[int, Block] = field(default_factory=dict)  # by node, what has been looked at and is not yet written
+    done: set[int] = field(default_factory=set)  # nodes whose kernels are written
+    body: list[str] = field(default_factory=list)
+    calls_torch: bool = False
+
+    @property
+    def arena(self) -> Arena:
+        """Where the buffers that no caller sees lie in their common memory."""
+        inner = [value for value in self.buffers if value not in self.escaping and value not in self.zeroed]
+        sizes = [
+            1 + sum((extent - 1) * stride for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True))
+            for value in inner
+        ]
+        return plan_arena(
+            [
+                Buffer(self.names[value], size * self.types[value].dtype.itemsize, *self.lives[value])
+                for value, size in zip(inner, sizes, strict=True)
+            ]
+        )
+
+    def use(self, value: int, step: int) -> None:
+        """Note that a node uses what the value shows."""
+        for buffer in self.shown.get(value, ()):
+            self.lives[buffer] = self.lives[buffer][0], step
+
+    def new_name(self, wanted: str) -> str:
+        """A name nobody has."""
+        name = names_used(self.taken, wanted)
+        self.taken.add(name)
+        return name
+
+
+def choice(value: int | tuple[int, ...], number: int, what: str) -> int:
+    """The value for the block graph with this number."""
+    if isinstance(value, int):
+        return value
+    if number >= len(value):
+        raise GraphError(
+            f"got {len(value)} values of {what}, wanted one for each block graph, of which this is number {number + 1}"
+        )
+    return value[number]
+
+
+__all__ = ["Block", "ProgramFile", "Schedule", "choice"]

@@ -1,0 +1,185 @@
+"""Reductions, accumulators over the loop, and exponentials shifted by a maximum: where padding would do harm.
+
+Nothing here is trusted: emitted kernels are checked against float64.
+"""
+
+from dataclasses import replace
+from math import prod
+
+from mirage_eg.backends.triton.masked_exp import Factor
+from mirage_eg.backends.triton.matmul import DotPlan, write_product
+from mirage_eg.backends.triton.op_table import NOUNS
+from mirage_eg.backends.triton.rearrangement import write_columns
+from mirage_eg.backends.triton.safe_exp import SafeExponential
+from mirage_eg.backends.triton.tiles import Tile
+from mirage_eg.backends.triton.writer import Writer, cast, masked, picked
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Node, Phase
+from mirage_eg.ir.shapes import Shape
+
+_LATE = 2048  # an accumulator with a reduction keeps tiles of at most so many elements whole and reduces once, behind the loop
+_MINUS_INFINITY = 'float("-inf")'
+_LOG2_E = "1.4426950408889634"
+_LOWEST = "-1.0e38"  # below every score, and still finite: the difference of two is 0, not NaN
+
+
+def _reduce_text(writer: Writer, kind: str, expression: str, tile: Tile, dim: int) -> str:
+    """A reduction of one dim whose padding is made neutral first."""
+    fill = _MINUS_INFINITY if kind == "max" else "0.0"
+    if kind == "max" or dim not in tile.zero:
+        expression = masked(writer, expression, tile, [dim], fill)
+    reduced = f"tl.{'max' if kind == 'max' else 'sum'}({expression}, {tile.axis[dim]})"
+    return f"{reduced} / {float(tile.shape[dim])}" if kind == "mean" else reduced
+
+
+def write_reduction(writer: Writer, item: Node, value: int) -> None:
+    [tile] = (writer.tiles[i] for i in item.operands)
+    dim, dtype = item["dim"], writer.compute_dtype(value)
+    if tile.shape[dim] == 1:
+        writer.new_tile(value, tile.name, tile.dtype, tile.zero, tile.finite)
+        return
+    expression = _reduce_text(writer, item.op, cast(tile.name, tile.dtype, dtype), tile, dim)
+    name = writer.new_name(NOUNS[item.op])
+    writer.new_tile(value, name, dtype, tile.zero - {dim}, tile.finite)
+    writer.say(writer.graph.phases[value], f"{name} = {expression}")
+
+
+def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | None) -> None:
+    graph, operand = writer.graph, item.operands[0]
+    kind = {"accum_strided_sum": "sum"}.get(item.op, item.op.removeprefix("accum_"))
+    dtype, dim = writer.compute_dtype(value), item.get("dim")
+    name = writer.new_name(NOUNS[item.op])
+    looped = graph.phases[operand] is Phase.LOOP
+    cut = graph.cuts[operand][dim] if dim is not None and operand in graph.cuts else None
+    terms = (graph.loop if looped else 1) * (graph.types[operand].shape[dim] if dim is not None else 1)
+    terms = cut.extent if cut is not None else terms  # a mean is of all that the loop cuts
+    count = terms if kind == "mean" else 1
+    average = f" / {float(count)}" if count > 1 else ""
+    rescale = _rescaling(writer, value)
+    if dot is not None:
+        dot = dot if not rescale or not dot.finish("") else None
+    if dot is not None:
+        _open_accumulator(writer, name, dot.shape, kind, dtype)
+        start = " * ".join([name, *(factor for factor in rescale)])
+        writer.say(Phase.LOOP, f"{name} = {dot.text(start)}")
+        writer.new_tile(value, name, dtype, dot.zero, dot.finite)
+        if dot.finish("") or average:
+            writer.say(Phase.EPILOGUE, f"{name} = {dot.finish(name)}{average}")
+        return
+    if operand not in writer.tiles:
+        write_product(writer, next(step for step, made in graph.numbered() if operand in made), operand)
+    tile = writer.tiles[operand]
+    term = cast(tile.name, tile.dtype, dtype)
+    reduces = dim is not None and tile.shape[dim] > 1
+    late = reduces and item.op != "accum_strided_sum" and prod(tile.padded) <= _LATE and looped and not rescale and not cut
+    zero, finite = tile.zero - ({dim} if reduces else frozenset()), tile.finite
+    if item.op == "accum_strided_sum" and reduces:
+        term, zero = write_columns(writer, item, value, tile, term), frozenset()
+    elif reduces and not late:
+        term = _reduce_text(writer, "max" if kind == "max" else "sum", term, tile, item["dim"])
+    made = writer.new_tile(value, name, dtype, zero, finite)
+    if not looped:  # the same term in every iteration
+        times = f" * {float(graph.loop)}" if kind == "sum" and graph.loop > 1 else ""
+        writer.say(Phase.EPILOGUE, f"{name} = {term}{times}{average}")
+        return
+    _open_accumulator(writer, name, tile.physical if late else made.physical, kind, dtype)
+    kept = " * ".join([name, *rescale])
+    if kind == "max":
+        writer.say(Phase.LOOP, f"{name} = tl.maximum({kept}, {term})")
+    else:
+        writer.say(Phase.LOOP, f"{name} = {kept} + {term}" if rescale else f"{name} += {term}")
+    if late:
+        whole = replace(tile, name=name, dtype=dtype)
+        writer.say(
+            Phase.EPILOGUE,
+            f"{name} = {_reduce_text(writer, 'max' if kind == 'max' else 'sum', name, whole, item['dim'])}{average}",
+        )
+    elif average:
+        writer.say(Phase.EPILOGUE, f"{name} = {name}{average}")
+
+
+def _open_accumulator(writer: Writer, name: str, shape: Shape, kind: str, dtype: DType) -> None:
+    start = _MINUS_INFINITY if kind == "max" else "0.0"
+    writer.say(Phase.PROLOGUE, f"{name} = tl.full({shape}, {start}, tl.{dtype})")
+
+
+def _rescaling(writer: Writer, value: int) -> list[str]:
+    """The factors by which an accumulator shrinks when a running maximum rises."""
+    shape = writer.graph.types[value].shape
+    factors = []
+    for exponential, shift in writer.safe.items():
+        if writer.graph.phases[exponential] is Phase.LOOP and (degree := shift.degrees.get(value, 0)):
+            origins = shift.origins[value]
+            have = [origins.get(dim) in shift.kept for dim, extent in enumerate(shape) if extent > 1]
+            factors += [picked(shift.rescale, have)] * int(degree)
+    return factors
+
+
+def missing_logarithm(writer: Writer, value: int) -> str:
+    """What is added to the logarithm of a value that lacks powers of exp(peak)."""
+    extents = writer.graph.types[value].shape
+    terms = []
+    for shift in writer.safe.values():
+        if degree := shift.degrees.get(value, 0):
+            origins = shift.origins[value]
+            peak = picked(shift.peak, [origins.get(dim) in shift.kept for dim, extent in enumerate(extents) if extent > 1])
+            terms.append(f" + {peak}" if degree == 1 else f" + {float(degree)} * {peak}")
+    return "".join(terms)
+
+
+def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeExponential) -> None:
+    """exp(x − peak) with the maximum of x over the dims in which the ratio reduces; a running one in the loop."""
+    [x] = (writer.tiles[i] for i in item.operands)
+    phase, dtype = writer.graph.phases[value], writer.compute_dtype(value)
+    if shift.leader is not None:
+        peak = writer.safe[shift.leader].peak
+        writer.safe[value] = replace(shift, peak=peak)
+        name = writer.new_name("exponential")
+        writer.new_tile(value, name, dtype)
+        kept = [dim in shift.kept for dim in x.dims]
+        writer.say(phase, f"{name} = {_shifted(writer, cast(x.name, x.dtype, dtype), picked(peak, kept))}")
+        return
+    peak = writer.new_name("peak")
+    writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"), peak=peak)
+    scores = cast(x.name, x.dtype, dtype)
+    if x.ragged & shift.reduced:
+        inside = writer.new_name(f"inside_{x.name}")
+        writer.say(phase, f"{inside} = {masked(writer, scores, x, sorted(shift.reduced), _MINUS_INFINITY)}")
+        scores = inside
+    if shift.factors:
+        counted = writer.new_name(f"counted_{x.name}")
+        terms = [_counts(writer, factor, x) for factor in shift.factors]
+        writer.say(phase, f"{counted} = tl.where({' & '.join(terms)}, {scores}, {_MINUS_INFINITY})")
+        scores = counted
+    highest = scores
+    for dim in sorted(shift.reduced & set(x.dims), reverse=True):
+        highest = f"tl.max({highest}, {x.axis[dim]})"
+    kept = [dim in shift.kept for dim in x.dims]
+    if phase is Phase.LOOP:
+        shape = tuple(x.padded[dim] for dim in x.dims if dim in shift.kept)
+        writer.say(Phase.PROLOGUE, f"{peak} = tl.full({shape}, {_LOWEST}, tl.{dtype})")
+        higher = writer.new_name(f"higher_{peak}")
+        writer.say(phase, f"{higher} = tl.maximum({peak}, {highest})")
+        writer.say(phase, f"{shift.rescale} = {_shifted(writer, peak, higher)}")
+        writer.say(phase, f"{peak} = {higher}")
+    else:
+        writer.say(phase, f"{peak} = tl.maximum({highest}, {_LOWEST})")
+    name = writer.new_name("exponential")
+    zero = frozenset(shift.reduced) if x.finite else frozenset[int]()
+    writer.new_tile(value, name, dtype, zero, finite=False)
+    writer.say(phase, f"{name} = {_shifted(writer, scores, picked(peak, kept))}")
+
+
+def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
+    """Where in a tile of scores a factor of their exponential is not 0."""
+    name, sources = writer.tiles[factor.value].name, [source for _, source in factor.dims]
+    if sources != sorted(sources):
+        name = f"tl.permute({name}, {tuple(map(sources.index, sorted(sources)))})"
+    return picked(f"({name} != 0.0)", [dim in sources for dim in x.dims])
+
+
+def _shifted(writer: Writer, scores: str, peak: str) -> str:
+    """exp(scores − peak); as a power of two the scale joins the subtraction in one operation."""
+    if writer.choices.exp2:
+        return f"tl.exp2({scores} * {_LOG2_E} - {peak} * {_LOG2_E})"
+    return f"tl.exp({scores} - {peak})"

@@ -1,0 +1,83 @@
+"""The self-check of an emitted program: the original program in PyTorch, and a main that compares and times."""
+
+from collections.abc import Sequence
+from math import prod
+
+from mirage_eg.backends.evaluator.input_scales import input_scales, large_magnitude
+from mirage_eg.backends.triton.op_table import torch_call
+from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph
+
+_TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
+_DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
+
+
+def write_reference(program: Graph, inputs: Sequence[str]) -> str:
+    """The program in PyTorch, in double precision where it fits."""
+    precision = "float64" if sum(prod(type_.shape) for type_ in program.types) * 8 <= _DOUBLE_BYTES else "float32"
+    taken = {*inputs, "torch"}
+    names: dict[int, str] = {}
+    given = iter(inputs)
+    lines = [f"def reference({', '.join(inputs)}):", f'    """The program, op by op in {precision}."""', "    import torch", ""]
+    returned = []
+    for number, (item, values) in enumerate(program.numbered()):
+        match item.op:
+            case "input":
+                names[values[0]] = name = next(given)
+                lines.append(f"    {name} = {name}.to(torch.{precision})")
+            case "output":
+                returned.append(names[item.operands[0]])
+            case "block":
+                raise UnsupportedError(
+                    f"node {number}: block: a program of library ops is wanted for the reference, not a µGraph"
+                )
+            case _:
+                [value] = values
+                names[value] = names_used(taken, f"t{value}")
+                taken.add(names[value])
+                shapes = [program.types[i].shape for i in item.operands]
+                call = torch_call(item.op, [names[i] for i in item.operands], item.mapping, shapes)
+                lines.append(f"    {names[value]} = {call}")
+    return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
+
+
+_RUN = "    timed = lambda: run(*tensors)"
+_TIMED = """    buffers = allocate(tensors[0].device)
+    timed = lambda: run(*tensors, buffers=buffers)"""
+
+
+def write_main(program: Graph, outputs: Sequence[str], buffers: bool) -> str:
+    """The part that runs when the file is run; with `buffers`, the file has `allocate`."""
+    tolerances = tuple(_TOLERANCE[type_.dtype] for type_ in program.output_types)
+    scales = input_scales(program)
+    return f'''# Normal inputs times these keep the program within the range of its types, also MAGNITUDES times larger.
+SCALES = {scales}
+MAGNITUDES = {(1.0, large_magnitude(program, scales))}
+
+
+def main():
+    """Check `run` against `reference` on random inputs and print the error and the time."""
+    import torch
+    from triton.testing import do_bench
+
+    torch.manual_seed(0)
+    tensors = []
+    for scale, (shape, dtype, strides) in zip(SCALES, INPUTS.values()):
+        tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
+        tensors.append(tensor.copy_(scale * torch.randn(shape, device="cuda")))
+    results = run(*tensors)
+    results = results if isinstance(results, tuple) else (results,)
+    for name, got, wanted, tolerance in zip({tuple(outputs)}, results, reference(*tensors), {tolerances}):
+        error = ((got - wanted).abs().max() / wanted.abs().max()).item()
+        print(f"{{name}}: largest error {{error:.2e}} of the largest element")
+        if not error <= tolerance:
+            raise SystemExit(f"{{name}}: the error is above {{tolerance:.0e}}")
+{_TIMED if buffers else _RUN}
+    print(f"{{1000 * do_bench(timed, return_mode='median'):.1f}} µs")
+
+
+if __name__ == "__main__":
+    main()
+'''

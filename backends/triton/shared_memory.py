@@ -1,0 +1,105 @@
+"""Whether the shared memory of a block holds a block graph: bounds say so where they can, the compiler where they cannot.
+
+Triton places tiles in shared memory itself. The compiler is asked only where the limit lies between the bounds: it gets the
+block graph alone, as a program of one kernel, and stops after its allocation, a tenth of a second. Nothing here is trusted:
+kernels that a run keeps are compiled to the end.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from math import prod
+from os import environ
+
+from mirage_eg.backends.triton.allocator import allocate
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.storage import WGMMA_ROWS, is_dot
+from mirage_eg.backends.triton.tiles import lowered, padding
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, Node, Phase, node
+from mirage_eg.ir.ops import OPS, Kind, Level
+
+_FLOAT32 = 4  # bytes
+_SUMS = (Kind.MATMUL, Kind.REDUCTION, Kind.ACCUMULATOR)
+
+
+def bounds(block: Graph, stages: int) -> tuple[int, int]:
+    """The least and the most bytes of shared memory of a block graph whose loads are fetched ahead in `stages` stages.
+
+    At least: the loads that a `tl.dot` reads; where there is a loop those of the loop alone, in `stages` − 1 buffers. At most:
+    every load from which operands of `tl.dot` are computed, those of the loop in as many buffers (wgmma needs one more); every
+    computed operand; and, to change its layout in float32, the largest result of a product or a reduction. Scratch of a few
+    KiB is left out, as that of kernels without `tl.dot`. The lower bound holds for operands that are not swapped.
+    """
+    graph = lowered(block)
+    padded, makers = padding(graph), {value: item for item, values in graph.numbered() for value in values}
+    dots = [value for value, item in makers.items() if item.op == "matmul" and is_dot(graph, item)]
+    operands = {operand for value in dots for operand in makers[value].operands}
+    by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
+    buffers = max(1, stages if by_wgmma else stages - 1)
+    least = most = 0
+    for value in _behind(operands, makers):
+        nbytes, in_loop = prod(padded[value]) * graph.types[value].dtype.itemsize, graph.phases[value] is Phase.LOOP
+        if makers[value].op != "input":
+            most += nbytes if value in operands else 0
+            continue
+        most += nbytes * (buffers if in_loop else 1)
+        if value in operands and (in_loop or Phase.LOOP not in graph.phases):
+            least += nbytes * (stages - 1 if in_loop else 1)
+    results = [prod(padded[value]) for value, item in makers.items() if OPS[item.op].kind in _SUMS]
+    return least, most + _FLOAT32 * max(results, default=0)
+
+
+def _behind(operands: Iterable[int], makers: Mapping[int, Node]) -> set[int]:
+    """The operands, and the values from which elementwise ops and moves make them."""
+    seen, frontier = set[int](), list(operands)
+    while frontier:
+        value = frontier.pop()
+        if value not in seen:
+            seen.add(value)
+            frontier += makers[value].operands if OPS[makers[value].op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) else ()
+    return seen
+
+
+def may_fit(block: Graph, limit: int, stages: int) -> bool:
+    """Whether a block graph fits `limit` bytes of shared memory, as far as the bounds say."""
+    return bounds(block, stages)[0] <= limit
+
+
+def needed(block: Graph, limit: int, stages: int, target: str) -> int:
+    """Bytes of shared memory: a bound if that settles whether they exceed `limit`, else what the compiler allocates.
+
+    The lower bound where there is no compiler.
+    """
+    least, most = bounds(block, stages)
+    if least > limit:
+        return least
+    if most <= limit:
+        return most
+    allocated = allocated_bytes(block, stages, target)
+    return least if allocated is None else allocated
+
+
+@cache
+def allocated_bytes(block: Graph, stages: int, target: str) -> int | None:
+    """Bytes that the compiler allocates for a block graph; None where there is no compiler, or no such kernel for it."""
+    if find_spec("triton") is None or environ.get("TRITON_INTERPRET") == "1":
+        return None
+    try:
+        source = emit(alone(block), schedule=Schedule(num_stages=stages))
+    except UnsupportedError:
+        return None
+    with loaded(source) as module:
+        [(name, types)] = module.SIGNATURES.items()
+        return allocate(module, name, types, target)
+
+
+def alone(block: Graph) -> Graph:
+    """A kernel graph of a block graph and nothing else."""
+    inputs = [node("input", shape=item["shape"], dtype=item["dtype"]) for item in block.inputs]
+    outputs = [node("output", len(inputs) + number) for number in range(len(block.outputs))]
+    return Graph((*inputs, node("block", *range(len(inputs)), graph=block), *outputs), Level.KERNEL)
+
+
+__all__ = ["allocated_bytes", "alone", "bounds", "may_fit", "needed"]

@@ -1,0 +1,181 @@
+"""Exponentials whose sums leave a kernel for the next one: how they stay safe (DESIGN §10).
+
+The kernel that exponentiates stores, besides its partial results, the maximum by which it shifted them. Whoever reads such a
+result reads the maximum too and multiplies by exp(maximum). That is an ordinary exponential of the reading kernel, which is
+shifted like every other: by the maximum over all parts. So nothing overflows where the program as a whole does not, and one
+analysis (`emit_safe`) does for both kernels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_eg.backends.triton.block_order import prepared
+from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, safe_exponentials
+from mirage_eg.backends.triton.tiles import Tile
+from mirage_eg.backends.triton.writer import Writer
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
+from mirage_eg.ir.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A maximum that leaves the kernel with the outputs that were shifted by it.
+
+    `degrees`: by output position, the power of exp(maximum) that is missing there. `tile` and `shape` are those of these
+    outputs with 1 in each dim along which the maximum does not vary.
+    """
+
+    exponential: int
+    degrees: Mapping[int, int]
+    tile: Shape
+    shape: Shape
+    omap: tuple[int, ...]
+    kept: tuple[tuple[int, int], ...]  # dim of the tile, dim of the exponential
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Maxima in memory, as a reader of partial results finds them: the value of the kernel graph, its shape, the power.
+
+    Scales (`emit_halves`) are read likewise; they are no `exponents`.
+    """
+
+    value: int
+    shape: Shape
+    dtype: DType
+    degree: int
+    exponents: bool = True
+
+
+def exports_of(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[Export]:
+    """The maxima that should leave a block graph, if the outputs at these positions are read by generated kernels alone.
+
+    `maxima`: the positions of the inputs that are maxima of another kernel.
+    """
+    graph = prepared(block)
+    while exportable:
+        found: dict[tuple[object, ...], Export] = {}
+        refused: set[int] = set()
+        for exponential, safe in safe_exponentials(graph, exportable, maxima).items():
+            for position, degree in safe.exported.items():
+                export = _export(graph, exponential, safe, position, degree)
+                if export is None:
+                    refused.add(position)
+                    continue
+                key = (exponential, export.tile, export.shape, export.omap, export.kept, export.dtype)
+                if key in found:
+                    export = _with(found[key], position, degree)
+                found[key] = export
+        if not refused:
+            return list(found.values())
+        exportable -= refused
+    return []
+
+
+def _with(export: Export, position: int, degree: int) -> Export:
+    degrees = dict(export.degrees) | {position: degree}
+    return Export(export.exponential, degrees, export.tile, export.shape, export.omap, export.kept, export.dtype)
+
+
+def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int, degree: int) -> Export | None:
+    """The maximum of one output, or None where blocks that store to the same place have different maxima."""
+    item = graph.outputs[position]
+    [value] = item.operands
+    stored = graph.output_types[position]
+    if stored.dtype not in (DType.float32, DType.float64):
+        return None
+    origin, varies = safe.origins[value], graph.grid_dims[exponential]
+    kept = {dim: source for dim, source in origin.items() if source in safe.kept}
+    lead = item["omap"].count(NEW_DIM)
+    tile = [extent if dim in kept else 1 for dim, extent in enumerate(graph.types[value].shape)]
+    shape, omap = list(tile), list(item["omap"])
+    for grid_dim, target in enumerate(item["omap"]):
+        if target < 0 or graph.grid[grid_dim] == 1:
+            continue
+        if grid_dim not in varies and target in kept:
+            return None
+        if grid_dim in varies and target not in kept and graph.types[value].shape[target] > 1:
+            return None
+        if grid_dim in varies:
+            shape[target] = stored.shape[lead + target] if target in kept else shape[target] * graph.grid[grid_dim]
+        else:
+            omap[grid_dim] = REPLICATED
+    new = [graph.grid[grid_dim] for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
+    return Export(
+        exponential, {position: degree}, tuple(tile), (*new, *shape), tuple(omap), tuple(sorted(kept.items())), stored.dtype
+    )
+
+
+def peak_tile(writer: Writer, export: Export) -> Tile:
+    """The maximum as a tile, once the body of the kernel is written."""
+    padded = [1] * len(export.tile)
+    ends = {}
+    exponential = writer.tiles[export.exponential]
+    for dim, source in export.kept:
+        padded[dim] = exponential.padded[source]
+        if source in exponential.ends:
+            ends[dim] = exponential.ends[source]
+    dtype = writer.compute_dtype(export.exponential)
+    return Tile(writer.safe[export.exponential].peak, dtype, export.tile, tuple(padded), ends=ends)
+
+
+def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> tuple[Graph, tuple[int, ...]]:
+    """A block graph that reads partial results, made to multiply them by the exponentials of their maxima, and by their scales.
+
+    `operands` are the values of the kernel graph that it reads, `peaks` the maxima and scales of some of these. Gives the graph
+    and its operands.
+    """
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+    read: list[int] = []
+    weights: dict[tuple[object, ...], int] = {}
+    made = 0
+
+    def append(item: Node) -> int:
+        nonlocal made
+        nodes.append(item)
+        made += 1
+        return made - 1
+
+    given = iter(operands)
+    items = [(item, values, next(given) if item.op == "input" else -1) for item, values in block.numbered()]
+    if _exponentiates(block):  # its own exponentials may be shifted by the maxima that it reads: these come first
+        items.sort(key=lambda entry: entry[2] not in peaks)
+    for item, values, operand in items:
+        if item.op != "input":
+            moved = Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes)
+            nodes.append(moved)
+            for value in values:
+                place[value] = made
+                made += 1
+            continue
+        read.append(operand)
+        result = append(item)
+        for peak in peaks.get(operand, ()):
+            imap = tuple(target if target >= 0 and peak.shape[target] > 1 else REPLICATED for target in item["imap"])
+            fmap = item.get("fmap", REPLICATED)
+            fmap = fmap if fmap >= 0 and peak.shape[fmap] > 1 else REPLICATED
+            key = (peak.value, imap, fmap)
+            if key not in weights:
+                read.append(peak.value)
+                loaded = append(node("input", shape=peak.shape, dtype=str(peak.dtype), imap=imap, fmap=fmap))
+                weights[key] = append(node("exp", loaded)) if peak.exponents else loaded
+            for _ in range(peak.degree):
+                result = append(node("mul", result, weights[key]))
+        place[values[0]] = result
+    return Graph(tuple(nodes), block.level, block.grid, block.loop, block.threads), tuple(read)
+
+
+def _exponentiates(block: Graph) -> bool:
+    return any(item.op == "exp" or (item.op == "thread" and _exponentiates(item["graph"])) for item in block.nodes)
+
+
+def maxima_of(operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> frozenset[int]:
+    """The positions of the operands of a block graph that are maxima."""
+    maxima = {peak.value for found in peaks.values() for peak in found if peak.exponents}
+    return frozenset(position for position, value in enumerate(operands) if value in maxima)
+
+
+__all__ = ["Export", "Peak", "exports_of", "maxima_of", "peak_tile", "with_peaks"]

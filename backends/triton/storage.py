@@ -1,0 +1,73 @@
+"""How a value is held in a kernel, by what reads it: in the element type of memory, in float32, or only in an accumulator."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from mirage_eg.backends.triton.tiles import MatmulForm, is_skinny, matmul_form, power_of_two
+from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+
+WGMMA_ROWS = 64  # of a product, at least
+
+
+def accumulates(graph: Graph, value: int, consumers: Sequence[Node]) -> bool:
+    """Is this product only summed over the loop, so that tl.dot can add to the accumulator itself?"""
+    if graph.phases[value] is not Phase.LOOP or len(consumers) != 1:
+        return False
+    [consumer] = consumers
+    if consumer.op not in ("accum_sum", "accum_mean") or consumer.get("dim") is not None:
+        return False
+    return is_dot(graph, next(item for item, values in graph.numbered() if value in values))
+
+
+def reads_stored(graph: Graph, consumer: Node) -> bool:
+    """Does this op take its operand in the element type of memory?"""
+    match OPS[consumer.op].kind:
+        case Kind.MATMUL:
+            return is_dot(graph, consumer)
+        case Kind.REARRANGEMENT | Kind.BOUNDARY:
+            return True
+        case _:
+            return False
+
+
+def is_kept_apart(graph: Graph, value: int, swapped: bool) -> bool:
+    """Is this a load of the loop of which a product on wgmma reads the tile itself, and registers are filled from it too?
+
+    Triton fetches such a tile into one buffer too few (`hazards`), so that wgmma must read a copy of its own.
+    """
+    if graph.phases[value] is not Phase.LOOP or graph.types[value].dtype.itemsize != 2:
+        return False
+    readers = list(_readers(graph, value))
+    alone = [OPS[reader.op].kind is Kind.MATMUL and is_dot(graph, reader) for reader in readers]
+    return not all(alone) and any(
+        _may_be_wgmma(graph, reader, swapped) for reader, one in zip(readers, alone, strict=True) if one
+    )
+
+
+def _readers(graph: Graph, value: int) -> Iterator[Node]:
+    """What reads a value, or elements of it that have been moved."""
+    for item, values in graph.numbered():
+        if value in item.operands:
+            if OPS[item.op].kind is Kind.REARRANGEMENT:
+                yield from _readers(graph, values[0])
+            else:
+                yield item
+
+
+def _may_be_wgmma(graph: Graph, product: Node, swapped: bool) -> bool:
+    """Whether a tl.dot has the rows for it, and no dims before its last two."""
+    left, right = (graph.types[operand].shape for operand in product.operands)
+    if prod(right[:-2]) > 1:
+        return False
+    rows = right[-1] if swapped and is_skinny(left, right) else prod(left[:-1])
+    return power_of_two(rows) >= WGMMA_ROWS
+
+
+def is_dot(graph: Graph, product: Node) -> bool:
+    """Whether a matmul is written as a tl.dot."""
+    left, right = product.operands
+    return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
+
+
+__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "is_kept_apart", "reads_stored"]

@@ -1,0 +1,162 @@
+"""The kernel while it is being written: its lines by phase, its names, its tiles; and how tiles become expressions.
+
+Shared by the parts of the emitter; the only thing in it that changes.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from mirage_eg.backends.triton.safe_exp import SafeExponential
+from mirage_eg.backends.triton.tiles import Tile, names_used
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.ragged import LOOP
+from mirage_eg.ir.shapes import Shape, text
+
+MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
+GRID_NAMES = ("gx", "gy", "gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a kernel may be written like, besides what the µGraph says; none of it changes what is computed but for rounding.
+
+    `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
+    exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
+    `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `descriptors`: tiles of
+    the loop are loaded through tensor descriptors (TMA) where they can be. `joined`: where the next kernel combines what this
+    one's blocks store in parts, the last block to arrive does it. `half_partials`: partial results of half types are stored as
+    float16, each row with a scale (`emit_halves`). `reciprocals`: a division by what is broadcast is a multiplication by its
+    reciprocal. `loads_first`: what is loaded before the loop is asked for before anything is computed.
+    """
+
+    safe: bool = True
+    swapped: bool = False
+    exp2: bool = False
+    last_first: bool = False
+    programs: int = 0
+    descriptors: bool = False
+    joined: bool = False
+    half_partials: bool = False
+    reciprocals: bool = False
+    loads_first: bool = False
+
+
+@dataclass(slots=True)
+class Writer:
+    """The kernel while it is being written."""
+
+    graph: Graph
+    padded: list[Shape]
+    safe: dict[int, SafeExponential]
+    plain: Mapping[int, str]  # exponentials that are not shifted, and why
+    wide: bool  # offsets need 64 bits
+    choices: Choices
+    names: set[str]
+    head: list[str] = field(default_factory=list)  # before the first block
+    loads: list[tuple[str, str]] = field(default_factory=list)  # those that come first: what they define, the line
+    lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
+    tiles: dict[int, Tile] = field(default_factory=dict)
+    ranges: set[int] = field(default_factory=set)
+    grid_used: set[int] = field(default_factory=set)
+    helpers: set[str] = field(default_factory=set)
+
+    def say(self, phase: Phase, line: str) -> None:
+        """Append a line to what runs before, in, or behind the loop."""
+        self.lines[phase].append(line)
+
+    def new_name(self, wanted: str) -> str:
+        """A name nobody has."""
+        name = names_used(self.names, wanted)
+        self.names.add(name)
+        return name
+
+    def range(self, extent: int) -> str:
+        """The name of tl.arange(0, extent)."""
+        self.ranges.add(extent)
+        return f"r{extent}"
+
+    def new_tile(self, value: int, name: str, dtype: DType, zero: frozenset[int] = frozenset(), finite: bool = False) -> Tile:
+        """Enter what `value` is now called; without padding there is nothing to be careful about."""
+        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value], ends=self._ends(value))
+        tile = replace(tile, zero=zero & tile.ragged, finite=finite or not tile.ragged)
+        if prod(tile.padded) > MAX_TILE:
+            raise UnsupportedError(
+                f"tile `{name}` {text(tile.shape)} has {prod(tile.padded)} elements as {text(tile.padded)}; Triton takes at "
+                f"most {MAX_TILE}: split it over the grid or the loop"
+            )
+        self.tiles[value] = tile
+        return tile
+
+    def _ends(self, value: int) -> dict[int, str]:
+        """For each dim that is cut into parts of unequal extents, how far it goes in this block and iteration."""
+        ends = {}
+        for dim, cut in enumerate(self.graph.cuts.get(value, ())):
+            if cut is not None:
+                self.grid_used.update(place for place, _ in cut.steps if place != LOOP)
+                moved = [times("i" if place == LOOP else GRID_NAMES[place], step) for place, step in cut.steps]
+                ends[dim] = " - ".join([str(cut.extent), *moved])
+        return ends
+
+    def ordered_loads(self) -> list[str]:
+        """The loads that come first, that of what is used first as the last of them.
+
+        The assembler would put off a load until the one before it has come and been used, which costs the time of each;
+        volatile ones keep their order.
+        """
+        behind = [line for phase in Phase for line in self.lines[phase]]
+
+        def first_use(name: str) -> int:
+            used = re.compile(rf"\b{re.escape(name)}\b")
+            return next((place for place, line in enumerate(behind) if used.search(line)), len(behind))
+
+        return [line for _, line in sorted(self.loads, key=lambda load: -first_use(load[0]))]
+
+    def compute_dtype(self, value: int) -> DType:
+        """In which arithmetic on a value is done."""
+        return DType.float64 if self.graph.types[value].dtype is DType.float64 else DType.float32
+
+
+def times(text: str, factor: int) -> str:
+    """A product, unless the factor is 1."""
+    return text if factor == 1 else f"{text} * {factor}"
+
+
+def cast(expression: str, have: DType, want: DType) -> str:
+    """The expression in another element type."""
+    return expression if have is want else f"{expression}.to(tl.{want})"
+
+
+def aligned(expression: str, tile: Tile, shape: Shape) -> str:
+    """The expression of a tile with axes inserted so that it broadcasts in a tile of `shape`."""
+    shift = len(shape) - len(tile.shape)
+    have = {dim + shift for dim in tile.dims}
+    return picked(expression, [dim in have for dim, extent in enumerate(shape) if extent > 1])
+
+
+def masked(writer: Writer, expression: str, tile: Tile, dims: Sequence[int], fill: str) -> str:
+    """The expression with `fill` in the padding of `dims`."""
+    ragged = [dim for dim in dims if dim in tile.ragged]
+    return f"tl.where({condition(writer, tile, ragged)}, {expression}, {fill})" if ragged else expression
+
+
+def condition(writer: Writer, tile: Tile, dims: Sequence[int]) -> str:
+    """Where in the tile the indices of all `dims` are real, not padding."""
+    terms = []
+    for dim in dims:
+        name = writer.range(tile.padded[dim])
+        ends = [str(tile.shape[dim])] if tile.padded[dim] != tile.shape[dim] else []
+        ends += [tile.ends[dim]] if dim in tile.ends else []
+        index = picked("", [other == dim for other in tile.dims])
+        terms += [(f"{name} < {end}", index) for end in ends]
+    return " & ".join(f"({inside}){index}" if index or len(terms) > 1 else inside for inside, index in terms)
+
+
+def picked(expression: str, have: Sequence[bool]) -> str:
+    """The expression indexed so that its axes come to stand where `have` is true; a scalar needs no index."""
+    if all(have) or not any(have):
+        return expression
+    return f"{expression}[{', '.join(':' if real else 'None' for real in have)}]"

@@ -1,0 +1,313 @@
+"""One row of the GPU benchmark, in a process of its own: tune a workload at one batch, time it and its peers, append the lines.
+
+    python -m mirage_eg.bench.gpu_row WORKLOAD BATCH FOLDER [OPTIONS in JSON]
+
+Lines go to FOLDER/rows.jsonl (one a row) and FOLDER/measurements.jsonl. Rows that run side by side share the GPU through a
+lock. A candidate that takes the GPU context down ends the process with code DEVICE_LOST; the next attempt leaves that candidate
+out and does not time again what was timed.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from time import perf_counter, time
+from typing import Any, TypeVar
+
+from mirage_eg.backends.evaluator.input_scales import input_scales
+from mirage_eg.backends.measure.timing import Timing, gpu_available, time_launches, time_source
+from mirage_eg.backends.measure.trial import DeviceLost, Outcome, Trials
+from mirage_eg.frontend.load import load_program
+from mirage_eg.ir import serialize
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.tune import Effort, Record, Timer, Tuning, fingerprint
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.report.roofline import floor_us
+
+T = TypeVar("T")
+DEVICE_LOST = 75
+ROWS, MEASUREMENTS = "rows.jsonl", "measurements.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """What a row does: which peers (`all`, `quick`: those that prepare fast, `none`), how it is tuned, what it may use.
+
+    `reuse` is a file of rows from before, whose choices are timed again instead of tuning.
+    """
+
+    peers: str = "quick"
+    reuse: str | None = None
+    seconds: float = 60.0
+    structures: int = 32
+    top: int = 3
+    jobs: int | None = None
+    seed: int = 0
+
+
+def append(path: Path, line: Record) -> None:
+    """One JSON line at the end of a file that other processes append to as well."""
+    data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+
+
+def lines(path: Path) -> Iterator[Record]:
+    """The lines of such a file, none where there is no file."""
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield json.loads(line)
+
+
+def scratch(folder: Path) -> Path:
+    """A folder for what the rows of one result folder share and nobody keeps."""
+    shared = Path(gettempdir()) / f"mirage_eg-bench-{os.getuid()}-{fingerprint(str(folder.resolve()))}"
+    shared.mkdir(exist_ok=True)
+    return shared
+
+
+@contextmanager
+def gpu_lock(folder: Path) -> Iterator[None]:
+    """Hold the GPU that this process sees; others that benchmark on it wait."""
+    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").replace(",", "_")
+    handle = os.open(scratch(folder) / f"gpu-{device}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+class RememberingTimer:
+    """A timer that keeps what it measured on disk, so that an attempt after a lost GPU context goes on where it was."""
+
+    def __init__(self, timer: Timer, path: Path, key: Record) -> None:
+        self.timer, self.path, self.key = timer, path, key
+        self.known: dict[str, Outcome] = {}
+        for line in lines(path):
+            if line["kind"] == "timed" and {name: line[name] for name in key} == key:
+                self.known[line["source"]] = Outcome(line["us"], line["error"], line["problem"])
+
+    def quick(self, source: str) -> Outcome:
+        """As remembered, or measured now."""
+        name = fingerprint(source)
+        if name not in self.known:
+            self.known[name] = self._guarded(name, lambda: self.timer.quick(source))
+            self._keep(name, self.known[name])
+        return self.known[name]
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        """Measured now, unless it took the GPU down before."""
+        name = fingerprint(source)
+        known = self.known.get(name)
+        if known is not None and known.problem is not None:
+            return known, None
+        return self._guarded(name, lambda: self.timer.full(source))
+
+    def _guarded(self, name: str, measure: Callable[[], T]) -> T:
+        try:
+            return measure()
+        except DeviceLost as error:
+            self._keep(name, Outcome(None, None, str(error)))
+            raise
+
+    def _keep(self, name: str, outcome: Outcome) -> None:
+        append(self.path, {"kind": "timed", "source": name} | self.key | asdict(outcome))
+
+
+def run_row(workload: str, batch: int, folder: Path, options: RowOptions) -> Record:
+    """Tune and time one row; the record is appended to the folder's lines, and given back."""
+    started = perf_counter()
+    _, program = load_program(workload, batch)
+    key = {"workload": workload, "batch": batch}
+    row: Record = {"kind": "row"} | key | {"time": time()} | machine()
+    row["ours"] = (
+        _ours(workload, program, folder, options, key) if options.reuse is None else _again(Path(options.reuse), key, folder)
+    )
+    with gpu_lock(folder):
+        row["ceilings"] = _ceilings()
+    row["floor_us"] = floor_us(program, row["ceilings"])
+    row["peers"] = _peers(workload, program, folder, options)
+    row["seconds"] = perf_counter() - started
+    append(folder / ROWS, row)
+    return row
+
+
+def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key: Record) -> Record:
+    started = perf_counter()
+
+    def keep(line: Record) -> None:
+        append(folder / MEASUREMENTS, key | line)
+
+    def wrap(timer: Timer) -> Timer:
+        return RememberingTimer(timer, scratch(folder) / f"{workload}-{key['batch']}.jsonl", key)
+
+    tuning = Tuning(
+        effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
+        gpu=lambda: gpu_lock(folder),
+        record=keep,
+        wrap=wrap,
+    )
+    chosen = Options(device="cuda", target=_target(), top=options.top, jobs=options.jobs, seed=options.seed)
+    result = optimize(workload, program, chosen, _progress(workload, key["batch"]), tuning)
+    best = result.candidates[0]
+    timed = [line for line in result.measurements if line["us"] is not None]
+    name = fingerprint(best.source)
+    final = next((line for line in timed if line["stage"] == "final" and line["source"] == name), None)
+    timing = asdict(time_source(best.source)) if final is None else final["timing"]
+    return timing | {
+        "schedule": final and final["schedule"],
+        "error": best.float_check.error,
+        "verified": str(best.verdict.verdict),
+        "proved": best.proved,
+        "kernels": len(best.graph.kernels),
+        "grid": [list(block.grid) for block in best.graph.blocks],
+        "loop": [block.loop for block in best.graph.blocks],
+        "graph": json.loads(serialize.to_json(best.graph)),
+        "source": best.source,
+        "measured": len(timed),
+        "failed": len(result.measurements) - len(timed),
+        "stages": result.report["seconds"],
+        "seconds": perf_counter() - started,
+    }
+
+
+def _again(path: Path, key: Record, folder: Path) -> Record:
+    """The choice of an earlier run, timed now."""
+    found = [line["ours"] for line in lines(path) if {name: line[name] for name in key} == key and line.get("ours")]
+    if not found:
+        raise MirageError(f"{path}: has no row of {key['workload']} at batch {key['batch']} whose choice could be used again")
+    trials = Trials(found[-1]["source"], _target())
+    with gpu_lock(folder):
+        outcome, timing = trials.full(found[-1]["source"])
+    if timing is None:
+        raise MirageError(f"{path}: {key['workload']} at batch {key['batch']}: {outcome.problem}")
+    return dict(found[-1]) | asdict(timing)
+
+
+def _progress(workload: str, batch: int) -> Callable[[str, int, int | None, str], None]:
+    """One line on stderr as each stage begins."""
+    stages: set[str] = set()
+    started = perf_counter()
+
+    def observe(stage: str, done: int, total: int | None, text: str) -> None:
+        if stage not in stages:
+            stages.add(stage)
+            print(f"{workload} b{batch}: {perf_counter() - started:.1f} s: {stage}", file=sys.stderr, flush=True)
+
+    return observe
+
+
+def _target() -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{10 * major + minor}"
+
+
+def _ceilings() -> dict[str, float]:
+    from mirage_eg.backends.measure.baselines import ceilings
+
+    return ceilings()
+
+
+def _peers(workload: str, program: Graph, folder: Path, options: RowOptions) -> Record:
+    from mirage_eg.backends.measure.baselines import peers, quiet
+
+    if options.peers == "none":
+        return {}
+    measured: Record = {}
+    with quiet():
+        for peer in peers(workload):
+            if peer.slow and options.peers != "all":
+                continue
+            measured[peer.name] = _time_peer(peer, program, folder, options.seed)
+            took = measured[peer.name].get("warm_us")
+            print(f"{workload}: {peer.name}: {took}", file=sys.stderr, flush=True)
+    return measured
+
+
+def _time_peer(peer: Any, program: Graph, folder: Path, seed: int) -> Record:
+    """Times and the error against float64, or why there are none."""
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    tensors = [
+        (scale * torch.randn(kind.shape, device="cuda", generator=generator)).to(getattr(torch, str(kind.dtype)))
+        for kind, scale in zip(program.input_types, input_scales(program), strict=True)
+    ]
+    try:
+        with gpu_lock(folder) if peer.slow else nullcontext():
+            run = peer.make(tensors)
+        with gpu_lock(folder):
+            error = _peer_error(run(), program, tensors)
+            timing = time_launches(run)
+    except RuntimeError as problem:  # a back end that does not take these shapes, or a compiler that gave up
+        return {"problem": " ".join(str(problem).split())[:300]}
+    return {"error": error} | asdict(timing)
+
+
+def _peer_error(got: Any, program: Graph, tensors: Sequence[Any]) -> float:
+    from mirage_eg.backends.triton.compile import loaded
+    from mirage_eg.backends.triton.emit import emit
+
+    with loaded(emit(program, program=program)) as module:
+        wanted = module.reference(*tensors)
+    results = got if isinstance(got, tuple) else (got,)
+    return max(
+        float((result.double() - exact.double()).abs().max() / exact.abs().max())
+        for result, exact in zip(results, wanted, strict=True)
+    )
+
+
+def machine() -> Record:
+    """The GPU, its driver and the versions that figures hold for."""
+    import torch
+    import triton
+
+    properties = torch.cuda.get_device_properties(0)
+    driver = Path("/proc/driver/nvidia/version")
+    return {
+        "device": torch.cuda.get_device_name(),
+        "multiprocessors": properties.multi_processor_count,
+        "driver": driver.read_text().split("\n")[0].split("  ")[1:2] if driver.exists() else None,
+        "versions": {
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "cuda": torch.version.cuda,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def main() -> int:
+    """The process of a row."""
+    workload, batch, folder, *rest = sys.argv[1:]
+    options = RowOptions(**json.loads(rest[0])) if rest else RowOptions()
+    try:
+        if not gpu_available():
+            raise MirageError("no CUDA GPU is usable here")
+        run_row(workload, int(batch), Path(folder), options)
+    except DeviceLost as error:
+        print(f"{workload} b{batch}: {error}", file=sys.stderr)
+        return DEVICE_LOST
+    except MirageError as error:
+        print(f"{workload} b{batch}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""What a rule file changes: e-graphs, visited states and structures of each workload, with the file and without."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.report.tables import table
+from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.search.structure import Chain, Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One search: e-nodes and saturation are sums over the splits."""
+
+    nodes: int
+    milliseconds: float
+    visited: int
+    structures: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """A workload without and with the file; `found` and `lost` are what only one of the two searches returns."""
+
+    workload: str
+    without: Side
+    with_: Side
+    found: tuple[str, ...]
+    lost: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        """Both searches as columns, then what is newly found or lost."""
+        sides = [(side.nodes, side.visited, side.structures, side.complete) for side in (self.without, self.with_)]
+        rows = zip(("e-nodes", "visited states", "structures", "searched to the end"), *sides, strict=True)
+        changes = [(word, entry) for word, entries in (("found", self.found), ("lost", self.lost)) for entry in entries]
+        return table((self.workload, "without", "with the file"), rows) + table(("", "structure"), changes)
+
+
+def impact(
+    without: Rulebook,
+    with_: Rulebook,
+    workloads: Sequence[str],
+    limits: SearchLimits,
+    on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> tuple[Impact, ...]:
+    """Search each workload twice.
+
+    Raises:
+        RuleError: the user's laws hit a limit of saturation.
+    """
+    result = []
+    for workload in workloads:
+        program = expand(WORKLOADS[workload](1))
+        axes = infer_axes(program)
+        before, after = (
+            search(
+                program,
+                axes,
+                rulebook,
+                limits,
+                on_progress=lambda done, total, _: on_progress(workload, done, total),  # noqa: B023
+            )
+            for rulebook in (without, with_)
+        )
+        old, new = _keys(before), _keys(after)
+        found, lost = ([new[key] for key in new if key not in old], [old[key] for key in old if key not in new])
+        result.append(Impact(workload, _side(before), _side(after), tuple(found), tuple(lost)))
+    return tuple(result)
+
+
+def _side(found: SearchResult) -> Side:
+    saturations = [record.saturation for record in found.records]
+    return Side(
+        sum(saturation.nodes for saturation in saturations),
+        1000 * sum(saturation.seconds for saturation in saturations),
+        sum(record.visited for record in found.records),
+        len(found.structures) + len(found.chains),
+        all(record.complete for record in found.records),
+    )
+
+
+def _keys(found: SearchResult) -> dict[object, str]:
+    """Structures by what they compute, in whatever order of their steps, with a description."""
+    everything: list[Structure | Chain] = [*found.structures, *found.chains]
+    return {_key(item): _describe(item) for item in everything}
+
+
+def _key(item: Structure | Chain) -> object:
+    return (_key(item.first), _key(item.last)) if isinstance(item, Chain) else canonical(item)
+
+
+def canonical(structure: Structure) -> object:
+    """The structure without the order of its steps."""
+    values: list[object] = [(load.input, load.looped) for load in structure.loads]
+    for step in structure.steps:
+        operands = [values[i] for i in step.operands]
+        if step.op in _SYMMETRIC:
+            operands.sort(key=repr)
+        values.append((step.op, tuple(operands), step.constants, tuple(sorted(step.reduced))))
+    return (structure.split, frozenset(values), tuple(values[i] for i in structure.outputs))
+
+
+_SYMMETRIC = ("add", "mul", "matmul")  # in a structure, what a matmul contracts is named
+
+
+def _describe(item: Structure | Chain) -> str:
+    if isinstance(item, Chain):
+        return f"{_describe(item.first)}; then {_describe(item.last)}"
+    loop = "no loop" if item.split.looped is None else "looped"
+    return f"{len(item.steps)} ops, {loop}: {', '.join(step.op for step in item.steps)}"

@@ -1,0 +1,141 @@
+"""`bench search`: per workload the size of the e-graphs, and what the search visits with the oracle and without."""
+
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+
+from mirage_eg.egraph.expression import express, splits
+from mirage_eg.egraph.oracle import build_oracle
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.search.exhaustive import Exhaustive, alphabet_of
+from mirage_eg.search.partition.count import KernelSpace, kernel_space
+from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.transforms.softmax_shift import drop_shifts
+
+PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and on many without abstract expressions
+    5: ("11", "58", "768"),
+    6: ("16", "93", "19,934"),
+    7: ("22", "150", "over 10 h"),
+    8: ("24", "152", "not given"),
+    9: ("26", "166", "not given"),
+    10: ("26", "166", "not given"),
+    11: ("28", "183", "not given"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unguided:
+    """One-kernel structures without the oracle; not `complete` where the time limit ended it."""
+
+    splits: int
+    visited: int
+    structures: int
+    complete: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The search of one workload: block graphs, and chains of two with a reduction spread over the grid of the first.
+
+    E-graph sizes and `saturation_ms` are the largest over the splits; the rest is of all splits together. `seconds` is from
+    the program to its structures, saturation included. Ops are counted as primitives, without loads and stores.
+    """
+
+    workload: str
+    domain: str
+    max_block_ops: int
+    splits: int
+    nodes: int
+    classes: int
+    saturation_ms: float
+    visited: int
+    structures: int
+    one_kernel: int
+    split_reduction: int
+    complete: bool
+    seconds: float
+    cpu_seconds: float  # the same, of this process alone
+    peak_bytes: int  # most resident memory of the process during the search
+    without_oracle: Unguided | None = None
+    two_kernels: KernelSpace | None = None  # every cut into at most two kernels, each with every structure
+    seconds_two_kernels: float | None = None
+
+
+def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
+    """Search one workload under every split."""
+    forget_peak()
+    start, cpu_start = perf_counter(), process_time()
+    program = expand(WORKLOADS[workload](1))
+    found = search(program, infer_axes(program), rulebook, limits)
+    seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
+    saturations = [record.saturation for record in found.records]
+    return Row(
+        workload,
+        rulebook.domain,
+        limits.max_block_ops,
+        len(saturations),
+        max(saturation.nodes for saturation in saturations),
+        max(saturation.classes for saturation in saturations),
+        1000 * max(saturation.seconds for saturation in saturations),
+        sum(record.visited for record in found.records),
+        len(found.structures) + len(found.chains),
+        len(found.structures),
+        len(found.chains),
+        all(record.complete for record in found.records),
+        seconds,
+        cpu_seconds,
+        peak_bytes(),
+    )
+
+
+def two_kernels(workload: str, rulebook: Rulebook, max_ops: int, on_progress: Callable[[int, int], None]) -> KernelSpace:
+    """Search all of one workload's ways of at most two kernels; what a split reduction makes of one is in `guided`."""
+    primitive = drop_shifts(expand(WORKLOADS[workload](1)))
+    return kernel_space(primitive, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
+
+
+_FORGET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+
+def forget_peak() -> None:
+    """Start `peak_bytes` anew, where the system can (Linux)."""
+    if _FORGET.exists():
+        _FORGET.write_text("5", encoding="ascii")
+
+
+def peak_bytes() -> int:
+    """The most resident memory of this process: since `forget_peak` where the system can tell, else since its start."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most  # bytes on macOS, KiB elsewhere
+
+
+def unguided(
+    workload: str, rulebook: Rulebook, max_ops: int, seconds: float, on_progress: Callable[[int, int], None]
+) -> Unguided:
+    """Enumerate one-kernel structures of one workload without the oracle, with the ops that occur in its e-graph."""
+    program = expand(WORKLOADS[workload](1))
+    axes = infer_axes(program)
+    start = perf_counter()
+    visited = structures = 0
+    complete = True
+    choices = splits(axes)
+    for done, split in enumerate(choices, 1):
+        alphabet = alphabet_of(build_oracle(rulebook, express(program, axes, split, rulebook.domain)).table)
+        left = (start + seconds - perf_counter()) / (len(choices) - done + 1)
+        run = Exhaustive(program, axes, split, alphabet, max_ops, perf_counter() + max(left, 0.1))
+        structures += sum(1 for _ in run.run())
+        visited += run.visited
+        complete &= run.complete
+        on_progress(done, len(choices))
+    return Unguided(len(choices), visited, structures, complete, perf_counter() - start)

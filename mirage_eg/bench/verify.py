@@ -1,0 +1,129 @@
+"""What `mirage-eg bench verify` measures: how long verdicts take, on small instances and at real size, stage by stage."""
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.peak_memory import peak_mib
+from mirage_eg.search.instantiate.instantiate import instances, small_instance
+from mirage_eg.search.instantiate.limits import TileLimits
+from mirage_eg.search.search import search
+from mirage_eg.verify.proof import Prover
+from mirage_eg.verify.reference import Reference
+
+TOGETHER = 8  # candidates that are checked together at real size
+LEAST_SECONDS = 0.3  # that a stage is run for: milliseconds vary with what else the machine does
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One workload at one batch size; seconds are medians of the repetitions, a run of each stage before them left out."""
+
+    workload: str
+    batch: int
+    device: str
+    small_per_second: float  # verdicts on small instances of the workload's structures
+    draw_seconds: float  # drawing the inputs of all draws and running the program on them, once for all candidates
+    real_per_second: float  # verdicts on the cheapest µGraphs at real size, checked together, large programs' draws counted
+    field_seconds: float  # one candidate on two draws, float64 included where the field obeys other laws
+    float_seconds: float  # one float check
+    prove_seconds: float  # one proof, nothing known before
+    proved: bool
+    peak_mib: int  # of the process until then, on the CPU
+    versions: str
+
+
+def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
+    """Verify the cheapest µGraph that the search finds, and the small instances of all structures."""
+    xp, device, wait = _arrays(gpu)
+    program = WORKLOADS[workload](batch)
+    small, candidates = _candidates(program)
+    candidate = candidates[0]
+    references = {graph: Reference(graph, xp=xp) for graph, _ in small}
+
+    def all_small() -> None:
+        for graph, example in small:
+            _equal(references[graph], example)
+
+    all_small()  # tables and draws are made
+    seconds = _median(all_small, wait, repetitions)
+
+    reference = Reference(program, xp=xp)
+    start = perf_counter()
+    reference.draw_all()
+    wait()
+    drawn = perf_counter() - start
+    _equal(reference, candidate)
+    field = _median(lambda: _equal(reference, candidate), wait, repetitions)
+    _all_equal(reference, candidates)
+    together = _median(lambda: _all_equal(reference, candidates), wait, repetitions)
+    reference.float_check(candidate)
+    floats = _median(lambda: reference.float_check(candidate), wait, repetitions)
+    start = perf_counter()
+    proof = Prover(program).prove(candidate)
+    proving = perf_counter() - start
+    versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
+    rate = len(candidates) / together
+    return Measured(
+        workload, batch, device, len(small) / seconds, drawn, rate, field, floats, proving, proof.proved, peak_mib(), versions
+    )
+
+
+def _arrays(gpu: bool) -> tuple[Any, str, Callable[[], None]]:
+    """The array module, the name of what it runs on, and how to wait for it."""
+    if not gpu:
+        return np, platform.processor() or platform.machine(), lambda: None
+    try:
+        import cupy
+    except ImportError:
+        raise OptionError("--gpu: CuPy is not installed; install mirage-eg[cuda12] or mirage-eg[cuda13]") from None
+    if not cupy.cuda.is_available():
+        raise OptionError("--gpu: got no usable CUDA GPU; leave --gpu out to measure on the CPU")
+    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    return cupy, name, cupy.cuda.get_current_stream().synchronize
+
+
+def _candidates(program: Graph) -> tuple[list[tuple[Graph, Graph]], list[Graph]]:
+    """The small instances of the structures found, each with its small program, and the cheapest µGraphs at real size."""
+    primitive = expand(program)
+    axes = infer_axes(primitive)
+    structures = search(primitive, axes, load_rules("indexed")).structures
+    device = device_for("sm_90")
+    limits = TileLimits(shared_memory=device.shared_memory, target=device.target)
+    found = [graph for structure in structures for graph in instances(structure, primitive, axes, limits)]
+    best = sorted(found, key=lambda graph: predict_us(graph, device))[:TOGETHER]
+    return [small_instance(structure, primitive, axes) for structure in structures], best or [primitive]
+
+
+def _equal(reference: Reference, candidate: Graph) -> None:
+    _all_equal(reference, [candidate])
+
+
+def _all_equal(reference: Reference, candidates: Sequence[Graph]) -> None:
+    for verdict, _ in reference.check_all(candidates):
+        if not verdict.equal:
+            raise MirageError(f"got a µGraph of the search that is {verdict.verdict}: {verdict.difference}")
+
+
+def _median(work: Callable[[], object], wait: Callable[[], None], repetitions: int) -> float:
+    """The median seconds of at least so many runs; what is short is run again until LEAST_SECONDS have passed."""
+    seconds: list[float] = []
+    while len(seconds) < repetitions or sum(seconds) < LEAST_SECONDS:
+        start = perf_counter()
+        work()
+        wait()
+        seconds.append(perf_counter() - start)
+    return float(np.median(seconds))

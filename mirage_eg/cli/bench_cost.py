@@ -1,0 +1,109 @@
+"""`mirage-eg bench cost`: the cost model against measured kernels, and device constants fitted to them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.ir.errors import OptionError
+
+if TYPE_CHECKING:
+    from mirage_eg.backends.cost.calibrate import Agreement, Measured
+    from mirage_eg.backends.cost.devices import Device
+
+_SHOWN = 12  # µGraphs whose prediction is furthest off
+
+
+def bench_cost(
+    lines: Annotated[
+        list[Path],
+        typer.Argument(metavar="LINES.jsonl…", help="Measurements, as `bench gpu` writes into measurements.jsonl; .gz too."),
+    ],
+    device: Annotated[str, typer.Option(help="The device record to start from: H100, H200, A100, B200, MI300X.")] = "H100",
+    as_json: JsonOption = False,
+) -> Job:
+    """Fit the cost model's device constants to measured kernels; print predicted against measured, with rank correlation."""
+
+    def job() -> int:
+        from mirage_eg.backends.cost.calibrate import FITTED, agreements, fit, predicted, read_lines
+        from mirage_eg.backends.cost.devices import DEVICES
+
+        if device not in DEVICES:
+            raise OptionError(f"--device: got {device!r}, wanted one of {', '.join(DEVICES)}")
+        shipped = DEVICES[device]
+        with progress() as observer:
+            observer("read", 0, len(lines), "")
+            measured = read_lines(lines)
+            fitted = fit(measured, shipped, lambda done, off: observer("fit", done, None, f"off by a factor {off:.3f}"))
+        before, after = agreements(measured, shipped), agreements(measured, fitted)
+        constants = {name: {"shipped": getattr(shipped, name), "fitted": getattr(fitted, name)} for name in FITTED}
+        if as_json:
+            record = {
+                "device": device,
+                "constants": constants,
+                "shipped": [asdict(one) for one in before],
+                "fitted": [asdict(one) for one in after],
+                "kernels": [
+                    {
+                        "workload": one.workload,
+                        "measured_us": one.us,
+                        "shipped_us": predicted(one, shipped),
+                        "fitted_us": predicted(one, fitted),
+                    }
+                    for one in measured
+                ],
+            }
+            print(json_line(record))
+        else:
+            console().print(_agreement_table(before, after))
+            console().print(_furthest_table(measured, fitted))
+            console().print(_constants_table(constants))
+        return 0
+
+    return job
+
+
+def _agreement_table(before: Sequence["Agreement"], after: Sequence["Agreement"]) -> Table:
+    table = Table(
+        "workload", "µGraphs", "rank correlation", "off by", "fitted: rank correlation", "off by", title_justify="left"
+    )
+    table.title = "predicted against measured: Spearman's rank correlation, and the mean factor between them"
+    for shipped, fitted in zip(before, after, strict=True):
+        cells = [_correlation(shipped.correlation), f"{shipped.factor:.2f}"]
+        cells += [_correlation(fitted.correlation), f"{fitted.factor:.2f}"]
+        table.add_row(shipped.workload, str(shipped.count), *cells)
+    return table
+
+
+def _correlation(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _furthest_table(measured: Sequence["Measured"], device: "Device") -> Table:
+    from mirage_eg.backends.cost.calibrate import predicted
+    from mirage_eg.backends.cost.roofline_model import cost_of
+    from mirage_eg.pipeline.phrase import phrase
+
+    table = Table("workload", "what", "measured µs", "predicted µs", "bound by", title_justify="left")
+    table.title = "furthest off after the fit"
+
+    def off(one: "Measured") -> float:
+        ratio = predicted(one, device) / one.us
+        return max(ratio, 1 / ratio)
+
+    for one in sorted(measured, key=off, reverse=True)[:_SHOWN]:
+        bounds = ", ".join(dict.fromkeys(cost_of(part, device).bound for part in one.parts))
+        table.add_row(one.workload, phrase(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", bounds)
+    return table
+
+
+def _constants_table(constants: dict[str, dict[str, float]]) -> Table:
+    table = Table("constant", "shipped", "fitted", title_justify="left")
+    table.title = "device constants: bytes and operations a second, microseconds"
+    for name, pair in constants.items():
+        table.add_row(name, f"{pair['shipped']:.3g}", f"{pair['fitted']:.3g}")
+    return table

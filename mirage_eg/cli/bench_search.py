@@ -1,0 +1,128 @@
+"""`mirage-eg bench …`: measurements that print a table. `bench search`: what the e-graph costs and what it saves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from mirage_eg.cli.bench_cost import bench_cost
+from mirage_eg.cli.bench_gpu import bench_gpu
+from mirage_eg.cli.bench_verify import bench_verify
+from mirage_eg.cli.terminal import Job, console, json_line, progress
+from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.verify.verdict import Observer
+
+if TYPE_CHECKING:
+    from mirage_eg.bench.search import Row
+
+app = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
+app.command("verify")(bench_verify)
+app.command("gpu")(bench_gpu)
+app.command("cost")(bench_cost)
+
+
+@app.command("search")
+def bench_search(
+    workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
+    domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
+    max_block_ops: Annotated[int, typer.Option(help="Of one block graph: primitives, without loads and stores.")] = MOST,
+    without_oracle: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for each workload without; 0: leave it.")
+    ] = 5.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=f"One JSON line for each workload and limit on block ops, from {FEWEST}.")
+    ] = False,
+) -> Job:
+    """Print e-graph sizes, saturation, visited states and structures of each workload, with the oracle and without."""
+
+    def job() -> int:
+        from mirage_eg.bench.search import PUBLISHED, guided, two_kernels, unguided
+        from mirage_eg.egraph.rulebook import load_rules
+        from mirage_eg.search.search import SearchLimits
+
+        names = list(workloads or STANDARD)
+        for name in names:
+            if name not in WORKLOADS:
+                raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
+        if not 0 <= without_oracle < float("inf"):
+            raise OptionError(f"--without-oracle: got {without_oracle}, wanted seconds, 0 or more")
+        rulebook = load_rules(domain, Options(domain=domain, max_block_ops=max_block_ops).rules)
+        fewer = range(FEWEST, max_block_ops) if as_json else ()
+        jobs = [(name, ops) for name in names for ops in (*fewer, max_block_ops)]
+        with progress() as observer:
+            rows: list[Row] = []
+            for done, (name, ops) in enumerate(jobs):
+                observer("search", done, len(jobs), f"{name}, {ops} ops")
+                row = guided(name, rulebook, SearchLimits(ops))
+                if without_oracle and ops == max_block_ops:
+                    report = partial(_report, observer, f"blind {name}")
+                    row = replace(row, without_oracle=unguided(name, rulebook, ops, without_oracle, report))
+                if ops == max_block_ops:
+                    space = two_kernels(name, rulebook, ops, partial(_report, observer, f"two kernels of {name}"))
+                    row = replace(row, two_kernels=space, seconds_two_kernels=space.seconds)
+                rows.append(row)
+                if as_json:
+                    print(json_line(row), flush=True)
+            by_ops = []
+            if "rmsnorm" in names and not as_json:
+                by_ops = [guided("rmsnorm", rulebook, SearchLimits(ops)) for ops in PUBLISHED if ops <= max_block_ops]
+            observer("search", len(jobs), len(jobs), "")
+        if not as_json:
+            _print(rows, by_ops)
+        return 0
+
+    return job
+
+
+def _report(observer: Observer, stage: str, done: int, total: int) -> None:
+    observer(stage, done, total, "")
+
+
+def _print(rows: "Sequence[Row]", by_ops: "Sequence[Row]") -> None:
+    from mirage_eg.bench.search import PUBLISHED
+
+    table = Table("workload", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
+    table.title = (
+        f"{rows[0].domain} domain, {rows[0].max_block_ops} ops without loads and stores; sizes and ms are the largest over the "
+        "splits; structures: of one kernel + of two with a split reduction"
+    )
+    for row in rows:
+        sizes = (row.splits, row.nodes, row.classes, round(row.saturation_ms), row.visited)
+        found = f"{row.one_kernel} + {row.split_reduction}"
+        seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (cut)")
+        table.add_row(row.workload, *map(str, sizes), found, seconds, str(round(row.peak_bytes / 2**20)))
+    console().print(table)
+    spaces = [(row.workload, row.two_kernels) for row in rows if row.two_kernels is not None]
+    table = Table("workload", "segments", "cuts", "visited", "structures", "µGraphs", "s", title_justify="left")
+    table.title = "at most two kernels: every cut, every structure of both; µGraphs are the combinations, without extents"
+    for workload, space in spaces:
+        counted = (space.segments, space.ways, space.visited, space.structures, space.mugraphs)
+        table.add_row(workload, *map(str, counted), f"{space.seconds:.2f}" + ("" if space.complete else " (cut)"))
+    console().print(table)
+    blind = [(row.workload, row.without_oracle) for row in rows if row.without_oracle is not None]
+    if blind:
+        table = Table("workload", "splits", "visited", "structures", "s", title_justify="left")
+        table.title = f"without the oracle and without bounds, one kernel, {rows[0].max_block_ops} ops"
+        for workload, entry in blind:
+            end = "" if entry.complete else " (did not end)"
+            table.add_row(workload, *map(str, (entry.splits, entry.visited, entry.structures)), f"{entry.seconds:.2f}{end}")
+        console().print(table)
+    if by_ops:
+        table = Table("ops", "here s", "structures", *_PUBLISHED_COLUMNS, title_justify="left")
+        table.title = (
+            "RMSNorm by the largest number of ops in a block graph. Here: with g, on this machine, in one process; ops are "
+            "primitives, and loads and stores are not counted, so that the same number allows more. Published (OSDI'25): on "
+            "its own machine; loads are counted"
+        )
+        for row in by_ops:
+            table.add_row(str(row.max_block_ops), f"{row.seconds:.2f}", str(row.structures), *PUBLISHED[row.max_block_ops])
+        console().print(table)
+
+
+_PUBLISHED_COLUMNS = ("published s, many threads", "one thread", "no abstract expressions")

@@ -1,0 +1,120 @@
+"""What all commands print with: tables and bars where there is a terminal, plain lines where there is none, JSON on demand.
+
+MIRAGE_EG_PROGRESS=off leaves out the progress lines that go to stderr where it is no terminal.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from mirage_eg.verify.verdict import Observer
+
+Job = Callable[[], int]  # what a command wants done; gives the exit code
+WIDTH = 160  # columns of a table where stdout is no terminal
+PROGRESS_VARIABLE, OFF = "MIRAGE_EG_PROGRESS", "off"
+SECONDS_A_LINE = 5.0  # between progress lines where stderr is no terminal
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+
+
+def console() -> Console:
+    """Stdout, wide where it is no terminal."""
+    own = Console()
+    return own if own.is_terminal else Console(width=WIDTH)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Observer]:
+    """A bar for each stage on a terminal, else a line every few seconds."""
+    stderr = Console(stderr=True)
+    if not stderr.is_terminal:
+        with _lines() as observe:
+            yield observe
+        return
+    columns = (
+        TextColumn("{task.fields[stage]:<12}"),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Progress(*columns, console=stderr) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def observe(stage: str, done: int, total: int | None, text: str) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task("", total=total, stage=stage, note="")
+            bars.update(tasks[stage], completed=done, total=total, note=text)
+
+        yield observe
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[Observer]:
+    """Where the work stands, as a plain line on stderr every few seconds, also while nothing is observed."""
+    begin, over, said = perf_counter(), Event(), "starting"
+
+    def observe(stage: str, done: int, total: int | None, text: str) -> None:
+        nonlocal said
+        of = "" if total is None else f" {done} of {total}"
+        said = f"{stage}{of}{', ' if text else ''}{text}"
+
+    def tell() -> None:
+        while not over.wait(SECONDS_A_LINE):
+            with contextlib.suppress(OSError):  # nobody reads stderr any more
+                print(f"{perf_counter() - begin:4.0f} s: {said}", file=sys.stderr, flush=True)
+
+    if os.environ.get(PROGRESS_VARIABLE) == OFF:
+        yield observe
+        return
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield observe
+    finally:
+        over.set()
+        teller.join()
+
+
+def record(value: Any) -> dict[str, Any]:
+    """The fields of a frozen record."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types; NaN and infinities, which JSON lacks, become null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case None | bool() | int():
+            return value
+        case str() | Path() | Fraction():
+            return str(value)
+        case Mapping():
+            return {str(key): plain(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [plain(entry) for entry in value]
+        case _ if dataclasses.is_dataclass(value):
+            return {name: plain(entry) for name, entry in record(value).items()}
+        case _:
+            raise TypeError(f"got {value!r}, which JSON cannot hold")

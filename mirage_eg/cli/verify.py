@@ -1,0 +1,89 @@
+"""The work of `mirage-eg verify`: reads a µGraph or a checkpoint of mirage-project/mirage, judges, prints verdicts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mirage_eg.cli.terminal import json_line, progress, record
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.mirage_json import Unsupported, read_published
+from mirage_eg.ir import serialize
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.peak_memory import peak_mib
+from mirage_eg.verify.evidence import check_floats, judge
+from mirage_eg.verify.verdict import FloatCheck, Verdict
+
+UNSUPPORTED = "unsupported"
+
+
+def run_verify(
+    program: Graph, path: Path, draws: int, seed: int, as_json: bool, rules: Sequence[str] = (), floats: bool = False
+) -> int:
+    """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported.
+
+    With `floats` each is also computed as kernels do; one beyond its tolerance counts as not equal in the exit code.
+    """
+    rulebook = load_rules("indexed", rules)
+    entries, is_list = serialize.read(path, _understand)
+    labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
+    graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
+    with progress() as observe:
+        judged = iter(judge(program, graphs, draws=draws, seed=seed, rulebook=rulebook, observe=observe))
+        checks = iter(check_floats(program, graphs, seed=seed, observe=observe) if floats else ())
+    imprecise = False
+    counts: Counter[str] = Counter()
+    for index, (label, entry) in enumerate(zip(labels, entries, strict=True)):
+        if isinstance(entry, Unsupported):
+            counts[UNSUPPORTED] += 1
+            _print_unsupported(index, label, entry, as_json)
+        else:
+            verdict, seconds = next(judged)
+            counts[str(verdict.verdict)] += 1
+            check = next(checks) if floats else None
+            imprecise |= check is not None and not check.ok
+            _print_verdict(index, label, verdict, seconds, check, as_json)
+    if is_list and not as_json:
+        kinds = ("equal", "not equal", "undecided", UNSUPPORTED)
+        print(f"{path}: {len(entries)} µGraphs: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
+    return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries) or imprecise)
+
+
+def _understand(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
+    """The µGraphs of a parsed file, and whether it is a list of them."""
+    return (read_published(data), True) if isinstance(data, list) else ([serialize.from_data(data)], False)
+
+
+def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool) -> None:
+    if as_json:
+        first = {"index": index, "verdict": UNSUPPORTED, "known_by": [], "bound": None}
+        print(json_line(first | {"seconds": 0.0, "peak_mib": peak_mib(), "op": entry.op}))
+    else:
+        print(f"{label}: {UNSUPPORTED}: {entry.op}")
+
+
+def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, check: FloatCheck | None, as_json: bool) -> None:
+    if as_json:
+        fields = record(verdict) | ({} if check is None else {"float_check": record(check)})
+        first = {"index": index, "verdict": fields.pop("verdict"), "known_by": fields.pop("known_by")}
+        print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds, "peak_mib": peak_mib()} | fields))
+        return
+    bound = "" if verdict.error_bound is None else f"error bound {verdict.error_bound:.3g}, "
+    bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.left_open is None else ""
+    draws = "1 draw" if verdict.draws == 1 else f"{verdict.draws} draws"
+    known = " and ".join(verdict.known_by)
+    print(f"{label}: {verdict.verdict} ({known}; {draws}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
+    if verdict.laws:
+        where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
+        print(f"  proved{where} with the laws {', '.join(verdict.laws)}")
+    if verdict.left_open is not None:
+        print(f"  the tests alone are undecided: {verdict.left_open}")
+    elif verdict.difference is not None:
+        print(f"  first difference at {verdict.difference}")
+    if verdict.not_proved is not None:
+        print(f"  not proved: {verdict.not_proved}")
+    if check is not None:
+        at = f" at {check.difference}" if check.difference else ""
+        print(
+            f"  as kernels compute: {check.problem or 'right'}{at} (error {check.error:.2g}, tolerance {check.tolerance:.2g})"
+        )

@@ -1,0 +1,1 @@
+"""Abstract expressions, rule files, and the e-graph that answers the pruning query."""

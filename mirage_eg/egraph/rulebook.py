@@ -1,0 +1,247 @@
+"""Rule files: which laws the e-graph knows, where each is written, and one clear line for every mistake in them.
+
+A theory is one .egg file. The loader parses it, allows declarations and laws only, names every law, refuses a second law of
+the same name, and type-checks each command on a fresh e-graph, so that a mistake carries `path:line`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.egraph.laws import Law, Signature, read_law, read_signatures, ways, wording
+from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, advice, heads, located, no_law, unclosed
+from mirage_eg.egraph.rule_files import RuleFile, chosen_files, header, text_hash, theory_name
+from mirage_eg.egraph.sandbox import in_worker
+from mirage_eg.ir.errors import RuleError
+
+READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments that the oracle's table can hold
+
+CHECKING_SECONDS = 30.0
+
+Command = Any  # a command object of egglog.bindings; the union has no public name
+
+_ALLOWED = (
+    bindings.Sort,
+    bindings.Datatype,
+    bindings.Constructor,
+    bindings.Relation,
+    bindings.FunctionCommand,
+    bindings.AddRuleset,
+    bindings.RewriteCommand,
+    bindings.BiRewriteCommand,
+    bindings.RuleCommand,
+)
+_LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleCommand)
+
+
+@dataclass(frozen=True, slots=True)
+class Theory:
+    """One rule file; `packaged` if it came with the package."""
+
+    path: str
+    text: str
+    laws: tuple[Law, ...]
+    packaged: bool
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return theory_name(self.path)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the text, for reports and caches."""
+        return text_hash(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Rulebook:
+    """The theories of one domain in load order."""
+
+    domain: str
+    theories: tuple[Theory, ...]
+    signatures: Mapping[str, Signature]  # of all constructors, relations and functions
+
+    @property
+    def laws(self) -> tuple[Law, ...]:
+        """All laws in load order."""
+        return tuple(law for theory in self.theories for law in theory.laws)
+
+    @property
+    def packaged(self) -> bool:
+        """Whether all theories came with the package; others run under limits in a process of their own."""
+        return all(theory.packaged for theory in self.theories)
+
+    def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
+        """The names of the laws that can match something that grows from the tables `inserted`."""
+        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text) if step.ways]
+        filled = set(inserted)
+        names: set[str] = set()
+        grown = True
+        while grown:
+            grown = False
+            for law in laws:
+                for needs, gives in law.ways:
+                    if all(name in filled or name not in self.signatures for name in needs):
+                        grown |= not filled >= gives
+                        filled |= gives
+                        names.add(law.name)
+        return frozenset(names)
+
+    def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
+        """A fresh e-graph that knows the declarations, and the laws but those named in `without`.
+
+        Laws that match nothing which grows from the tables `inserted` stay away: to add them takes longer than to saturate.
+        """
+        names = self.applicable(inserted) - without
+        egraph = bindings.EGraph()
+        for theory in self.theories:
+            steps = _parsed(theory.path, theory.text)
+            egraph.run_program(*(step.command for step in steps if not step.ways or step.name in names))
+        return egraph
+
+
+def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
+    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name), but those named in `without`, and then `extra`.
+
+    `extra` holds files, folders of files (those whose header names another domain are left out), and names of packaged
+    theories that are off by default. Whatever did not come with the package is type-checked in a process of its own.
+
+    Raises:
+        RuleError: `path:line: what is wrong`.
+    """
+    files = chosen_files(domain, extra, without)
+    if not extra and not without:
+        return _packaged(domain)
+    return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files)
+
+
+def is_added(theory: Theory) -> bool:
+    """Whether someone asked for the theory: a user's file, or a packaged one that is off by default."""
+    return not theory.packaged or header(theory.text, "default") == "off"
+
+
+@cache
+def _packaged(domain: str) -> Rulebook:
+    return _check(domain, chosen_files(domain))
+
+
+def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
+    paths = ", ".join(file.path for file in files if not file.packaged)
+    rulebook: Rulebook = in_worker(_check, domain, files, seconds=CHECKING_SECONDS, what=f"{paths}:1: reading the rules")
+    return rulebook
+
+
+def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
+    egraph = bindings.EGraph()
+    places: dict[str, str] = {}
+    signatures: dict[str, Signature] = {}
+    theories = []
+    rulesets = set[str]()
+    for file in files:
+        laws = []
+        worded: dict[tuple[str, ...], str] = {}
+        for command, place in _commands(egraph, file.path, file.text):
+            if isinstance(command, _LAWS):
+                law = read_law(command, place, _source(command))
+                if law.ruleset in rulesets - set(RULESETS):
+                    raise RuleError(
+                        f"{place}: got the ruleset {law.ruleset}, which nothing runs; wanted {' or '.join(RULESETS)}"
+                    )
+                if law.name in places:
+                    raise RuleError(f"{place}: a law named {law.name!r} stands already at {places[law.name]}; rename one")
+                places[law.name] = place
+                if (words := wording(law)) in worded:
+                    raise RuleError(f"{place}: the same law stands already at {worded[words]}; leave one of them out")
+                worded[words] = place
+                laws.append(law)
+            try:
+                egraph.run_program(command)
+            except bindings.EggSmolError as error:
+                raise RuleError(located(error, file.path) + advice(str(error), signatures)) from None
+            rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
+            declared = read_signatures(command)
+            _check_declared(declared, place)
+            signatures.update(declared)
+        theories.append(Theory(file.path, file.text, tuple(laws), file.packaged))
+    return Rulebook(domain, tuple(theories), signatures)
+
+
+def _check_declared(declared: Mapping[str, Signature], place: str) -> None:
+    """What makes an expression must be readable for the oracle, and is told from other functions by its capital."""
+    for name, signature in declared.items():
+        if signature.output != "E":
+            continue
+        if name[0].isupper() != (signature.kind == "constructor"):
+            kind = "a constructor of expressions begins with a capital, a function into expressions with a small letter"
+            raise RuleError(f"{place}: got the {signature.kind} {name}, but {kind}")
+        for sort in signature.inputs if signature.kind == "constructor" else ():
+            if sort not in READABLE:
+                raise RuleError(f"{place}: {name}: got an argument of sort {sort}, wanted one of {', '.join(READABLE)}")
+
+
+def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:
+    """The commands of a file with their places; an unnamed law gets its place as name, and OWN_RULESET if it names none."""
+    try:
+        commands = egraph.parse_program(text, path)
+    except bindings.EggSmolError as error:
+        if "unexpected end of file" in str(error) and (opened := unclosed(text)) is not None:
+            raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
+        raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
+    unnamed: Counter[str] = Counter()
+    for command, (line, word) in zip(commands, heads(text), strict=True):
+        place = f"{path}:{line}"
+        if not isinstance(command, _ALLOWED):
+            raise RuleError(f"{place}: {no_law(command, word)}")
+        name = place
+        if isinstance(command, _LAWS) and not _core(command).name:
+            unnamed[place] += 1  # several on one line are told apart by their number
+            name += f" #{unnamed[place]}" if unnamed[place] > 1 else ""
+        match command:
+            case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
+                yield bindings.RewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name), subsume), place
+            case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
+                yield bindings.BiRewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name)), place
+            case bindings.RuleCommand(rule=rule):
+                ruleset = rule.ruleset or OWN_RULESET
+                yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name or name, ruleset)), place
+            case _:
+                yield command, place
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A command and, for a law, its name and the ways in which it applies: what it matches, and what it then writes."""
+
+    command: Command
+    name: str
+    ways: tuple[tuple[frozenset[str], frozenset[str]], ...]
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: str, text: str) -> tuple[_Step, ...]:
+    """The commands of a file, parsed once: there is a fresh e-graph for each target."""
+    return tuple(
+        _Step(command, _core(command).name, ways(read_law(command, place, "")))
+        if isinstance(command, _LAWS)
+        else _Step(command, "", ())
+        for command, place in _commands(bindings.EGraph(), path, text)
+    )
+
+
+def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
+    return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or name)
+
+
+def _core(command: Command) -> Any:
+    return command.rule if isinstance(command, bindings.RuleCommand) else command.rewrite
+
+
+def _source(command: Command) -> str:
+    span = _core(command).span
+    return " ".join(span.file.contents.encode()[span.i : span.j].decode().split())

@@ -1,0 +1,1 @@
+"""Whether laws are true: claims, counterexamples, lints, growth."""

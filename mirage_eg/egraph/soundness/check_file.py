@@ -1,0 +1,225 @@
+"""Checking one rule file: is every law true, does anything lint, and what does the file cost on the standard targets?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from mirage_eg.backends.evaluator.field_semantics import ELEMENTWISE
+from mirage_eg.egraph.expression import op_of
+from mirage_eg.egraph.laws import Law, applications, patterns, wording
+from mirage_eg.egraph.oracle import Limits, Oracle, check_saturated, oracle_builder
+from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
+from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
+from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
+from mirage_eg.egraph.soundness.claims import Plan, plan_law
+from mirage_eg.egraph.soundness.consequence import reaches, sides
+from mirage_eg.egraph.soundness.definedness import definedness
+from mirage_eg.egraph.soundness.growth import Size, oracles, sizes, targets
+from mirage_eg.egraph.soundness.lints import Level, Lint, lint_collapse, lint_guards, lint_law
+from mirage_eg.egraph.soundness.unfold import written_out
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.ops import OPS
+from mirage_eg.report.tables import table
+
+CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
+EXAMPLES_PER_FILE, LEAST_EXAMPLES = 60_000, 200
+CONSEQUENCE_SECONDS = 4.0  # laws that are not asked about until then are counted
+_PROOF_LIMITS = Limits(iterations=8, nodes=2_000, seconds=1.0)
+
+Progress = Callable[[str, int, int], None]  # stage, done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `rules check` found out of one file; `growth` holds the sizes without and with it, or `unmeasured` says why not."""
+
+    path: str
+    domain: str
+    sha256: str
+    findings: tuple[Finding, ...]
+    lints: tuple[Lint, ...]
+    growth: tuple[tuple[Size, Size], ...]
+    unmeasured: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is refuted, and no lint is an error."""
+        return _passes(self.findings, self.lints)
+
+    def _repr_html_(self) -> str:
+        """The verdict on every law, with its counterexample, the lints, and the growth."""
+        verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in self.findings]
+        growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in self.growth]
+        pages = [table(("law", "", "verdict", "counterexample"), verdicts)]
+        if self.lints:
+            pages.append(table(("lint", "", ""), [(lint.level, lint.place, lint.message) for lint in self.lints]))
+        if growth:
+            pages.append(table(("workload", "e-nodes", "with the file", "classes", "with the file"), growth))
+        return "".join([*pages, f"<p>{'sound' if self.sound else 'not sound'}</p>"])
+
+
+def check_file(
+    path: str | Path,
+    domain: str | None = None,
+    examples: int | None = None,
+    seed: int = 0,
+    limits: Limits = CHECK_LIMITS,
+    on_progress: Progress = lambda stage, done, total: None,
+) -> Report:
+    """Test the laws of a rule file, lint it, and measure the growth of the standard targets.
+
+    The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
+    package is compared with the other packaged theories. Each law is tested on `examples` assignments; where none are given,
+    on 1,500, or fewer where there are many laws, so that a file takes seconds.
+
+    Raises:
+        RuleError: the file does not load, a law cannot be tested, or a limit was hit.
+    """
+    [file] = read_files(path)
+    domain = domain or domain_of(file) or DOMAINS[0]
+    rulebook = load_rules(domain, [path])
+    theory = next(theory for theory in rulebook.theories if theory.text == file.text)
+    examples = examples or max(LEAST_EXAMPLES, min(EXAMPLES, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
+    findings = []
+    lints: list[Lint] = []
+    for done, law in enumerate(theory.laws, 1):
+        forms = written_out(law, rulebook.laws, rulebook.signatures)
+        findings.append(check_law(law, domain, rulebook.signatures, examples, seed, forms))
+        plans = [plan_law(form, rulebook.signatures) for form in forms]
+        lints += dict.fromkeys(lint for plan in plans for lint in lint_law(plan))
+        if findings[-1].truth is Truth.REFUTED and domain == "indexed":
+            lints += dict.fromkeys(lint for plan in plans for lint in lint_guards(plan))
+        lints += _note_field(law)
+        lints += _lint_definedness(law, forms, rulebook, theory)
+        on_progress("laws", done, len(theory.laws))
+    failed = not _passes(findings, lints)
+    if not failed:
+        lints += _lint_consequences(rulebook, theory, on_progress)
+    growth: tuple[tuple[Size, Size], ...] = ()
+    unmeasured = None
+    try:
+        found, before = _measure(rulebook, theory, limits, on_progress)
+        collapse = list(lint_collapse(theory.path, found))
+        lints += collapse
+        failed = failed or bool(collapse)
+        for workload, split, oracle in found:
+            check_saturated(rulebook, dict(targets(workload, rulebook.domain))[split], limits, oracle.saturation)
+        growth = tuple(zip(before, sizes(found), strict=True))
+    except RuleError as error:  # what was found wrong before is the news
+        if not failed:
+            raise
+        unmeasured = str(error)
+    return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth, unmeasured)
+
+
+def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
+    return all(finding.truth is Truth.HELD for finding in findings) and all(lint.level is not Level.ERROR for lint in lints)
+
+
+def _note_field(law: Law) -> Iterator[Lint]:
+    """Ops that obey other laws in the finite field, at whatever constants."""
+    ops = {op_of(application.name) for pattern in patterns(law) for application in applications(pattern)}
+    unlike = sorted(op for op in ops if op is not None and _is_unlike(op))
+    if unlike and any(action.kind == "union" for action in law.actions):
+        yield Lint(
+            Level.NOTE,
+            law.place,
+            f"the finite field does not model {', '.join(unlike)}: what rests on this law is not called wrong by it alone",
+        )
+
+
+def _lint_definedness(law: Law, forms: Sequence[Law], rulebook: Rulebook, theory: Theory) -> Iterator[Lint]:
+    """Where one side of a law is defined and the other is not; in a packaged file no law may write the undefined one."""
+    found = definedness(law, rulebook.domain, rulebook.signatures, forms)
+    if found.narrows is not None:
+        yield Lint(
+            Level.ERROR if theory.packaged else Level.WARNING,
+            law.place,
+            f"narrows: {found.narrows}, where all that the law matches is defined; chains of laws through undefined terms can "
+            "prove what is false: keep the other direction alone, or add a condition",
+        )
+    elif found.widens is not None:
+        yield Lint(
+            Level.NOTE,
+            law.place,
+            f"widens: {found.widens}, where the other side is defined; a proof by it holds where both are",
+        )
+
+
+def _is_unlike(op: str) -> bool:
+    meaning = ELEMENTWISE.get(op)
+    return meaning is not None and meaning.unfaithful({name: Fraction(1, 3) for name in OPS[op].attributes})
+
+
+def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:
+    """Laws that the others prove, on an instance with the smallest axes that their conditions allow."""
+    start = perf_counter()
+    others = {wording(law): law.place for other in rulebook.theories if other != theory for law in other.laws}
+    with _prover(rulebook) as prove:
+        for done, law in enumerate(theory.laws, 1):
+            if perf_counter() - start > CONSEQUENCE_SECONDS:
+                left = len(theory.laws) - done + 1
+                yield Lint(
+                    Level.NOTE, theory.path, f"time was up before asking whether the last {left} laws follow from others"
+                )
+                return
+            if (words := wording(law)) in others:
+                yield Lint(Level.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
+                continue
+            asked = written_out(law, rulebook.laws, rulebook.signatures) == (law,)  # what defines follows from nothing
+            if asked and prove(plan_law(law, rulebook.signatures)):
+                yield Lint(Level.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least")
+            on_progress("consequences", done, len(theory.laws))
+
+
+@contextmanager
+def _prover(rulebook: Rulebook) -> Iterator[Callable[[Plan], bool]]:
+    """Whether the other laws find a law's right side from its left, and for a birewrite the left from the right."""
+
+    def jobs(plan: Plan) -> list[tuple[Any, ...]]:
+        both = sides(plan, rulebook.domain)
+        if both is None:
+            return []
+        turned = [replace(both, outputs=both.outputs[::-1])] if plan.law.form == "birewrite" else []
+        return [(rulebook, way, _PROOF_LIMITS, frozenset({plan.law.name})) for way in (both, *turned)]
+
+    def all_true(plan: Plan, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
+        asked = jobs(plan)
+        return bool(asked) and all(map(prove, asked))
+
+    if rulebook.packaged:
+        yield lambda plan: all_true(plan, lambda job: reaches(*job))
+        return
+    with Worker() as worker:
+
+        def prove(plan: Plan) -> bool:
+            what = f"{plan.law.place}: asking whether the law follows from the others"
+            seconds = _PROOF_LIMITS.seconds + 10
+            return all_true(plan, lambda job: worker.call(reaches, *job, seconds=seconds, what=what) is True)
+
+        yield prove
+
+
+def _measure(
+    rulebook: Rulebook, theory: Theory, limits: Limits, on_progress: Progress
+) -> tuple[list[tuple[str, str, Oracle]], tuple[Size, ...]]:
+    """All standard oracles with the file, and the sizes without it; none where saturation hit a limit."""
+
+    def progress(stage: str) -> Callable[[int, int], None]:
+        return lambda done, total: on_progress(stage, done, total)
+
+    found = []
+    with oracle_builder(rulebook, limits, keep_cut=True) as build:
+        for entry in oracles(build, rulebook.domain, on_progress=progress("growth")):
+            found.append(entry)
+            if entry[2].saturation.stopped is not None:
+                return found, ()
+    on = theory.packaged and header(theory.text, "default") != "off" and bool(theory.laws)  # others need its declarations
+    with oracle_builder(load_rules(rulebook.domain, without=[theory.name] if on else [])) as build:
+        before = list(oracles(build, rulebook.domain, on_progress=progress("growth without")))
+    return found, sizes(before)

@@ -1,0 +1,203 @@
+"""Is a law true? Random values of its variables are tried, and those that refute it made as simple as can be.
+
+Refuted means: both sides are defined, the side conditions hold, and sixty digits call the sides different, 1,400 too.
+More digits are taken for a law whose own constants have many.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+import mpmath
+import numpy as np
+
+from mirage_eg.backends.evaluator import mpmath_ops
+from mirage_eg.egraph.laws import Law, Signature, variables
+from mirage_eg.egraph.soundness.assignments import Sizes, Source, Tensor, Values, constants_of
+from mirage_eg.egraph.soundness.claims import Difference, Plan, difference, plan_law, spelled_out
+from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Meaning, Model, UndefinedError
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.report.tables import record
+
+EXAMPLES = 1_500  # assignments for a law
+LEAST_SHARE = 50  # of them, for one of its forms
+RANGE = 1024  # bits: numbers beyond 2^±1024 overflow in float64 too
+LEAST_TRIALS = 5  # with the side conditions true and both sides defined; below that nothing was tested
+
+
+class Truth(StrEnum):
+    """What testing a law has shown."""
+
+    HELD = "held"
+    REFUTED = "refuted"
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Values of the variables, as text, and the claim that they refute."""
+
+    values: tuple[tuple[str, str], ...]
+    claim: str
+    left: str
+    right: str
+
+    _repr_html_ = record
+
+    def __str__(self) -> str:
+        lines = [f"{name} = {value}" for name, value in self.values]
+        if self.left or self.right:
+            lines += [f"left:  {self.left}", f"right: {self.right}"]
+        return "\n".join([self.claim, *lines])
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on one law; `trials` counts the values on which it was defined and its conditions held."""
+
+    law: Law
+    truth: Truth
+    trials: int
+    counterexample: Counterexample | None = None
+
+    _repr_html_ = record
+
+
+def _evaluate(
+    plan: Plan, domain: str, arithmetic: Arithmetic, sizes: Mapping[str, int], values: Mapping[str, Any]
+) -> Difference | None:
+    model = Model(domain, arithmetic, sizes)
+    return difference(plan, model, {name: _meaning(model, value) for name, value in values.items()})
+
+
+def _meaning(model: Model, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    shape = [size if flag else 1 for size, flag in zip(model.sizes.values(), value.varies, strict=True)]
+    declared = frozenset(part for part, flag in zip(model.sizes, value.declared, strict=True) if flag)
+    return model.tensor(np.array(value.entries, dtype=object).reshape(shape), declared)
+
+
+def check_law(
+    law: Law,
+    domain: str,
+    signatures: Mapping[str, Signature],
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    forms: Sequence[Law] = (),
+) -> Finding:
+    """Look for a counterexample among `examples` random assignments, or about as many to the `forms` in which a law speaks of
+    ops alone (`unfold.written_out`).
+
+    Raises:
+        RuleError: the law has no meaning in the model, or its conditions are so narrow that it was hardly tested.
+    """
+    forms = forms or (law,)
+    share = max(LEAST_SHARE, examples // len(forms))
+    trials = 0
+    for form in forms:
+        finding = _try_law(form, domain, signatures, share, seed)
+        if finding.truth is Truth.REFUTED:
+            return replace(finding, law=law)
+        trials += finding.trials
+    if trials < LEAST_TRIALS:
+        raise RuleError(
+            f"{law.place}: law {law.name!r} could be tested on only {trials} of {share * len(forms)} random assignments; its "
+            "conditions are too narrow to be met by chance, or a side is never defined, so it is not known to be sound"
+        )
+    return Finding(law, Truth.HELD, trials)
+
+
+def _arithmetics(plan: Plan) -> tuple[Arithmetic, Arithmetic]:
+    """One that suspects a difference and one that confirms it: a sum of large numbers may leave no right digit to the first.
+
+    The digits of a law's constants count, so that 1e-40 is not taken for 0.
+    """
+    longest = max((len(str(max(abs(it.numerator), it.denominator))) for it in constants_of(plan)), default=1)
+    digits = mpmath_ops.DIGITS + 4 * longest
+    bits = RANGE + 4 * digits
+    return ManyDigits(digits, bits), ManyDigits(digits + bits, bits)
+
+
+def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int, seed: int) -> Finding:
+    plan = plan_law(law, signatures)
+    suspects, confirms = _arithmetics(plan)
+    source, random = Source.of(plan, domain), Random(seed)
+
+    def refutation(sizes: Sizes, values: Values) -> Difference | None:
+        wrong = _evaluate(plan, domain, suspects, sizes, values)
+        return wrong if wrong is not None and _evaluate(plan, domain, confirms, sizes, values) is not None else None
+
+    def refutes(sizes: Sizes, values: Values) -> bool:
+        try:
+            return refutation(sizes, values) is not None
+        except UndefinedError:
+            return False
+
+    trials = 0
+    for _ in range(examples):
+        assignment = source.draw(random)
+        try:
+            wrong = refutation(*assignment)
+        except UndefinedError:
+            continue
+        trials += 1
+        if wrong is not None:
+            sizes, values = source.smallest(*assignment, refutes)
+            wrong = refutation(sizes, values)
+            assert wrong is not None
+            return Finding(law, Truth.REFUTED, trials, _counterexample(wrong, plan, sizes, values))
+    return Finding(law, Truth.HELD, trials)
+
+
+def _counterexample(wrong: Difference, plan: Plan, sizes: Mapping[str, int], values: Mapping[str, Any]) -> Counterexample:
+    shown = []
+    for name, value in values.items():
+        match value:
+            case Tensor():
+                varies = {part for part, flag in zip(sizes, value.varies, strict=True) if flag}
+                parts = [part for part in sizes if part in varies and sizes[part] > 1]
+                array = np.array(value.entries, dtype=object).reshape([sizes[part] for part in parts])
+                text = _show(array)
+                label = f"{name}[{', '.join(parts)}]" if parts else name
+                extra = sorted(part for part, flag in zip(sizes, value.declared, strict=True) if flag and part not in varies)
+                shown.append((label, text + (f" (declared to vary with {', '.join(extra)} too)" if extra else "")))
+            case str() if value in sizes:
+                shown.append((name, f"the part {value}, of {sizes[value]} values"))
+            case _:
+                shown.append((name, str(value)))
+    names = dict(plan.named)
+    spoken = {name for action in plan.law.actions for pattern in action.arguments for name in variables(pattern)}
+    shown += [(name, str(spelled_out(names[name], names))) for name in sorted(spoken & names.keys())]
+    return Counterexample(tuple(shown), wrong.claim, *_texts(wrong.left, wrong.right, sizes))
+
+
+def _texts(left: Any, right: Any, sizes: Mapping[str, int]) -> tuple[str, str]:
+    """Both sides with ten digits, or as many more as tell them apart."""
+    texts = [(_side(left, sizes, digits), _side(right, sizes, digits)) for digits in (10, 20, 40, 80, 160)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
+
+
+def _side(value: Any, sizes: Mapping[str, int], digits: int) -> str:
+    match value:
+        case Meaning():
+            parts = [part for part, extent in zip(sizes, value.array.shape, strict=True) if extent > 1]
+            text = _show(value.array.reshape([extent for extent in value.array.shape if extent > 1]), digits)
+            return f"{text} over [{', '.join(parts)}]" if parts else text
+        case frozenset():
+            return "{" + ", ".join(sorted(value)) + "}"
+        case None:
+            return ""
+        case _:
+            return str(value)
+
+
+def _show(value: Any, digits: int = 10) -> str:
+    match value.tolist() if isinstance(value, np.ndarray) else value:
+        case list() as entries:
+            return "[" + ", ".join(_show(entry, digits) for entry in entries) + "]"
+        case mpmath.mpf() as number:
+            return str(mpmath.nstr(number, digits)).removesuffix(".0")
+        case entry:
+            return str(entry)

@@ -1,0 +1,310 @@
+"""What a law claims of one assignment of its variables: names resolved, side conditions decided, both sides evaluated.
+
+A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, that what
+it calls `above_zero` is positive, and that what it calls `below` is part of something equal to what is. Whatever else a law may
+do has no meaning in the models.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mirage_eg.egraph.expression import op_of
+from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
+from mirage_eg.egraph.soundness.models import Meaning, Model, UndefinedError
+from mirage_eg.ir.errors import RuleError
+
+DRAWN = ("E", "String", "i64", "BigRat")  # sorts of variables that an assignment gives values
+Values = Mapping[str, Any]  # of the variables: Meaning, part, int, Fraction, frozenset of parts
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to evaluate a law: the variables to draw with their sorts, then names for patterns in order, then conditions."""
+
+    law: Law
+    drawn: Mapping[str, str]
+    named: tuple[tuple[str, Pattern], ...]
+    conditions: tuple[Equal | Apply, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A claim that does not hold: what was claimed of which two values."""
+
+    claim: str
+    left: Any
+    right: Any
+
+
+def plan_law(law: Law, signatures: Mapping[str, Signature]) -> Plan:
+    """Sort out what is drawn and what follows from it.
+
+    Raises:
+        RuleError: the law says something that has no meaning in the models.
+    """
+    for pattern in patterns(law):
+        for application in applications(pattern):
+            _check_meaning(law, application.name, signatures)
+    for action in law.actions:
+        if action.kind == "other":
+            raise RuleError(f"{law.place}: delete, subsume and panic have no meaning in a model; wanted union, set or let")
+        if action.kind == "set" and not _calls(action.arguments[0], "axes"):
+            raise RuleError(f"{law.place}: only the function axes may be set; got {action.arguments[0]}")
+    sorts = _sorts(law, signatures)
+    definitions = [pair for condition in law.conditions if isinstance(condition, Equal) for pair in _definitions(condition)]
+    local = {str(action.arguments[0]) for action in law.actions if action.kind == "let"}
+    free = {name for pattern in patterns(law) for name in variables(pattern)} - local
+    known = free - {name for name, _ in definitions}
+    named: list[tuple[str, Pattern]] = []
+    used: set[int] = set()
+    while known != free:
+        ready = [i for i, (name, pattern) in enumerate(definitions) if name not in known and set(variables(pattern)) <= known]
+        if ready:
+            named.append(definitions[ready[0]])
+            used.add(ready[0])
+            known.add(definitions[ready[0]][0])
+        else:  # each waits for another: draw one, and its definition becomes a condition
+            known.add(_drawn_first(law, free - known, definitions, sorts))
+    names = {name for name, _ in named}
+    drawn = {}
+    for name in sorted(free - names):
+        if sorts.get(name) not in DRAWN:
+            raise RuleError(f"{law.place}: no values can be drawn for the variable {name}; wanted one of the sorts {DRAWN}")
+        drawn[name] = sorts[name]
+    conditions = tuple(
+        condition
+        for condition in law.conditions
+        if not (isinstance(condition, Equal) and any(pair in named for pair in _definitions(condition)))
+    )
+    return Plan(law, drawn, tuple(named), conditions)
+
+
+def _drawn_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str, Pattern]], sorts: Mapping[str, str]) -> str:
+    """Of names that wait for each other the one to draw: rather one that is called equal to another than an application."""
+    applied = {name for name, pattern in definitions if isinstance(pattern, Apply)}
+    able = sorted((name for name in names if sorts.get(name) in DRAWN), key=lambda name: (name in applied, name))
+    if not able:
+        raise RuleError(f"{law.place}: no values can be drawn for {', '.join(sorted(names))}; each is defined by another")
+    return able[0]
+
+
+def spelled_out(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
+    """A pattern with what its names stand for in their place."""
+    match pattern:
+        case Variable(name) if name in names:
+            return spelled_out(names[name], names)
+        case Apply(name, arguments):
+            return Apply(name, tuple(spelled_out(argument, names) for argument in arguments))
+        case _:
+            return pattern
+
+
+def _definitions(condition: Equal) -> Iterator[tuple[str, Pattern]]:
+    for name, pattern in ((condition.left, condition.right), (condition.right, condition.left)):
+        if isinstance(name, Variable) and name.name not in variables(pattern):
+            yield name.name, pattern
+
+
+def _calls(pattern: Pattern, name: str) -> bool:
+    return isinstance(pattern, Apply) and pattern.name == name
+
+
+def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> None:
+    signature = signatures.get(name)
+    kind = "primitive" if signature is None else signature.kind
+    if kind == "constructor" and op_of(name) is not None:
+        return
+    if name == "Var":
+        raise RuleError(f"{law.place}: law {law.name!r} is about named inputs (Var …), which have no value in the models")
+    if name in PRIMITIVES if kind == "primitive" else name in ("axes", "above_zero", "below", "part"):
+        return
+    raise RuleError(
+        f"{law.place}: the {kind} {name} has no meaning in the models, so law {law.name!r} cannot be checked; wanted "
+        "constructors of ops, axes, above_zero, below, part, and primitives on numbers, strings and sets"
+    )
+
+
+def _sorts(law: Law, signatures: Mapping[str, Signature]) -> dict[str, str]:
+    sorts: dict[str, str] = {}
+    for pattern in patterns(law):
+        for application in applications(pattern):
+            inputs = signatures[application.name].inputs if application.name in signatures else ()
+            for argument, sort in zip(application.arguments, inputs, strict=False):
+                if isinstance(argument, Variable):
+                    sorts[argument.name] = sort
+    for action in law.actions:  # (rewrite x …) is no law, but (union e f) names classes
+        if action.kind == "union":
+            for argument in action.arguments:
+                if isinstance(argument, Variable):
+                    sorts.setdefault(argument.name, "E")
+    return sorts
+
+
+def difference(plan: Plan, model: Model, drawn: Values) -> Difference | None:
+    """What the law claims wrongly of these values, if anything.
+
+    Raises:
+        UndefinedError: a side condition fails, or a value is outside the domain of definition: the law claims nothing.
+    """
+    values = dict(drawn)
+    for name, pattern in plan.named:
+        values[name] = evaluate(pattern, model, values)
+    for condition in plan.conditions:
+        if not holds(condition, model, values):
+            raise UndefinedError("side condition")
+    for action in plan.law.actions:
+        match action.kind:
+            case "let":
+                values[str(action.arguments[0])] = evaluate(action.arguments[1], model, values)
+            case "union":
+                left, right = (evaluate(argument, model, values) for argument in action.arguments)
+                if not model.arithmetic.equal(left.array, right.array):
+                    names = " = ".join(map(str, action.arguments))
+                    return Difference(names, left, right)
+            case "set":
+                [subject] = action.arguments[0].arguments  # type: ignore[union-attr]
+                value, claimed = evaluate(subject, model, values), evaluate(action.arguments[1], model, values)
+                if not model.varies_with(value) <= claimed:
+                    return Difference(f"{subject} varies with no more than {action.arguments[1]}", value, claimed)
+            case _ if _calls(action.arguments[0], "above_zero"):
+                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
+                if not (value.array > 0).all():
+                    return Difference(f"{action.arguments[0]}: it is positive", value, None)
+            case _ if _calls(action.arguments[0], "below"):
+                if not _is_below(plan, action.arguments[0].arguments[0]):  # type: ignore[union-attr]
+                    return Difference(f"{action.arguments[0]}: it is no part of anything that is below", None, None)
+            case _:
+                evaluate(action.arguments[0], model, values)
+    return None
+
+
+def _is_below(plan: Plan, pattern: Pattern) -> bool:
+    """Whether a pattern is among the parts of what the law's conditions call below, or name so."""
+    parts: list[Pattern] = [
+        condition.arguments[0]
+        for condition in plan.law.conditions
+        if isinstance(condition, Apply) and condition.name == "below"
+    ]
+    for part in parts:
+        if part == pattern:
+            return True
+        if isinstance(part, Apply):
+            parts += part.arguments
+        parts += [term for name, term in plan.named if part == Variable(name) and term not in parts]
+    return False
+
+
+def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
+    """Whether a side condition holds.
+
+    Raises:
+        UndefinedError: it speaks of a value outside the domain of definition.
+    """
+    if isinstance(condition, Equal):
+        left, right = evaluate(condition.left, model, values), evaluate(condition.right, model, values)
+        if isinstance(left, Meaning):
+            return model.arithmetic.equal(left.array, right.array)
+        return bool(left == right)
+    if condition.name in ("below", "part"):
+        return True
+    if condition.name == "above_zero":
+        return bool((evaluate(condition.arguments[0], model, values).array > 0).all())
+    if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), Meaning):
+        return True  # two classes that are not yet known to be one: the law must hold though they are
+    return bool(evaluate(condition, model, values))
+
+
+def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
+    """The value of a pattern."""
+    match pattern:
+        case Variable(name):
+            return values[name]
+        case Literal(value):
+            return value
+        case Apply("axes", (subject,)):
+            return evaluate(subject, model, values).axes
+        case Apply(("below" | "part"), _):
+            return None
+        case Apply(name, arguments):
+            operands = [evaluate(argument, model, values) for argument in arguments]
+            if name in PRIMITIVES:
+                return _primitive(name, operands)
+            meanings = [operand for operand in operands if isinstance(operand, Meaning)]
+            return model.apply(name, operands[: len(operands) - len(meanings)], meanings)
+
+
+def constant(pattern: Pattern) -> Any:
+    """The value of a pattern of literals and primitives.
+
+    Raises:
+        UndefinedError: egglog's primitive fails there.
+    """
+    match pattern:
+        case Literal(value):
+            return value
+        case Apply(name, arguments):
+            return _primitive(name, [constant(argument) for argument in arguments])
+        case Variable(name):
+            raise AssertionError(f"{name} is a variable")
+
+
+def _primitive(name: str, operands: Sequence[Any]) -> Any:
+    try:
+        return PRIMITIVES[name](*operands)
+    except (ArithmeticError, KeyError):  # egglog's primitive fails there, and the law claims nothing
+        raise UndefinedError(name) from None
+
+
+def _divide(x: Any, y: Any) -> Any:
+    if isinstance(x, Fraction):
+        return x / y
+    quotient = abs(x) // abs(y)
+    return quotient if (x < 0) == (y < 0) else -quotient
+
+
+def _set_remove(parts: frozenset[str], part: str) -> frozenset[str]:
+    return parts - {part}
+
+
+def _power(x: Any, y: Any) -> Any:
+    if y.denominator != 1 or abs(y) > 64:
+        raise ArithmeticError
+    return x ** int(y)
+
+
+# egglog's primitives, as far as the laws of the domains can need them.
+PRIMITIVES: Mapping[str, Callable[..., Any]] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "/": _divide,
+    "%": lambda x, y: x - y * _divide(x, y),
+    "neg": lambda x: -x,
+    "abs": abs,
+    "pow": _power,
+    "min": lambda *x: min(x),
+    "max": lambda *x: max(x),
+    "<": lambda x, y: x < y,
+    ">": lambda x, y: x > y,
+    "<=": lambda x, y: x <= y,
+    ">=": lambda x, y: x >= y,
+    "=": lambda x, y: x == y,
+    "!=": lambda x, y: x != y,
+    "bigint": int,
+    "bigrat": Fraction,
+    "numer": lambda x: x.numerator,
+    "denom": lambda x: x.denominator,
+    "bits": int.bit_length,
+    "set-of": lambda *parts: frozenset(parts),
+    "set-empty": frozenset,
+    "set-insert": lambda parts, part: parts | {part},
+    "set-remove": _set_remove,
+    "set-union": lambda a, b: a | b,
+    "set-intersect": lambda a, b: a & b,
+    "set-diff": lambda a, b: a - b,
+    "set-contains": lambda parts, part: part in parts,
+    "set-not-contains": lambda parts, part: part not in parts,
+    "set-length": len,
+}

@@ -1,0 +1,56 @@
+"""What rules cost: the e-graphs of the standard targets, which are the workloads of the paper under every split."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from mirage_eg.egraph.expression import Expression, express, splits
+from mirage_eg.egraph.oracle import Build, Oracle
+from mirage_eg.frontend.workloads import PAPER, WORKLOADS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The largest e-graph of a workload's splits: e-nodes, classes, milliseconds of saturation."""
+
+    workload: str
+    nodes: int
+    classes: int
+    milliseconds: float
+
+
+@cache
+def targets(workload: str, domain: str) -> tuple[tuple[str, Expression], ...]:
+    """A workload's expressions with the names of their splits."""
+    program = expand(WORKLOADS[workload](1))
+    axes = infer_axes(program)
+    return tuple((split.show(axes), express(program, axes, split, domain)) for split in splits(axes))
+
+
+def oracles(
+    build: Build, domain: str, workloads: Sequence[str] = PAPER, on_progress: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[str, str, Oracle]]:
+    """For each workload and split the oracle."""
+    jobs = [(workload, split, target) for workload in workloads for split, target in targets(workload, domain)]
+    for done, (workload, split, target) in enumerate(jobs, 1):
+        yield workload, split, build(target)
+        if on_progress is not None:
+            on_progress(done, len(jobs))
+
+
+def sizes(found: Sequence[tuple[str, str, Oracle]]) -> tuple[Size, ...]:
+    """The largest e-graph of each workload."""
+    grouped: dict[str, list[Oracle]] = {}
+    for workload, _, oracle in found:
+        grouped.setdefault(workload, []).append(oracle)
+    return tuple(
+        Size(
+            workload,
+            max(oracle.saturation.nodes for oracle in group),
+            max(oracle.saturation.classes for oracle in group),
+            1000 * max(oracle.saturation.seconds for oracle in group),
+        )
+        for workload, group in grouped.items()
+    )

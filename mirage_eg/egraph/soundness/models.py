@@ -1,0 +1,171 @@
+"""What expressions of a rule domain mean: the models in which laws are tested.
+
+indexed: a tensor over named parts; Sum, Mean and Max run over the part that they name. abstract: a number; Sum n x is n·x, Mean
+n x and Max n x are x, as if all n summands were equal. Every value is an array with one dim for each part, of extent 1 where it
+does not vary; `axes` are the parts that the laws of free parts would give it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import mpmath
+import numpy as np
+
+from mirage_eg.backends.evaluator import floating_point, mpmath_ops
+from mirage_eg.egraph.expression import op_of
+from mirage_eg.ir.ops import OPS, Kind
+
+Array = Any
+
+
+class UndefinedError(ArithmeticError):
+    """A value outside the domain of definition: a division by zero, the root of a negative number, an overflow."""
+
+
+class Arithmetic(Protocol):
+    """Elementwise ops on arrays of some kind of number."""
+
+    def array(self, entries: Array) -> Array:
+        """Exact rationals as numbers of this kind."""
+        ...
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        """An op of the op table."""
+        ...
+
+    def equal(self, left: Array, right: Array) -> bool:
+        """Whether two arrays are equal as far as this arithmetic can tell."""
+        ...
+
+
+class Float64:
+    """Float64: fast; a difference needs confirmation."""
+
+    def array(self, entries: Array) -> Array:
+        """The nearest float64."""
+        return np.asarray(entries, dtype=np.float64)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        """By the table of `backends.evaluator.floating_point`."""
+        with np.errstate(all="ignore"):
+            return _finite(floating_point.ELEMENTWISE[op](np, *operands, **attributes), np.isfinite)
+
+    def equal(self, left: Array, right: Array) -> bool:
+        """To nine digits of the larger."""
+        return bool(np.all(np.abs(left - right) <= 1e-9 * np.maximum(np.abs(left), np.abs(right)) + 1e-300))
+
+
+@dataclass(frozen=True, slots=True)
+class ManyDigits:
+    """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that no difference of two loses all digits."""
+
+    digits: int = mpmath_ops.DIGITS
+    most_bits: int | None = None
+
+    def array(self, entries: Array) -> Array:
+        """Exact rationals."""
+        with mpmath.workdps(self.digits):
+            return np.asarray(np.frompyfunc(mpmath_ops.number, 1, 1)(np.asarray(entries, dtype=object)), dtype=object)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        """By the table of `backends.evaluator.mpmath_ops`."""
+
+        def compute(*numbers: Any) -> Any:
+            try:
+                return self._in_range(mpmath_ops.ELEMENTWISE[op](*numbers, **attributes))
+            except (ZeroDivisionError, OverflowError):
+                raise UndefinedError(op) from None
+
+        with mpmath.workdps(self.digits):
+            return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), dtype=object)
+
+    def _in_range(self, number: Any) -> Any:
+        if not mpmath.isfinite(number):
+            raise UndefinedError("not a finite number")
+        if self.most_bits is not None and number and abs(mpmath.mag(number)) > self.most_bits:
+            raise UndefinedError("overflow")
+        return number
+
+    def equal(self, left: Array, right: Array) -> bool:
+        """To half of the digits, counted from 1 where the numbers are smaller, since differences lose digits."""
+        with mpmath.workdps(self.digits):
+            bound = mpmath.mpf(10) ** (-self.digits // 2)
+            near = np.frompyfunc(lambda x, y: abs(x - y) <= bound * max(1, abs(x), abs(y)), 2, 1)(left, right)
+            return bool(np.all(near))
+
+
+def _finite(result: Array, is_finite: Callable[[Array], Array]) -> Array:
+    if not np.all(is_finite(result)):
+        raise UndefinedError("not a finite number")
+    return result
+
+
+FLOAT64 = Float64()
+MANY_DIGITS = ManyDigits()
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A value and the parts that it may vary with."""
+
+    array: Array
+    axes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A domain's model; `sizes` gives every part its extent (none in the abstract domain)."""
+
+    domain: str
+    arithmetic: Arithmetic
+    sizes: Mapping[str, int]
+
+    def tensor(self, entries: Array, axes: frozenset[str]) -> Meaning:
+        """A variable: `entries` are exact rationals with one dim for each part."""
+        return Meaning(self.arithmetic.array(entries), axes)
+
+    def apply(self, constructor: str, constants: Sequence[Any], operands: Sequence[Meaning]) -> Meaning:
+        """A constructor that stands for an op.
+
+        Raises:
+            UndefinedError: outside the domain of definition.
+        """
+        op = op_of(constructor)
+        assert op is not None
+        row = OPS[op]
+        axes = frozenset[str]().union(*(operand.axes for operand in operands))
+        if row.kind is Kind.REDUCTION:
+            return self._reduce(op, constants[0], operands[0])
+        attributes = dict(zip(row.attributes, constants, strict=True))
+        return Meaning(self.arithmetic.elementwise(op, [operand.array for operand in operands], attributes), axes)
+
+    def _reduce(self, op: str, over: Any, x: Meaning) -> Meaning:
+        if self.domain == "abstract":
+            if over < 1:
+                raise UndefinedError("a sum of no summands")
+            return self._scaled(x, Fraction(over), x.axes) if op == "sum" else x
+        if over not in self.sizes:
+            raise UndefinedError(f"no part {over}")
+        dim, size = list(self.sizes).index(over), self.sizes[over]
+        axes = x.axes - {over}
+        if x.array.shape[dim] == 1:
+            return self._scaled(x, Fraction(size), axes) if op == "sum" else Meaning(x.array, axes)
+        slices = np.split(x.array, size, axis=dim)
+        total = slices[0]
+        for piece in slices[1:]:
+            total = np.maximum(total, piece) if op == "max" else self.arithmetic.elementwise("add", [total, piece], {})
+        return self._scaled(Meaning(total, axes), Fraction(1, size), axes) if op == "mean" else Meaning(total, axes)
+
+    def _scaled(self, x: Meaning, factor: Fraction, axes: frozenset[str]) -> Meaning:
+        return Meaning(self.arithmetic.elementwise("scale", [x.array], {"factor": factor}), axes)
+
+    def varies_with(self, x: Meaning) -> frozenset[str]:
+        """The parts with which x really varies."""
+
+        def varies(dim: int) -> bool:
+            first = x.array.take([0], axis=dim)
+            return not self.arithmetic.equal(x.array, np.broadcast_to(first, x.array.shape))
+
+        return frozenset(part for dim, part in enumerate(self.sizes) if x.array.shape[dim] > 1 and varies(dim))

@@ -1,0 +1,219 @@
+"""Laws on what is no op: a user's own constructors and relations, written out in ops, so that the models can test them.
+
+A constructor means what the first law without conditions says that has it, applied to distinct variables, on one side and ops
+alone on the other; every further law on it is tested with that put in its place. A relation holds where rules assert it and
+nowhere else; a law that asks for it is tested where one of them asserts it, or up to DEPTH in a row.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count, islice, product
+
+from mirage_eg.egraph.expression import op_of
+from mirage_eg.egraph.laws import (
+    Action,
+    Apply,
+    Condition,
+    Equal,
+    Law,
+    Literal,
+    Pattern,
+    Signature,
+    Variable,
+    applications,
+    variables,
+)
+from mirage_eg.ir.errors import RuleError
+
+DEPTH = 3  # rules in a row that assert a relation
+MOST_FORMS = 12  # of one law
+
+MODELLED = ("axes", "above_zero", "below", "part")  # relations and functions that the models know
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a constructor of the user's stands for."""
+
+    law: Law
+    parameters: tuple[str, ...]
+    body: Pattern
+
+
+def definitions(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Definition]:
+    """The constructors that laws define through ops, each by the first law that does."""
+    equations = [law for law in laws if law.sides is not None and not law.conditions]
+    found: dict[str, Definition] = {}
+    while (new := next(_new_definitions(equations, signatures, found), None)) is not None:
+        name, definition = new
+        found[name] = definition  # which may be what another waits for
+    return found
+
+
+def _new_definitions(
+    equations: Sequence[Law], signatures: Mapping[str, Signature], found: Mapping[str, Definition]
+) -> Iterator[tuple[str, Definition]]:
+    for law in equations:
+        for head, body in _both_ways(law):
+            if _defines(head, body, signatures, found):
+                parameters = tuple(str(argument) for argument in head.arguments)
+                yield head.name, Definition(law, parameters, _written(body, found))
+
+
+def _both_ways(law: Law) -> Iterator[tuple[Apply, Pattern]]:
+    assert law.sides is not None
+    for head, body in (law.sides, law.sides[::-1]):
+        if isinstance(head, Apply):
+            yield head, body
+
+
+def _defines(head: Apply, body: Pattern, signatures: Mapping[str, Signature], found: Mapping[str, Definition]) -> bool:
+    names = [argument.name for argument in head.arguments if isinstance(argument, Variable)]
+    return (
+        is_foreign(head.name, signatures)
+        and head.name not in found
+        and len(set(names)) == len(head.arguments)
+        and set(variables(body)) <= set(names)
+        and not any(is_foreign(part.name, signatures) and part.name not in found for part in applications(body))
+    )
+
+
+def is_foreign(name: str, signatures: Mapping[str, Signature]) -> bool:
+    """Whether it is a constructor that stands for no op."""
+    return name in signatures and signatures[name].kind == "constructor" and op_of(name) is None and name != "Var"
+
+
+def _is_own(name: str, signatures: Mapping[str, Signature]) -> bool:
+    return name in signatures and signatures[name].kind == "relation" and name not in MODELLED
+
+
+def _written(pattern: Pattern, found: Mapping[str, Definition]) -> Pattern:
+    """A pattern with what is defined written out."""
+    match pattern:
+        case Apply(name, arguments):
+            inner = tuple(_written(argument, found) for argument in arguments)
+            if name not in found:
+                return Apply(name, inner)
+            return _put(found[name].body, dict(zip(found[name].parameters, inner, strict=True)))
+        case _:
+            return pattern
+
+
+def _put(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
+    match pattern:
+        case Variable(name):
+            return values.get(name, pattern)
+        case Apply(name, arguments):
+            return Apply(name, tuple(_put(argument, values) for argument in arguments))
+        case Literal():
+            return pattern
+
+
+def written_out(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature]) -> tuple[Law, ...]:
+    """The forms of a law in which it speaks of ops alone; itself where it does so already.
+
+    Raises:
+        RuleError: a constructor is defined by no law, or a relation is asserted by no rule.
+    """
+    names = {part.name for part in _parts(law)}
+    if not any(is_foreign(name, signatures) or _is_own(name, signatures) for name in names):
+        return (law,)
+    found = definitions(laws, signatures)
+    own = {name for name in signatures if _is_own(name, signatures)}
+    forms = list(islice(_derived(law, laws, own), MOST_FORMS))
+    if not forms:
+        [name, *_] = [it.name for it in law.conditions if isinstance(it, Apply) and it.name in own]
+        raise RuleError(
+            f"{law.place}: law {law.name!r} asks for the relation {name}, which no rule asserts in {DEPTH} steps from ops, so "
+            "that it never applies"
+        )
+    for part in {it.name: it for form in forms for it in _parts(form)}.values():
+        if is_foreign(part.name, signatures) and part.name not in found:
+            raise RuleError(
+                f"{law.place}: the constructor {part.name} has no meaning in the models, so law {law.name!r} cannot be "
+                f"checked; wanted a law that defines it through ops, as (rewrite ({part.name} …) …) with distinct variables "
+                "and no conditions, or an op registered under its name (--ops FILE.py)"
+            )
+    return tuple(_map(form, found, own) for form in forms)
+
+
+def _parts(law: Law) -> Iterator[Apply]:
+    for condition in law.conditions:
+        for pattern in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
+            yield from applications(pattern)
+    for action in law.actions:
+        for pattern in action.arguments:
+            yield from applications(pattern)
+
+
+def _map(law: Law, found: Mapping[str, Definition], own: set[str]) -> Law:
+    """A form with definitions written out; what it asserts of the user's relations is no claim of its own."""
+    conditions = tuple(
+        Equal(_written(it.left, found), _written(it.right, found)) if isinstance(it, Equal) else _applied(it, found)
+        for it in law.conditions
+    )
+    actions = (Action("assert", applied.arguments) if (applied := _asserted(it, own)) is not None else it for it in law.actions)
+    written = tuple(Action(it.kind, tuple(_written(argument, found) for argument in it.arguments)) for it in actions)
+    return replace(law, conditions=conditions, actions=written)
+
+
+def _applied(condition: Apply, found: Mapping[str, Definition]) -> Apply:
+    return Apply(condition.name, tuple(_written(argument, found) for argument in condition.arguments))
+
+
+def _asserted(action: Action, own: set[str]) -> Apply | None:
+    match action:
+        case Action("assert", (Apply(name, _) as applied,)) if name in own:
+            return applied
+        case _:
+            return None
+
+
+def _derived(law: Law, laws: Sequence[Law], own: set[str]) -> Iterator[Law]:
+    """The law with each condition on a relation replaced by the conditions of a rule that asserts it, in all ways, those of
+    the fewest rules first."""
+    fresh = count()
+    waiting = deque([(law, 0)])
+    while waiting:
+        form, steps = waiting.popleft()
+        asked = [it for it in form.conditions if isinstance(it, Apply) and it.name in own]
+        if not asked:
+            yield form
+        elif steps < DEPTH:
+            kept = tuple(it for it in form.conditions if it not in asked)
+            for choice in islice(product(*(list(_reasons(it, laws, own)) for it in asked)), MOST_FORMS):
+                reasons = [_renamed(it, *reason, next(fresh)) for it, reason in zip(asked, choice, strict=True)]
+                waiting.append((replace(form, conditions=kept + tuple(chain.from_iterable(reasons))), steps + 1))
+
+
+def _reasons(ask: Apply, laws: Sequence[Law], own: set[str]) -> Iterator[tuple[Law, Apply]]:
+    for rule in laws:
+        for action in rule.actions:
+            said = _asserted(action, own)
+            if said is not None and said.name == ask.name:
+                yield rule, said
+
+
+def _renamed(ask: Apply, rule: Law, said: Apply, number: int) -> tuple[Condition, ...]:
+    """A rule's conditions with variables of their own, and that what it asserts is what is asked."""
+    lets = {str(action.arguments[0]): action.arguments[1] for action in rule.actions if action.kind == "let"}
+    names = {name for part in (*rule.conditions, said) for name in _names(part)} | {
+        n for it in lets.values() for n in variables(it)
+    }
+    own = {name: Variable(f"{name}_{number}") for name in sorted(names)}
+
+    def put(pattern: Pattern) -> Pattern:
+        return _put(_put(pattern, lets), own)
+
+    conditions: list[Condition] = [Equal(mine, put(theirs)) for mine, theirs in zip(ask.arguments, said.arguments, strict=True)]
+    for it in rule.conditions:
+        conditions.append(
+            Equal(put(it.left), put(it.right)) if isinstance(it, Equal) else Apply(it.name, tuple(map(put, it.arguments)))
+        )
+    return tuple(conditions)
+
+
+def _names(condition: Condition) -> Iterator[str]:
+    for pattern in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
+        yield from variables(pattern)

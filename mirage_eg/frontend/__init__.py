@@ -1,0 +1,1 @@
+"""Programs in: workloads, Python and JSON files, Mirage's checkpoints, custom ops."""

@@ -1,0 +1,132 @@
+"""Reading the PROGRAM argument of the command line: a workload's name, a graph in JSON, or a Python file with `program()`."""
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir import serialize
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.errors import MirageError, ProgramError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Level
+
+LARGEST_FILE = 2**22  # bytes of Python
+
+
+def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
+    """A short name, fit for a folder, and the program; `batch` goes to a workload or to `program(batch)`.
+
+    Raises:
+        ProgramError: no such workload or file, a file that does not import or does not define a fitting `program()`.
+        GraphError: a JSON file that holds no legal graph.
+    """
+    path = Path(argument)
+    if argument in WORKLOADS:
+        return argument, WORKLOADS[argument](batch)
+    match path.suffix:
+        case ".json":
+            graph = serialize.load(path)
+            if batch != 1:
+                raise ProgramError(f"{path}: a JSON graph has a fixed batch; got --batch {batch}, wanted none")
+            return _name(path), graph
+        case ".py":
+            return _name(path), _from_python(path, batch)
+        case _ if os.path.exists(path):  # Path.exists raises where the name is too long
+            raise ProgramError(f"{path}: wanted a workload ({', '.join(WORKLOADS)}), a .json graph or a .py file")
+        case _:
+            near = get_close_matches(argument, WORKLOADS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "a path ends in .py or .json"
+            raise ProgramError(f"no program {argument[:80]!r}: the workloads are {', '.join(WORKLOADS)}; {hint}")
+
+
+def _name(path: Path) -> str:
+    return re.sub(r"[^\w.-]", "_", path.stem).lstrip(".") or "program"
+
+
+def _from_python(path: Path, batch: int) -> Graph:
+    try:
+        with path.open("rb") as file:
+            source = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ProgramError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(source) > LARGEST_FILE:
+        raise ProgramError(f"{path}: got more than {LARGEST_FILE >> 20} MiB, wanted a Python file that defines program()")
+    # The module's name is taken by no import; dataclasses and pickle look it up in sys.modules.
+    module = ModuleType("mirage_eg_user_program")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    search_path = list(sys.path)
+    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does, so that it can import its neighbours
+    try:
+        _run(path, lambda: exec(compile(source, str(path), "exec"), module.__dict__), "the file does not import")
+        result = _run(path, _call(path, vars(module).get("program"), batch), "program() fails")
+        return _as_graph(path, result)
+    finally:
+        sys.path[:] = search_path
+        sys.modules.pop(module.__name__, None)
+
+
+def _run(path: Path, work: Callable[[], Any], what: str) -> Any:
+    """Run the user's code; whatever it raises becomes one line that names the exception and the file's line."""
+    try:
+        return work()
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            line = error.lineno
+        else:
+            line = next(
+                (frame.lineno for frame in reversed(extract_tb(error.__traceback__)) if frame.filename == str(path)), None
+            )
+        place = f"{path}:{line}" if line else str(path)
+        message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        kind = "" if isinstance(error, MirageError) else f"{type(error).__name__}: "
+        raise ProgramError(f"{place}: {what}: {kind}{message[:300]}") from error
+
+
+def _call(path: Path, function: Any, batch: int) -> Callable[[], Any]:
+    """A call of `program`, with the batch if it takes one."""
+    if not callable(function):
+        got = "defines no program()" if function is None else f"program is {_kind(function)}"
+        raise ProgramError(f"{path}: {got}; wanted a function program() that returns a kernel graph")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise ProgramError(f"{path}: program is a built-in; wanted a function program() that returns a kernel graph") from None
+    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty and _is_named(parameter)]
+    if any(parameter.name == "batch" for parameter in parameters):
+        required = [name for name in required if name != "batch"]
+        call = lambda: function(batch=batch)  # noqa: E731
+    elif batch != 1:
+        raise ProgramError(f"{path}: program() takes no batch; got --batch {batch}, wanted none or a program(batch)")
+    else:
+        call = function
+    if required:
+        raise ProgramError(f"{path}: program() needs {', '.join(required)}; wanted no parameters, or `batch` alone")
+    return call
+
+
+def _is_named(parameter: inspect.Parameter) -> bool:
+    return parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+
+
+def _as_graph(path: Path, result: Any) -> Graph:
+    if isinstance(result, KernelGraph):
+        result = _run(path, result.graph, "program() returns an unfinished graph")
+    if not isinstance(result, Graph):
+        hint = "; return the graph, not one of its tensors" if type(result).__name__ == "Tensor" else ""
+        raise ProgramError(f"{path}: program() returned {_kind(result)}, wanted a kernel graph{hint}")
+    if result.level is not Level.KERNEL:
+        raise ProgramError(f"{path}: program() returned a {result.level} graph, wanted a kernel graph")
+    return result
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

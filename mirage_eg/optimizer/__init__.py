@@ -1,0 +1,1 @@
+"""A µGraph becomes a faster µGraph: layouts, op order, thread graphs, tuning by measurement."""

@@ -1,0 +1,331 @@
+"""In which order the dims of each intermediate lie in memory: so that the kernels that write and read it move the fewest bytes.
+
+A tile moves whole memory sectors; the shorter its contiguous runs, the more it moves in vain. For each order of the dims of any
+intermediate every access has a time; a kernel takes as long as its accesses to intermediates together, or as what else it has
+to do. The sum over kernels is minimised, then that over accesses: a CP-SAT model (OR-tools), solved to proven optimality. Where
+each intermediate alone can have its best order and every kernel is then as fast as it can be, that is the proof. Inputs and
+outputs keep the caller's strides. An order under which a view between kernels would have to be copied is not offered; reading
+a tile transposed, or with operands swapped, is a matter of its strides and costs what its runs cost.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import permutations
+from math import prod
+from typing import Any
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import cost_of, parts_of
+from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.views import shown_strides, views_of
+from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase, node
+from mirage_eg.ir.shapes import Shape
+
+SECTOR = 64  # bytes
+_MOST_DIMS = 4  # with more than one element, beyond which only the innermost dim is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Times in picoseconds: `access[v][c][k]` of kernel k for value v in its order c; `rest[k]` of what else kernel k does."""
+
+    access: tuple[tuple[tuple[int, ...], ...], ...]
+    rest: tuple[int, ...]
+
+    def objective(self, chosen: Sequence[int]) -> tuple[int, int]:
+        """The time of all kernels, and that of all accesses."""
+        sums = [sum(orders[c][k] for orders, c in zip(self.access, chosen, strict=True)) for k in range(len(self.rest))]
+        return sum(map(max, sums, self.rest)), sum(sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One intermediate: its shape, the order of its dims in memory (slowest first), and microseconds of its accesses."""
+
+    value: int
+    shape: Shape
+    order: tuple[int, ...]
+    strides: Shape
+    us: float
+    row_major_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """A µGraph with its layouts, and the objective in microseconds as chosen and row-major."""
+
+    graph: Graph
+    choices: tuple[Choice, ...]
+    kernels_us: float
+    row_major_us: float
+    optimal: bool
+
+
+def choose_layouts(graph: Graph, device: Device) -> Layouts:
+    """The µGraph with the best layout of every intermediate that generated kernels write and read."""
+    free = intermediates(graph)
+    kernels = [position for position, item in enumerate(graph.nodes) if item.op == "block"]
+    blocks = [part for part in parts_of(graph) if part.op == "block"]
+    offered = {value: _offered(graph, value) for value in free}
+    access = tuple(tuple(_accesses(graph, value, strides, kernels, device) for _, strides in offered[value]) for value in free)
+    plain = [sum(orders[0][k] for orders in access) for k in range(len(kernels))]
+    total = [round(1e6 * cost_of(part, device).us) for part in blocks]
+    problem = Problem(access, tuple(max(0, whole - own) for whole, own in zip(total, plain, strict=True)))
+    chosen, optimal = solve(problem)
+    choices = [
+        Choice(value, graph.types[value].shape, *offered[value][c], sum(orders[c]) / 1e6, sum(orders[0]) / 1e6)
+        for value, c, orders in zip(free, chosen, access, strict=True)
+    ]
+    changed = {choice.value: choice.strides for choice, c in zip(choices, chosen, strict=True) if c}
+    before, after = problem.objective([0] * len(free)), problem.objective(chosen)
+    return Layouts(with_strides(graph, changed), tuple(choices), after[0] / 1e6, before[0] / 1e6, optimal)
+
+
+@lru_cache(maxsize=1024)
+def solve(problem: Problem) -> tuple[tuple[int, ...], bool]:
+    """The best order of each value, the first of equal ones, and whether that is proved."""
+    alone = tuple(min(range(len(orders)), key=lambda c: (sum(orders[c]), c)) for orders in problem.access)
+    least = [sum(min(order[k] for order in orders) for orders in problem.access) for k in range(len(problem.rest))]
+    bound = sum(map(max, least, problem.rest))
+    if problem.objective(alone)[0] == bound:  # no kernel can be faster, and no accesses together
+        return alone, True
+    return _solve(problem, alone)
+
+
+def _solve(problem: Problem, start: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    picks = [[model.new_bool_var(f"{v} {c}") for c in range(len(orders))] for v, orders in enumerate(problem.access)]
+    for v, row in enumerate(picks):
+        model.add_exactly_one(row)
+        for c, pick in enumerate(row):
+            model.add_hint(pick, int(start[v] == c))
+    times, sums = [], []
+    for k, rest in enumerate(problem.rest):
+        terms = [orders[c][k] * pick for orders, row in zip(problem.access, picks, strict=True) for c, pick in enumerate(row)]
+        most = rest + sum(max(order[k] for order in orders) for orders in problem.access)
+        time = model.new_int_var(rest, max(rest, most), f"kernel {k}")
+        model.add(time >= sum(terms))
+        times.append(time)
+        sums += terms
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = 4.0
+    model.minimize(sum(times))
+    if solver.solve(model) != cp_model.OPTIMAL:
+        return start, False
+    model.add(sum(times) <= round(solver.objective_value))
+    model.minimize(sum(sums))
+    if solver.solve(model) != cp_model.OPTIMAL:
+        return start, False
+    return tuple(next(c for c, pick in enumerate(row) if solver.boolean_value(pick)) for row in picks), True
+
+
+# --- What there is to choose -------------------------------------------------------------------------------------------------
+
+
+def intermediates(graph: Graph) -> list[int]:
+    """The values with free strides that generated kernels write, and that they alone read, directly or through views."""
+    declared = {
+        operand
+        for item in graph.nodes
+        if item.op == "block"
+        for operand, inner in zip(item.operands, item["graph"].inputs, strict=True)
+        if inner.get("strides") is not None
+    }
+    views = views_of(graph, [row_major(kind.shape) for kind in graph.types], frozenset(declared))
+    found = []
+    for item, values in graph.numbered():
+        if item.op != "block":
+            continue
+        for value, inner in zip(values, item["graph"].outputs, strict=True):
+            family = {value, *(view for view, (base, _) in views.items() if base == value)}
+            readers = [(reader, made) for reader, made in graph.numbered() if family.intersection(reader.operands)]
+            ours = all(reader.op == "block" or (made and made[0] in views) for reader, made in readers)
+            if readers and ours and declared.isdisjoint(family) and inner.get("strides") is None:
+                found.append(value)
+    return found
+
+
+def laid_out(graph: Graph) -> dict[int, Shape]:
+    """The strides with which those values lie in a graph whose layouts have been chosen."""
+    given = {
+        value: inner.get("strides")
+        for item, values in graph.numbered()
+        if item.op == "block"
+        for value, inner in zip(values, item["graph"].outputs, strict=True)
+    }
+    plain = with_strides(graph, dict.fromkeys(given, None))
+    return {value: given[value] or row_major(graph.types[value].shape) for value in intermediates(plain)}
+
+
+def _offered(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
+    """Orders of the dims with the strides that they make, row-major first, all of which views can follow."""
+    shape = graph.types[value].shape
+    long = [dim for dim, extent in enumerate(shape) if extent > 1]
+    unit = [dim for dim, extent in enumerate(shape) if extent == 1]
+    if len(long) <= _MOST_DIMS:
+        orders = [(*unit, *order) for order in permutations(long)]
+    else:
+        orders = [(*unit, *(other for other in long if other != dim), dim) for dim in reversed(long)]
+    given = tuple(range(len(shape)))
+    offered = [(given, row_major(shape))]
+    for order in orders:
+        dense = row_major(tuple(shape[dim] for dim in order))
+        strides = tuple(dense[order.index(dim)] for dim in given)
+        plain = row_major(shape)
+        same = all(strides[dim] == plain[dim] for dim in long)
+        if not same and _viewable(graph, value, strides):
+            offered.append((order, strides))
+    return offered
+
+
+def _viewable(graph: Graph, value: int, strides: Shape) -> bool:
+    return _family(graph, value, strides) is not None
+
+
+def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | None:
+    """The strides of the value and of all views of it; None where one would be a copy."""
+    family = {value: strides}
+    for item, values in graph.numbered():
+        if item.op in ("reshape", "transpose", "broadcast") and item.operands[0] in family:
+            shown = shown_strides(item, graph.types[item.operands[0]].shape, family[item.operands[0]])
+            if shown is None:
+                return None
+            family[values[0]] = shown
+    return family
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one kernel writes or reads a value: the tile, the strides of what it sees, and how many tiles there are in all."""
+
+    kernel: int  # position in the graph
+    writes: bool
+    tile: Shape
+    shape: Shape
+    strides: Shape
+    itemsize: int
+    tiles: int
+
+    @property
+    def run(self) -> int:
+        """Elements that lie one behind the other."""
+        return run_length(self.tile, self.shape, self.strides)
+
+
+def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
+    """All accesses of generated kernels to a value with these strides, directly and through views."""
+    family = _family(graph, value, strides)
+    assert family is not None
+    for position, (item, made) in enumerate(graph.numbered()):
+        if item.op != "block":
+            continue
+        block: Graph = item["graph"]
+        if value in made:
+            output = block.outputs[made.index(value)]
+            lead = sum(target == NEW_DIM for target in output["omap"])
+            tile = (1,) * lead + block.types[output.operands[0]].shape
+            kind = graph.types[value]
+            yield Access(position, True, tile, kind.shape, strides, kind.dtype.itemsize, prod(block.grid))
+        loads = [made[0] for inner, made in block.numbered() if inner.op == "input"]
+        for operand, load in zip(item.operands, loads, strict=True):
+            if operand in family:
+                kind = graph.types[operand]
+                tiles = prod(block.grid) * (block.loop if block.phases[load] is Phase.LOOP else 1)
+                tile = block.types[load].shape
+                yield Access(position, False, tile, kind.shape, family[operand], kind.dtype.itemsize, tiles)
+
+
+def _accesses(graph: Graph, value: int, strides: Shape, kernels: Sequence[int], device: Device) -> tuple[int, ...]:
+    """Picoseconds that each kernel takes for a value with these strides."""
+    moved = dict.fromkeys(kernels, 0.0)
+    for access in accesses(graph, value, strides):
+        moved[access.kernel] += access.tiles * _moved(access)
+    return tuple(round(1e12 * moved[position] / device.cache_bandwidth) for position in kernels)
+
+
+def access_us(graph: Graph, value: int, strides: Shape, device: Device) -> float:
+    """Microseconds of all accesses of generated kernels to a value with these strides."""
+    return 1e6 * sum(access.tiles * _moved(access) for access in accesses(graph, value, strides)) / device.cache_bandwidth
+
+
+def _moved(access: Access) -> float:
+    """Bytes that move for one tile: its contiguous runs, in whole sectors."""
+    run, size = access.run, access.itemsize
+    return prod(access.tile) / run * max(run * size, min(SECTOR, prod(access.shape) * size))
+
+
+def run_length(tile: Shape, shape: Shape, strides: Shape) -> int:
+    """Elements of a tile that lie one behind the other."""
+    run = 1
+    dims = sorted(
+        (stride, extent, whole) for stride, extent, whole in zip(strides, tile, shape, strict=True) if whole > 1 and stride > 0
+    )
+    for stride, extent, whole in dims:
+        if stride != run:
+            break
+        run *= extent
+        if extent < whole:
+            break
+    return run
+
+
+def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
+    """The kernel graph whose block graphs write these values with these strides."""
+    nodes: list[Node] = []
+    for item, values in graph.numbered():
+        if item.op == "block" and not strides.keys().isdisjoint(values):
+            block: Graph = item["graph"]
+            given = iter(values)
+            inner = [
+                node(step.op, *step.operands, **(step.mapping | {"strides": strides.get(next(given))}))
+                if step.op == "output"
+                else step
+                for step in block.nodes
+            ]
+            item = node(item.op, *item.operands, **(item.mapping | {"graph": replace(block, nodes=tuple(inner))}))
+        nodes.append(item)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def layouts_record(layouts: Layouts) -> dict[str, Any]:
+    """What was chosen and what it saves, in JSON's types; times in microseconds by the cost model."""
+    return {
+        "objective_us": layouts.kernels_us,
+        "row_major_us": layouts.row_major_us,
+        "saved_us": layouts.row_major_us - layouts.kernels_us,
+        "accesses_saved_us": sum(choice.row_major_us - choice.us for choice in layouts.choices),
+        "optimal": layouts.optimal,
+        "intermediates": [
+            {
+                "value": choice.value,
+                "shape": list(choice.shape),
+                "order": list(choice.order),
+                "strides": list(choice.strides),
+                "accesses_us": choice.us,
+                "row_major_us": choice.row_major_us,
+            }
+            for choice in layouts.choices
+        ],
+    }
+
+
+__all__ = [
+    "Access",
+    "Choice",
+    "Layouts",
+    "Problem",
+    "access_us",
+    "accesses",
+    "choose_layouts",
+    "intermediates",
+    "laid_out",
+    "layouts_record",
+    "run_length",
+    "solve",
+    "with_strides",
+]

@@ -1,0 +1,158 @@
+"""Tuning on one GPU or several: one process a GPU, each an executor with one worker.
+
+Candidate i of a round is timed on GPU i modulo their number, so that what is measured where does not depend on how fast it
+goes; the last, careful round is on one GPU, since its times are compared with each other. A process whose GPU context is lost,
+or that dies, is replaced; the candidate that did it is counted as failed.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from mirage_eg.backends.evaluator.processes import begin_worker
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.trial import DeviceLost, Outcome, Trials
+from mirage_eg.ir.errors import MirageError
+
+Quick = Callable[[str], Outcome]
+Full = Callable[[str], tuple[Outcome, Timing | None]]
+_MOST_LOSSES = 5  # processes in a row: then it is not the candidates
+_trials: Trials | None = None  # of a worker's process
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a worker does; functions of a module where workers are processes."""
+
+    quick: Quick
+    full: Full
+
+
+class SpreadTimer:
+    """A timer that spreads a round's candidates over GPUs. Use it as a context, which ends the processes."""
+
+    def __init__(self, gpus: Sequence[str], start: Callable[[str], Executor], calls: Calls) -> None:
+        """`start` gives an executor with one worker, which sees only the GPU that is named."""
+        self._gpus, self._start, self._calls = tuple(gpus), start, calls
+        self._executors: dict[int, Executor] = {}
+        self._losses: Counter[int] = Counter()  # of each GPU, since it last gave a result
+
+    def __enter__(self) -> "SpreadTimer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for executor in self._executors.values():
+            executor.shutdown(wait=kind is None)
+        self._executors.clear()
+
+    def quick(self, source: str) -> Outcome:
+        """On the first GPU."""
+        outcome: Outcome = self._result(0, self._executor(0).submit(self._calls.quick, source))
+        return outcome
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        """On the first GPU."""
+        result = self._result(0, self._executor(0).submit(self._calls.full, source))
+        return (result, None) if isinstance(result, Outcome) else result
+
+    def quick_all(self, sources: Sequence[str], deadline: Callable[[], float]) -> Iterator[Outcome | None]:
+        """The outcome of each source in their order; None for those not begun when `perf_counter` passed the deadline."""
+        outcomes: dict[int, Outcome | None] = {}
+        running: dict[Future[Any], int] = {}
+        place = 0
+        waiting = {gpu: list(range(gpu, len(sources), len(self._gpus))) for gpu in range(len(self._gpus))}
+        for gpu in waiting:
+            self._next(gpu, waiting, running, sources, deadline, outcomes)
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                position = running.pop(future)
+                gpu = position % len(self._gpus)
+                outcomes[position] = self._result(gpu, future)
+                self._next(gpu, waiting, running, sources, deadline, outcomes)
+            while place in outcomes:
+                yield outcomes[place]
+                place += 1
+        yield from (outcomes[rest] for rest in range(place, len(sources)))
+
+    def _next(
+        self,
+        gpu: int,
+        waiting: dict[int, list[int]],
+        running: dict[Future[Any], int],
+        sources: Sequence[str],
+        deadline: Callable[[], float],
+        outcomes: dict[int, Outcome | None],
+    ) -> None:
+        if perf_counter() > deadline():
+            outcomes.update(dict.fromkeys(waiting[gpu]))
+            waiting[gpu] = []
+        if waiting[gpu]:
+            position = waiting[gpu].pop(0)
+            running[self._executor(gpu).submit(self._calls.quick, sources[position])] = position
+
+    def _executor(self, gpu: int) -> Executor:
+        if gpu not in self._executors:
+            self._executors[gpu] = self._start(self._gpus[gpu])
+        return self._executors[gpu]
+
+    def _result(self, gpu: int, future: Future[Any]) -> Any:
+        try:
+            result = future.result()
+        except (DeviceLost, BrokenExecutor) as error:
+            self._executors.pop(gpu).shutdown(wait=False)
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            self._losses[gpu] += 1
+            if self._losses[gpu] == _MOST_LOSSES:
+                raise MirageError(f"GPU {self._gpus[gpu]}: {_MOST_LOSSES} processes in a row were lost; {problem}") from error
+            return Outcome(None, None, problem)
+        self._losses[gpu] = 0
+        return result
+
+
+def like_gpus() -> list[str]:
+    """Names by which CUDA_VISIBLE_DEVICES selects the visible GPUs that are of the kind of the first one."""
+    import torch
+
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = list(map(str, range(count))) if given is None else [name.strip() for name in given.split(",")][:count]
+    kinds = [torch.cuda.get_device_name(device) for device in range(count)]
+    return [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[0]]
+
+
+def spread_trials(gpus: Sequence[str], source: str, target: str, seed: int) -> SpreadTimer:
+    """`backends.trial.Trials` in a process on each GPU."""
+    import loky
+
+    def start(gpu: str) -> Executor:
+        executor: Executor = loky.ProcessPoolExecutor(
+            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, target, seed)
+        )
+        return executor
+
+    return SpreadTimer(gpus, start, Calls(_quick, _full))
+
+
+def _make_trials(source: str, target: str, seed: int) -> None:
+    global _trials
+    begin_worker()
+    _trials = Trials(source, target, seed)
+
+
+def _quick(source: str) -> Outcome:
+    assert _trials is not None
+    return _trials.quick(source)
+
+
+def _full(source: str) -> tuple[Outcome, Timing | None]:
+    assert _trials is not None
+    return _trials.full(source)
+
+
+__all__ = ["Calls", "SpreadTimer", "like_gpus", "spread_trials"]

@@ -1,0 +1,1 @@
+"""One run from program to result: `optimize`, its stages, and its report."""

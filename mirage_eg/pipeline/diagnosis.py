@@ -1,0 +1,248 @@
+"""Why a search ended without a fused kernel: where candidates died, the nearest miss, and what would have to change.
+
+Only asked where nothing was found, so that the search itself need not remember its failures: the nearest miss is looked for by
+searching again, under other limits or for parts of the program. All of it is bounded by states, not by time: the same run gives
+the same explanation.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.stage_records import Instances, Plan
+from mirage_eg.search.instantiate.instantiate import instances, small_instance
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
+from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
+from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.transforms.renamed_views import rename_views
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality, Verdict
+
+PARTS = 16  # of the program that are searched
+STATES = 20_000  # of each of these searches, for each split
+MOST_OPS = 32  # a larger block is not looked for
+SCALES = tuple(2**i for i in range(1, 11))  # how much more a block would have to hold
+GRAPHS = 200  # µGraphs looked at for the smallest overflow, as many of each structure
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the stages of a run came to."""
+
+    primitive: Graph  # with names for its axes, where it was searched as a whole
+    axes: Axes | str  # or why it was not
+    search: SearchResult
+    plans: Sequence[Plan]
+    equal: Sequence[Plan]
+    made: Sequence[Instances]
+    rejected: Sequence[Verdict]  # at full size
+    compile_errors: Sequence[str]  # of fused candidates
+
+
+def explain(found: Found, rulebook: Rulebook, options: Options, device: Device) -> dict[str, Any]:
+    """The explanation of a run without a fused result, in JSON's types.
+
+    `ended` says how many candidates died of what, `stage` where the last of them did, `nearest_miss` is what came closest,
+    `change` what would have to be different; both are sentences.
+    """
+    ended: dict[str, int] = {}
+    for record in found.search.records:
+        for fate, count in record.pruned.items():
+            ended[fate] = ended.get(fate, 0) + count
+    if found.plans:
+        ended["field check"] = len(found.plans) - len(found.equal)
+        ended["tile limits"] = sum(not entry.count for entry in found.made)
+    stage, miss, change = _nearest(found, rulebook, options, device)
+    return {
+        "visited": sum(record.visited for record in found.search.records),
+        "ended": {fate: count for fate, count in sorted(ended.items(), key=lambda item: -item[1]) if count},
+        "stage": stage,
+        "nearest_miss": miss,
+        "change": change,
+    }
+
+
+def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
+    if isinstance(found.axes, str):
+        try:
+            named = rename_views(found.primitive).program
+        except UnsupportedError:
+            part = _largest_part(found.primitive, rulebook, options)
+            return "axes", part, f"{found.axes}; the search covers programs without that"
+        if (outputs := len(found.primitive.outputs)) > options.max_outputs:
+            return "limits", _largest_part(found.primitive, rulebook, options), f"--max-outputs {outputs}"
+        if (reason := Segmenter(named, SegmentLimits(max_ops=MOST_OPS)).why_not_one()) is not None:
+            part = _largest_part(found.primitive, rulebook, options)
+            return "limits", part, f"more kernels (--max-kernels): {reason}"
+        return "limits", *_nearest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
+    if not found.plans:
+        return "search", *_nearest_of_search(found, found.axes, rulebook, options)
+    if not found.equal:
+        return "field check", *_nearest_of_check(found, found.axes, options)
+    if not any(entry.count for entry in found.made):
+        return "tile limits", *_nearest_of_limits(found, found.axes, options, device)
+    if found.compile_errors:
+        return "compile", f"a verified µGraph does not compile: {found.compile_errors[0]}", "smaller tiles, or another --target"
+    first = found.rejected[0] if found.rejected else None
+    if first is not None and first.verdict is Equality.UNDECIDED and first.not_proved is not None:
+        change = "a law that passes mirage-eg rules check, or one that the field knows too"
+        return "verification", f"a µGraph that is undecided at full size: {first.not_proved}", change
+    difference = first.difference if first is not None else None
+    return (
+        "verification",
+        f"a µGraph that is right on a small instance differs at full size: {difference}",
+        "this is a mistake in mirage_eg or in a law: mirage-eg rules check tests the laws",
+    )
+
+
+def _nearest_of_search(found: Found, axes: Axes, rulebook: Rulebook, options: Options) -> tuple[str, str]:
+    stopped = [record for record in found.search.records if not record.complete]
+    for most in range(options.max_block_ops + 4, MOST_OPS + 1, 4):
+        larger = search(found.primitive, axes, rulebook, _limits(options, most))
+        if larger.structures or larger.chains:
+            plans: list[Plan] = [*larger.structures[:1], *larger.chains[:1]]
+            needed = min(plan.ops for plan in plans)
+            return (
+                f"a structure of {needed} block ops, {needed - options.max_block_ops} more than --max-block-ops allows",
+                f"--max-block-ops {needed}",
+            )
+    part = _largest_part(found.primitive, rulebook, options)
+    if stopped:
+        return part, f"{len(stopped)} splits were not searched to their end: a longer --budget, or fewer --max-block-ops"
+    return part, "a law that lets the rest be computed with it in one block, or a cut into more kernels there"
+
+
+def _nearest_of_check(found: Found, axes: Axes, options: Options) -> tuple[str, str]:
+    plan = min(found.plans, key=lambda plan: plan.ops)
+    verdict = verify(*small_instance(plan, found.primitive, axes), draws=options.draws, seed=options.seed)
+    if options.domain == "abstract":
+        change = "--domain indexed: the abstract domain forgets which index is which"
+    else:
+        change = "a loaded law is not true of numbers: mirage-eg rules check tests them"
+    return f"a structure of {plan.ops} block ops is {verdict.verdict}: {verdict.difference}", change
+
+
+def _nearest_of_limits(found: Found, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
+    limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
+    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+    if filters != Filters():
+        for name in ("griddims", "imaps", "omaps", "fmaps", "franges"):
+            freed = replace(filters, **{name: None})
+            if freed != filters and (graph := next(_graphs(found, axes, limits, freed), None)) is not None:
+                return f"{_extents(graph)} passes all filters but {name}", f"{name} that admit it"
+        if (graph := next(_graphs(found, axes, limits, Filters()), None)) is not None:
+            return f"{_extents(graph)} fits a block, and passes no filter but one at a time", "fewer filters"
+    for scale in SCALES:
+        wider = replace(limits, shared_memory=scale * limits.shared_memory, registers=scale * limits.registers)
+        overflows = [
+            (max(shared / limits.shared_memory, registers / limits.registers), shared, registers, number, graph)
+            for number, graph in enumerate(_graphs(found, axes, wider, filters))
+            for shared, registers in [_largest_footprint(graph, limits)]
+        ]
+        if overflows:
+            ratio, shared, registers, _, graph = min(overflows, key=lambda entry: (entry[0], entry[3]))
+            what, need, have = (
+                ("shared memory", shared, limits.shared_memory)
+                if shared / limits.shared_memory == ratio
+                else ("registers", registers, limits.registers)
+            )
+            held = f"{ratio:.1f} times the {have / 1024:.0f} KiB of a block"
+            return (
+                f"{_extents(graph)} needs {need / 1024:.0f} KiB of {what}, {held}",
+                "shorter axes that no loop and no grid cuts, or a law that lets one of them be cut",
+            )
+    return (
+        f"every µGraph of {len(found.equal)} structures needs more than {SCALES[-1]} times what a block holds",
+        "a law that lets the whole axes of a tile be cut by a loop or the grid",
+    )
+
+
+def _graphs(found: Found, axes: Axes, limits: TileLimits, filters: Filters) -> Iterator[Graph]:
+    most = 1 + GRAPHS // len(found.equal)
+    for plan in found.equal:
+        yield from islice(instances(plan, found.primitive, axes, limits, filters), most)
+
+
+def _largest_footprint(graph: Graph, limits: TileLimits) -> tuple[int, int]:
+    needs = [footprint(block, limits) for block in graph.blocks]
+    return max(shared for shared, _ in needs), max(registers for _, registers in needs)
+
+
+def _extents(graph: Graph) -> str:
+    blocks = [f"grid {'×'.join(map(str, block.grid)) or 1}, loop {block.loop}" for block in graph.blocks]
+    return f"a µGraph of {len(blocks)} kernel{'s' if len(blocks) > 1 else ''} ({'; '.join(blocks)})"
+
+
+def _largest_part(program: Graph, rulebook: Rulebook, options: Options) -> str:
+    """The longest part that fits fused kernels: all that a value is computed of, or all that is computed of a value."""
+    total = _ops(program)
+    parts = sorted(((_ops(part), text, part) for text, part in _parts(program)), key=lambda entry: (-entry[0], entry[1]))
+    parts = [entry for entry in parts if 1 < entry[0] < total][:PARTS]
+    for ops, text, part in parts:
+        if _fuses(part, rulebook, options):
+            return f"{ops} of the {total} ops fit one kernel, or two with partial results between them: {text}"
+    return f"none of the {len(parts)} largest parts of the program's {total} ops fits a kernel"
+
+
+def _fuses(part: Graph, rulebook: Rulebook, options: Options) -> bool:
+    try:
+        named = rename_views(part).program
+    except UnsupportedError:
+        return False
+    if Segmenter(named, SegmentLimits(max_ops=options.max_block_ops)).why_not_one() is not None:
+        return False
+    found = search(named, infer_axes(named), rulebook, _limits(options, options.max_block_ops))
+    return bool(found.structures or found.chains)
+
+
+def _limits(options: Options, most: int) -> SearchLimits:
+    return SearchLimits(most, max_states=STATES, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
+
+
+def _ops(program: Graph) -> int:
+    return sum(OPS[item.op].kind is not Kind.BOUNDARY for item in program.nodes)
+
+
+def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:
+    """For each value made by an op: the program that computes it alone, and the program behind it, as far as there is any."""
+    for item, values in program.numbered():
+        if OPS[item.op].kind is not Kind.BOUNDARY:
+            for value in values:
+                yield f"all that %{value} ({item.op}) is computed of", _needed(program, value)
+                yield f"all behind %{value} ({item.op})", _needed(program, None, value)
+
+
+def _needed(program: Graph, output: int | None, given: int | None = None) -> Graph:
+    """The nodes that an output needs, or all outputs, where the value `given` is an input."""
+    wanted = {output} if output is not None else {item.operands[0] for item in program.outputs}
+    kept: list[Node] = []
+    numbered = [(item, values) for item, values in program.numbered() if item.op != "output"]
+    for item, values in reversed(numbered):
+        if not wanted.isdisjoint(values):
+            if given is not None and given in values:
+                kind = program.types[given]
+                item = node("input", shape=kind.shape, dtype=str(kind.dtype))
+            wanted |= set(item.operands)
+            kept.append(item)
+    place: dict[int, int] = {}
+    nodes = []
+    sources = iter(reversed(kept))
+    for _, values in numbered:
+        if not wanted.isdisjoint(values):
+            item = next(sources)
+            nodes.append(replace(item, operands=tuple(place[operand] for operand in item.operands)))
+            for value in [given] if given is not None and given in values else values:
+                place[value] = len(place)
+    ends = [output] if output is not None else [item.operands[0] for item in program.outputs]
+    return Graph((*nodes, *(node("output", place[end]) for end in ends)))
+
+
+__all__ = ["Found", "explain"]

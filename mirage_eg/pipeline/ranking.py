@@ -1,0 +1,89 @@
+"""Which µGraph stands first: one rule for all, the library form included: time, measured on a GPU or else predicted."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.records import Candidate
+
+CLOSE, CLOSE_MEASURED = 1.05, 1.02  # times within this factor are equal: the cost model is no finer, nor is a measurement
+
+
+def kernels_of(candidate: Candidate) -> int:
+    """How many kernels it launches."""
+    return len(candidate.graph.kernels)
+
+
+def us_of(candidate: Candidate) -> float:
+    """Microseconds: measured where they were, else predicted."""
+    return candidate.predicted_us if candidate.measured_us is None else candidate.measured_us
+
+
+def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
+    """The candidates, fastest first; of equally fast ones first what does not overflow, then, by prediction, fewer kernels.
+
+    Behind all others stand, in this order of blame: what does not compile, what rounds wrong, what has more kernels than
+    `max_kernels`, and what was not measured where others were. With `prefer_few_kernels` the number of kernels comes before
+    time.
+    """
+    measured = any(candidate.measured_us is not None for candidate in candidates)
+
+    def grade(candidate: Candidate) -> tuple[bool, bool, bool, bool, int]:
+        return (
+            not candidate.compile.ok,
+            not candidate.float_check.ok,
+            exceeds(candidate, options),
+            measured and candidate.measured_us is None,
+            kernels_of(candidate) if options.prefer_few_kernels else 0,
+        )
+
+    return [
+        candidate
+        for _, alike in groupby(sorted(candidates, key=grade), grade)
+        for equally_fast in _by_time([*alike], CLOSE_MEASURED if measured else CLOSE)
+        for candidate in sorted(equally_fast, key=_among_equals)
+    ]
+
+
+def _among_equals(candidate: Candidate) -> tuple[bool, int, float]:
+    return candidate.float_check.overflows, kernels_of(candidate) if candidate.measured_us is None else 0, us_of(candidate)
+
+
+def exceeds(candidate: Candidate, options: Options) -> bool:
+    """Whether it has more kernels than asked for."""
+    return options.max_kernels is not None and kernels_of(candidate) > options.max_kernels
+
+
+def _by_time(candidates: Sequence[Candidate], close: float) -> list[list[Candidate]]:
+    """Fastest first, in groups: each those within the factor `close` of the fastest that is left."""
+    groups: list[list[Candidate]] = []
+    for candidate in sorted(candidates, key=us_of):
+        if groups and us_of(candidate) <= close * us_of(groups[-1][0]):
+            groups[-1].append(candidate)
+        else:
+            groups.append([candidate])
+    return groups
+
+
+def notes_on(candidates: Sequence[Candidate], options: Options, others: Sequence[float] = ()) -> list[str]:
+    """What a reader should know of the first: that it rounds wrong, has too many kernels, or is the library form though fused
+    µGraphs were found; `others` are the predicted times of those that were found and not kept."""
+    first, notes = candidates[0], list[str]()
+    if not first.float_check.ok:
+        notes.append(f"the first equals the program in exact numbers; as its types round them: {first.float_check.problem}")
+    if exceeds(first, options):
+        notes.append(
+            f"no µGraph of at most {options.max_kernels} kernels was found (--max-kernels): the first has {kernels_of(first)}"
+        )
+    fused = [
+        us_of(candidate) for candidate in candidates if candidate.fused and candidate.compile.ok and candidate.float_check.ok
+    ]
+    if not first.fused and (slower := min([*fused, *([] if fused else others)], default=None)) is not None:
+        notes.append(
+            f"the first runs on library kernels, {kernels_of(first)} in {us_of(first):.1f} µs; "
+            f"the fastest fused µGraph that was found takes {slower:.1f} µs"
+        )
+    return notes
+
+
+__all__ = ["CLOSE", "CLOSE_MEASURED", "exceeds", "kernels_of", "notes_on", "ordered", "us_of"]

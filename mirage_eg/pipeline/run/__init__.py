@@ -1,0 +1,1 @@
+"""What a run stands on: options, records, workers, checkpoints, the cache."""

@@ -1,0 +1,186 @@
+"""Finished results on disk, so that a program is optimized once: found again by all that they depend on.
+
+An entry is one file: a line that says what it is the result of, and when it was computed, and a line with the result. It is
+written beside its place and renamed, so that processes need no locks: a reader sees a whole entry or none. Nothing in here can
+make a run fail: what cannot be read or is not ours is ignored with a warning.
+
+MIRAGE_EG_CACHE names the folder (default: the user's cache folder), or is `off`.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.code_hash import code_hash
+from mirage_eg.pipeline.run.codec import decode, dumps
+from mirage_eg.pipeline.run.files import write_atomically
+from mirage_eg.pipeline.run.records import NOT_WRITTEN, Candidate, Result
+
+VARIABLE = "MIRAGE_EG_CACHE"
+OFF = "off"
+FORMAT, VERSION = "mirage_eg result", 1
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry: the result, and when it was computed (ISO 8601, UTC)."""
+
+    result: Result
+    computed: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCache:
+    """The results of earlier runs in a folder."""
+
+    folder: Path
+
+    def path(self, key: Mapping[str, Any]) -> Path:
+        """Where the result for this key is, if it is known."""
+        return self.folder / f"{sha256(_line(key).encode()).hexdigest()}.jsonl"
+
+    def find(self, key: Mapping[str, Any], program: Graph) -> Found | None:
+        """The result for this key, which is `program`'s; None where there is none, or none that can be used."""
+        path = self.path(key)
+        try:
+            return _read(path, key, program)
+        except FileNotFoundError:
+            return None
+        except (_UnusableEntry, OSError) as error:
+            _LOGGER.warning("cache entry ignored: %s %s", path, " ".join(str(error).split())[:200])
+            return None
+
+    def keep(self, key: Mapping[str, Any], result: Result, computed: str) -> None:
+        """Write an entry, over an older one if there is any."""
+        body = dumps(result)
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "computed": computed,
+            "sha256": sha256(body.encode()).hexdigest(),
+            "key": key,
+        }
+        try:
+            write_atomically(self.path(key), f"{_line(header)}\n{body}")
+        except OptionError as error:
+            _LOGGER.warning("the result is not kept: %s", error)
+
+
+class _UnusableEntry(ValueError):
+    """A file in the cache that is not the entry it should be."""
+
+
+def _read(path: Path, key: Mapping[str, Any], program: Graph) -> Found:
+    try:
+        head, _, body = path.read_bytes().decode().partition("\n")
+        header = json.loads(head)
+    except ValueError as error:
+        raise _UnusableEntry(f"does not begin with a line of JSON: {error}") from None
+    if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):
+        raise _UnusableEntry(f"is no {FORMAT} of version {VERSION}")
+    if header.get("key") != json.loads(_line(key)):
+        raise _UnusableEntry("is the result of something else")
+    if header.get("sha256") != sha256(body.encode()).hexdigest():
+        raise _UnusableEntry("is damaged: it has another checksum")
+    try:
+        result = decode(json.loads(body))
+    except (ValueError, TypeError) as error:  # a record that this version makes otherwise
+        raise _UnusableEntry(f"cannot be decoded: {error}") from None
+    if not isinstance(result, Result) or not isinstance(header.get("computed"), str):
+        raise _UnusableEntry("holds no result")
+    if not all(isinstance(candidate, Candidate) for candidate in result.candidates):
+        raise _UnusableEntry("holds a candidate that is none")
+    for rank, candidate in enumerate(result.candidates, 1):
+        if not is_as_written(candidate, program):
+            raise _UnusableEntry(f"has a source that is not that of its graph: number {rank}")
+    return Found(result, header["computed"])
+
+
+def is_as_written(candidate: Candidate, program: Graph) -> bool:
+    """Whether a candidate's source is its graph's, written anew with its schedule."""
+    if candidate.schedule is None:
+        return candidate.source.startswith(NOT_WRITTEN) and not candidate.compile.ok
+    try:
+        return candidate.source == emit(candidate.graph, program=program, schedule=candidate.schedule)
+    except UnsupportedError:
+        return False
+
+
+def cache_at_hand() -> ResultCache | None:
+    """The cache that MIRAGE_EG_CACHE or the system names; None where it is off.
+
+    Raises:
+        OptionError: the variable names something that is there and is no folder.
+    """
+    named = os.environ.get(VARIABLE)
+    if named == OFF:
+        return None
+    folder = Path(named).expanduser() if named else platformdirs.user_cache_path("mirage_eg", appauthor=False) / "results"
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{VARIABLE}: got {str(folder)!r}, which is no folder; wanted a folder or {OFF}")
+    return ResultCache(folder)
+
+
+def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -> dict[str, Any]:
+    """All that a result depends on.
+
+    `identity` is the run's: program (with the names of its tensors, which stand in the sources), options, hashes of the rules,
+    versions. The name of the program is not of it. To these come the budget, the code of this package, torch, and the device
+    that candidates were timed on with its driver.
+    """
+    return {name: value for name, value in identity.items() if name != "program"} | {
+        "budget": budget,
+        "code": code_hash(),
+        "torch": _torch_version(),
+        "device": _gpu() if on_gpu else "cpu",
+    }
+
+
+def reported(result: Result, name: str, status: str, computed: str | None = None) -> Result:
+    """The result with what its report says of the cache: `hit`, `miss` (each with the time of computing) or `off`."""
+    said: dict[str, Any] = {"program": name, "cache": status} | ({} if computed is None else {"computed": computed})
+    return replace(result, report=result.report | said)
+
+
+def now() -> str:
+    """The time of day in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _torch_version() -> str | None:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu() -> dict[str, Any]:
+    """The current GPU as torch names it, and its driver."""
+    import torch
+
+    driver = Path("/proc/driver/nvidia/version")
+    return {
+        "name": torch.cuda.get_device_name(),
+        "cuda": torch.version.cuda,
+        "driver": driver.read_text().splitlines()[0] if driver.exists() else None,
+    }
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+__all__ = ["OFF", "VARIABLE", "Found", "ResultCache", "cache_at_hand", "code_hash", "key_of", "now", "reported"]

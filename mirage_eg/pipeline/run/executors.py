@@ -1,0 +1,266 @@
+"""Where work items run: in this process, in local processes, on Dask, or on any `concurrent.futures.Executor`.
+
+Items are pure, so that it never matters where they run or how often: what a worker that died had in hand runs again. Local
+processes are fresh ones (loky): a forked one would share the state of CUDA and of e-graphs, and multiprocessing's spawned one
+would run the caller's script again.
+"""
+
+import logging
+import os
+import re
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import ExitStack, contextmanager
+from time import perf_counter, thread_time
+from types import TracebackType
+from typing import Any
+
+from mirage_eg.backends.evaluator.cpu_threads import go_on, is_beside
+from mirage_eg.backends.evaluator.processes import begin_worker
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.pipeline.run.code_hash import code_hash
+
+Function = Callable[[Any, Sequence[Any]], Iterable[Any]]  # what is common to all items, items; gives a result for each in order
+DASK = re.compile(r"dask(?:://(?P<address>[^\s/:]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}))?")
+WORTH_STARTING = 2.5  # seconds of work left that are worth starting processes
+WORTH_SENDING = 0.5  # likewise, where they run already
+LOOK_SECONDS = 0.1  # between looks whether anyone still waits for the work
+MOST_LOSSES = 3  # rounds in a row in which workers died and nothing was finished
+CHUNKS = 4  # for each worker
+CONNECT_SECONDS = 10
+_LOGGER = logging.getLogger(__name__)
+
+
+def check_executor(value: Any) -> None:
+    """Raise an OptionError unless `value` says where items may run."""
+    if value is None or isinstance(value, Executor) or (isinstance(value, str) and DASK.fullmatch(value)):
+        return
+    raise OptionError(f"executor: got {value!r}, wanted dask, dask://HOST:PORT, or a concurrent.futures.Executor")
+
+
+class Workers:
+    """The workers of one run; `run` gives the results of items as they are finished. Use it as a context."""
+
+    def __init__(self, executor: Executor | str | None = None, jobs: int | None = None) -> None:
+        self.count = jobs or os.cpu_count() or 1
+        self._given, self._local = executor, False
+        self._executor: Executor | None = None
+        self._lost: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Workers":
+        match self._given:
+            case str(url):
+                self._executor = self._connect(url)
+            case Executor():
+                self._executor = self._given
+                self.count = getattr(self._given, "_max_workers", None) or self.count
+                self._know_dask()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop(kill=kind is not None)
+        self._stack.close()
+
+    def run(self, stage: str, function: Function, common: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The results of all items, each with its position, as they are finished.
+
+        Without an executor they run here, one after the other, until it is seen that processes are worth starting.
+        """
+        left = list(range(len(items)))
+        if self._given is None:
+            left = yield from self._run_here(function, common, items)
+        chunks = _chunks(left, self.count * CHUNKS)
+        losses = 0
+        while chunks:
+            lost: list[list[int]] = []
+            for chunk, results in self._run_there(function, common, items, chunks):
+                if results is None:
+                    lost.append(chunk)
+                else:
+                    losses = 0
+                    yield from zip(chunk, results, strict=True)
+            if lost:
+                losses += 1
+                _LOGGER.warning("%s: a worker died; %d items run again", stage, sum(map(len, lost)))
+                if losses == MOST_LOSSES:
+                    raise MirageError(
+                        f"{stage}: workers died {losses} times at the same work; is there too little memory? try --jobs 1"
+                    )
+            chunks = [[position] for chunk in lost for position in chunk]
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """The results of `function` for all items, in order; for work that is always worth a process."""
+        results: dict[int, Any] = {}
+        place = 0
+        for position, result in self.run("tune", _each, function, items):
+            results[position] = result
+            while place in results:
+                yield results.pop(place)
+                place += 1
+
+    def _run_here(self, function: Function, common: Any, items: Sequence[Any]) -> Generator[tuple[int, Any], None, list[int]]:
+        """Run items until the rest is worth sending away; returns the positions of the rest."""
+        seconds = _seconds_of_work if is_beside() else perf_counter
+        start = seconds()
+        done = 0
+        for result in function(common, items):
+            yield done, result
+            done += 1
+            expected = (seconds() - start) / done * (len(items) - done)
+            worth = WORTH_SENDING if self._executor is not None else WORTH_STARTING
+            worth *= 2 if is_beside() else 1  # then another core works already
+            if self.count > 1 and len(items) - done > 1 and expected > worth:
+                break
+        return list(range(done, len(items)))
+
+    def _run_there(
+        self, function: Function, common: Any, items: Sequence[Any], chunks: Sequence[list[int]]
+    ) -> Iterator[tuple[list[int], list[Any] | None]]:
+        """The results of each chunk, None where its worker died."""
+        futures: dict[Future[list[Any]], list[int]] = {}
+        unsent: list[list[int]] = []
+        executor = self._open()
+        broken = False
+        for chunk in chunks:
+            try:
+                futures[executor.submit(run_chunk, function, common, [items[i] for i in chunk])] = chunk
+            except BrokenExecutor:
+                broken = True
+                unsent.append(chunk)
+        try:
+            for future in _as_completed(futures):
+                try:
+                    results = future.result()
+                except self._lost as error:
+                    broken |= isinstance(error, BrokenExecutor)
+                    yield futures[future], None
+                else:
+                    yield futures[future], results
+        finally:
+            for future in futures:
+                future.cancel()
+        for chunk in unsent:
+            yield chunk, None
+        if broken:
+            self._stop(kill=True)
+
+    def _open(self) -> Executor:
+        if self._executor is None:
+            import loky  # here, as most runs of the command line do without
+
+            self._executor = loky.ProcessPoolExecutor(self.count, initializer=begin_worker)
+            self._local = True
+        return self._executor
+
+    def _stop(self, kill: bool) -> None:
+        """End local processes; an executor that was given is its owner's, but no longer used once it is broken."""
+        if self._local and self._executor is not None:
+            self._executor.shutdown(wait=True, kill_workers=kill)  # type: ignore[call-arg]
+        self._executor, self._local = None, False
+
+    def _connect(self, url: str) -> Executor:
+        try:
+            from distributed import Client, LocalCluster
+        except ImportError:
+            raise OptionError("executor: Dask is not installed; pip install 'mirage-eg[distributed]'") from None
+        match = DASK.fullmatch(url)
+        assert match is not None  # checked with the options
+        address = match["address"]
+        if address is None:
+            with _interrupts_ignored():  # Ctrl-C is this process's business
+                address = self._stack.enter_context(
+                    LocalCluster(
+                        n_workers=max(2, self.count),
+                        threads_per_worker=1,
+                        dashboard_address=None,
+                        silence_logs=logging.CRITICAL,
+                    )
+                )
+        try:
+            client = self._stack.enter_context(Client(address, timeout=CONNECT_SECONDS, set_as_default=False))
+        except OSError as error:
+            raise OptionError(f"executor: no Dask scheduler answers at {address}: {str(error)[:100]}") from None
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise OptionError(f"executor: the Dask scheduler at {url} has no workers; start some with dask worker") from None
+        self._know_dask()
+        _check_code(client)
+        self.count = max(1, sum(client.ncores().values()))
+        executor: Executor = client.get_executor(pure=False)
+        return executor
+
+    def _know_dask(self) -> None:
+        if "distributed" in sys.modules:
+            from distributed import KilledWorker
+
+            self._lost = (*self._lost, KilledWorker)
+
+
+def _check_code(client: Any) -> None:
+    """Raise an OptionError unless every Dask worker runs the code that runs here."""
+    for worker, said in client.run(_hash_code, on_error="return").items():
+        if isinstance(said, BaseException):
+            raise OptionError(f"executor: the Dask worker {worker} cannot import mirage_eg: {str(said)[:200]}")
+        if said != code_hash():
+            raise OptionError(f"executor: the Dask worker {worker} runs other code of mirage_eg than this process")
+
+
+def _hash_code() -> str:
+    return code_hash()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes that are started meanwhile ignore Ctrl-C for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _seconds_of_work() -> float:
+    """Seconds of a processor that this thread has worked, or processes that it waited for: beside other work much of a
+    clock's seconds pass waiting for a turn."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return thread_time() + children.ru_utime + children.ru_stime
+
+
+def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """The futures as they are completed.
+
+    Raises:
+        StoppedError: this is work beside a body that has ended.
+    """
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, LOOK_SECONDS if is_beside() else None, FIRST_COMPLETED)
+        go_on()
+        yield from done
+
+
+def run_chunk(function: Function, common: Any, items: Sequence[Any]) -> list[Any]:
+    """What a worker does."""
+    return list(function(common, items))
+
+
+def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
+    return map(function, items)
+
+
+def _chunks(positions: Sequence[int], most: int) -> list[list[int]]:
+    """Neighbours together, in at most so many chunks of nearly equal size."""
+    count = min(len(positions), most)
+    return [list(positions[i * len(positions) // count : (i + 1) * len(positions) // count]) for i in range(count)]
+
+
+__all__ = ["Workers", "check_executor", "run_chunk"]

@@ -1,0 +1,76 @@
+"""Which run this is, and whether its result is on disk: asked before anything that searches is loaded."""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from importlib import metadata
+from typing import Any
+
+from mirage_eg.egraph.rule_files import chosen_files, text_hash
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, PACKAGED
+from mirage_eg.ir.serialize import to_json
+from mirage_eg.pipeline.run.cache import ResultCache, cache_at_hand, key_of, reported
+from mirage_eg.pipeline.run.code_hash import code_hash
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.records import Result
+from mirage_eg.version import __version__
+
+_FREE = {"jobs", "executor", "budget", "device", "cache"}  # options that change no result of a work item
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked: the identity of the run, and the cache with the key of its result there; none where it is off."""
+
+    identity: Mapping[str, Any]
+    cache: ResultCache | None
+    key: Mapping[str, Any]
+
+
+def asked(name: str, program: Graph, options: Options, on_gpu: bool) -> Asked:
+    """What a run is asked for; the cache knows nothing of ops from outside."""
+    run = identity(name, program, options)
+    cache = cache_at_hand() if options.cache and OPS.keys() <= PACKAGED else None
+    return Asked(run, cache, {} if cache is None else key_of(run, on_gpu=on_gpu, budget=options.budget))
+
+
+def found(name: str, program: Graph, asked: Asked) -> Result | None:
+    """The result of an earlier run, if it is on disk."""
+    entry = None if asked.cache is None else asked.cache.find(asked.key, program)
+    return None if entry is None else reported(entry.result, name, "hit", entry.computed)
+
+
+def identity(name: str, program: Graph, options: Options) -> dict[str, Any]:
+    """What a run is of: runs with one identity have the same work items with the same results."""
+    chosen = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
+    files = chosen_files(options.domain, options.rules, options.without)
+    return {
+        "program": name,
+        "graph": sha256(to_json(program).encode()).hexdigest(),
+        "options": chosen,
+        "theories": {file.path: text_hash(file.text) for file in files},
+        "versions": versions(),
+        "code": code_hash(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, this package, and what results depend on."""
+    own = {"python": platform.python_version(), "mirage-eg": __version__}
+    return own | {package: metadata.version(package) for package in ("egglog", "numpy", "triton")}
+
+
+def uses_gpu(options: Options) -> bool:
+    """Whether candidates are run on a GPU here."""
+    if options.device == "cpu":
+        return False
+    from mirage_eg.backends.measure.timing import gpu_available
+
+    if gpu_available():
+        return True
+    if options.device == "cuda":
+        raise MirageError("device: got cuda, but no CUDA GPU is usable here; use --device cpu to rank by the cost model")
+    return False

@@ -1,0 +1,273 @@
+"""The report of a run as one page for a browser: self-contained, light and dark, the same for the same report.
+
+It needs what `optimize` has written beside it: the report, the program, the best µGraph and its source.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.layouts import laid_out
+from mirage_eg.pipeline.phrase import phrase
+from mirage_eg.report.draw import kernel_numbers, to_svg
+from mirage_eg.report.funnel import funnel
+from mirage_eg.report.layouts import layout_picture
+from mirage_eg.report.memory import memory_picture, size
+from mirage_eg.report.result_view import time_bars
+from mirage_eg.report.roofline import device_floor_us, points, roofline, whole
+from mirage_eg.report.simplify import cleanup_html, threads_html
+from mirage_eg.report.svg import dark_style
+from mirage_eg.report.tables import numbered, table
+
+_STYLE = """
+:root { color-scheme: light dark }
+body { font-family: system-ui, sans-serif; line-height: 1.5; margin: 0 auto; max-width: 76rem; padding: 1.5rem;
+  color: #17212f; background: #fff }
+h1 { margin-bottom: 0 } h2 { margin-top: 2.5rem; border-bottom: 1px solid #7f8ba0 }
+svg { max-width: 100%; height: auto; margin: .5rem 0 } .wide { overflow: auto; max-height: 90vh } .wide svg { max-width: none }
+table { border-collapse: collapse; display: block; overflow-x: auto }
+th, td { padding: .2rem .8rem; border-bottom: 1px solid #7f8ba055 }
+pre { overflow: auto; max-height: 40rem; padding: 1rem; border-radius: 6px; background: #f6f8fb;
+   font-size: .85rem; line-height: 1.35 }
+.lead { font-size: 1.15rem } .note { border-left: 4px solid #c2410c; padding-left: .8rem } summary { cursor: pointer }
+code { overflow-wrap: anywhere }
+"""
+
+
+def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: str) -> str:
+    """The page; `best` and `source` are those of the report's first µGraph."""
+    name = escape(str(report["program"]))
+    sections = (
+        _summary(report, best),
+        _section("Program", _program(program)),
+        _section("Clean-up", cleanup_html(report["cleanup"])),
+        _section("Search", _search(report)),
+        _section("Cuts into kernels", _cuts(report)),
+        _section("The best µGraph", _best(report, program, best)),
+        _section("Memory between kernels", _memory(report, best)),
+        _section("Layouts between kernels", _layouts(report, best)),
+        _section("Triton source", f'<div class="source">{_coloured(source)}</div>'),
+        _section("µGraphs", _mugraphs(report, program)),
+        _section("Verification and rules", _rules(report)),
+        _section("Run", _run(report)),
+    )
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{name}: report of mirage_eg</title>\n'
+        f"<style>{_style()}</style>\n</head>\n<body>\n<h1>{name}</h1>\n{''.join(sections)}</body>\n</html>\n"
+    )
+
+
+def _style() -> str:
+    light, dark = (HtmlFormatter(style=style).get_style_defs(".source") for style in ("friendly", "github-dark"))
+    page = "body { color: #e8edf5; background: #10151c } pre, .source { background: #1b212b !important }"
+    return f"{light}\n{_STYLE}@media (prefers-color-scheme: dark) {{\n{dark}\n{page}\n{dark_style()}\n}}\n"
+
+
+def _coloured(source: str) -> str:
+    return str(highlight(source, PythonLexer(), HtmlFormatter(nowrap=False)))
+
+
+def _section(title: str, body: str) -> str:
+    """A section under its heading; nothing where there is nothing to say."""
+    return f'<section id="{_anchor(title)}">\n<h2>{escape(title)}</h2>\n{body}</section>\n' if body else ""
+
+
+def _anchor(title: str) -> str:
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
+
+
+def _paragraph(words: str, kind: str = "") -> str:
+    return f'<p class="{kind}">{escape(words)}</p>\n' if kind else f"<p>{escape(words)}</p>\n"
+
+
+def _more(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>\n{body}</details>\n"
+
+
+_FITS = 1900  # pixels that can be shrunk to a page and still be read
+
+
+def _wide(drawing: str) -> str:
+    """A drawing that is shrunk to the page, or scrolled where its letters would be too small."""
+    width = int(drawing.split('width="', 1)[1].split('"', 1)[0])
+    return f'<div class="{"shrunk" if width <= _FITS else "wide"}">{drawing}</div>\n'
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'' if count == 1 else 's'}"
+
+
+def _summary(report: Mapping[str, Any], best: Graph) -> str:
+    first, per_op = report["mugraphs"][0], report["per_op"]
+    how = "the cost model predicts" if first["measured_us"] is None else f"measured on {report['device']}:"
+    lead = f"{_kernels(first['kernels'])}, {how} {_us(first):.1f} µs. {phrase(best)[:1].upper()}{phrase(best)[1:]}."
+    known = (
+        f"proved by the laws{' where both are defined' if first['partial'] else ''} and tested in random fields"
+        if first["proved"]
+        else f"{first['verdict']} in random fields, not proved"
+    )
+    plain = f"One library kernel an op: {_kernels(per_op['kernels'])}, {per_op['predicted_us']:.1f} µs predicted."
+    notes = "".join(_paragraph(note, "note") for note in report["notes"])
+    if (explanation := report["explanation"]) is not None:
+        notes += _paragraph(
+            f"Nearest miss: {explanation['nearest_miss']}. Would have to change: {explanation['change']}.", "note"
+        )
+    return _paragraph(lead, "lead") + _paragraph(f"It is {known}. {plain}") + notes
+
+
+def _us(mugraph: Mapping[str, Any]) -> float:
+    """The measured time where there is one, else the predicted."""
+    return float(mugraph["predicted_us"] if mugraph["measured_us"] is None else mugraph["measured_us"])
+
+
+def _program(program: Graph) -> str:
+    return f"<pre>{escape(str(program))}</pre>\n" + _more("drawn", _wide(to_svg(program)))
+
+
+def _search(report: Mapping[str, Any]) -> str:
+    e_graphs = [
+        (
+            entry["split"],
+            entry["nodes"],
+            entry["classes"],
+            entry["iterations"],
+            "yes" if entry["saturated"] else entry["stopped"],
+        )
+        for entry in report["egraphs"]
+    ]
+    head = ("split", "e-nodes", "classes", "iterations", "saturated")
+    return funnel(report) + (_more(f"{len(e_graphs)} e-graphs, one for each split", table(head, e_graphs)) if e_graphs else "")
+
+
+def _cuts(report: Mapping[str, Any]) -> str:
+    cuts = report["cuts"]
+    if cuts is None or not cuts["kernels"]:
+        return ""
+    proved = "" if cuts["complete"] else "It was not searched to the end whether a way is cheaper than the first. "
+    said = (
+        f"Parts of the program that may become a kernel: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
+        f"{proved}No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model, none of at most {_kernels(cuts['few'])} "
+        f"than {cuts['bound_of_few_us']:.1f} µs."
+    )
+    best = report["best"]["kernels"]
+    first, *others = sorted(cuts["kernels"], key=lambda way: sum(piece["kernels"] for piece in way) != best)
+    ways = "".join(_more(_way_title(way), table(_WAY, map(_piece, way))) for way in others)
+    return f"{_paragraph(said)}<h3>{escape(_way_title(first))}</h3>\n{table(_WAY, map(_piece, first))}{ways}"
+
+
+_WAY = ("ops", "kernels", "predicted µs", "how it is known")
+
+
+def _way_title(way: Sequence[Mapping[str, Any]]) -> str:
+    kernels, us = sum(piece["kernels"] for piece in way), sum(piece["predicted_us"] for piece in way)
+    return f"{_kernels(kernels)}, {us:.1f} µs predicted"
+
+
+def _piece(piece: Mapping[str, Any]) -> tuple[object, ...]:
+    known = "library kernel" if piece["library"] else f"{piece['verdict']}{', proved' if piece['proved'] else ''}"
+    return ", ".join(piece["ops"]), piece["kernels"], f"{piece['predicted_us']:.1f}", known
+
+
+def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
+    device = device_for(report["target"])
+    costs = [
+        (at, f"{cost.us:.1f}", cost.bound, size(cost.dram_bytes), f"{cost.flops:,}")
+        for at, cost in enumerate(predict(best, device), 1)
+    ]
+    head = ("kernel", "predicted µs", "bound by", "device memory", "operations of matrix units, padded")
+    roof = ""
+    if shown := points(best, device):
+        whole_program = whole(program, "whole program", _us(report["mugraphs"][0]))
+        roof = _paragraph("Under the roof stand the program and those kernels that use matrix units.")
+        roof += roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
+    chains = threads_html(report["optimizer"]["thread_graphs"])
+    listing = _more("listing", f"<pre>{escape(str(best))}</pre>\n")
+    return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{chains}"
+
+
+def _memory(report: Mapping[str, Any], best: Graph) -> str:
+    plan = report["memory"]
+    if not plan["buffers"]:
+        return ""
+    numbers = kernel_numbers(best)
+    rows = []
+    for buffer in plan["buffers"]:
+        kernels = [number for node, number in numbers.items() if buffer["steps"][0] <= node <= buffer["steps"][1]]
+        rows.append((buffer["name"], f"{buffer['bytes']:,}", f"{buffer['offset']:,}", f"{kernels[0]} to {kernels[-1]}"))
+    return memory_picture(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
+
+
+def _layouts(report: Mapping[str, Any], best: Graph) -> str:
+    chosen = report["optimizer"]["layouts"]
+    if not laid_out(best):
+        return ""
+    saved = f"save {chosen['saved_us']:.1f} µs" if chosen["saved_us"] else "save nothing"
+    proved = "no others save more" if chosen["optimal"] else "whether others save more is not known"
+    said = f"By the cost model these layouts {saved} against row-major ones; {proved}."
+    return _paragraph(said) + _wide(layout_picture(best, device_for(report["target"])))
+
+
+def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
+    mugraphs = report["mugraphs"]
+    head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
+    device = device_for(report["target"])
+    marks = [("floor at the cost model's rates", device_floor_us(program, device))]
+    said = (
+        f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "
+        f"at the rates of {device.name} ({device.source})."
+    )
+    rows = [(ranks, *cells) for ranks, cells in numbered(map(_row, mugraphs))]
+    return f"{_paragraph(said)}{time_bars(report, marks)}{table(head, rows)}"
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    measured = "–" if entry["measured_us"] is None else f"{entry['measured_us']:.1f}"
+    return (
+        entry["kernels"],
+        ", ".join("×".join(map(str, grid)) for grid in entry["grid"]) or "–",
+        ", ".join(map(str, entry["loop"])) or "–",
+        f"{entry['predicted_us']:.1f}",
+        measured,
+        ", ".join([entry["verdict"], *_remarks(entry)]),
+        "yes" if entry["compiled"] else "no",
+    )
+
+
+def _remarks(entry: Mapping[str, Any]) -> list[str]:
+    check = entry["float_check"]
+    return [*["proved"] * entry["proved"], *([] if check["problem"] is None else [check["problem"].lower()])]
+
+
+def _rules(report: Mapping[str, Any]) -> str:
+    verify = report["verify"]
+    bound = f"at most {verify['error_bound']:.3g}" if verify["error_bound"] is not None else "none is given"
+    said = (
+        f"{verify['draws']} independent draws in fields of {verify['p']:,} and {verify['q']:,} elements. "
+        f"Bound on the probability of accepting a wrong µGraph: {bound} ({verify['bound_reason']})."
+    )
+    laws = _paragraph("Laws that suffice for the proof: " + "; ".join(verify["laws"]) + ".") if verify["laws"] else ""
+    theories = table(("theory", "SHA-256"), report["theories"].items())
+    loaded = f"{len(report['theories'])} rule files were loaded"
+    return f"{_paragraph(said)}{laws}{_more(loaded, theories)}"
+
+
+def _run(report: Mapping[str, Any]) -> str:
+    facts: Iterable[tuple[str, object]] = (
+        ("domain", report["domain"]),
+        ("device", report["device"]),
+        ("target", report["target"]),
+        ("seed", report["seed"]),
+        ("cache", report.get("cache", "–")),
+        *report["versions"].items(),
+        ("peak memory of the main process", f"{report['peak_mib']:,} MiB"),
+        *((f"seconds: {stage}", f"{seconds:.2f}") for stage, seconds in report["seconds"].items()),
+    )
+    return table(("what", "value"), facts)

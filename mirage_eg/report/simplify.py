@@ -1,0 +1,41 @@
+"""What was cleaned up in a program, and which elementwise chains became thread graphs: before and after, for the report."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from mirage_eg.report.tables import table
+
+
+def cleanup_html(record: Mapping[str, Any]) -> str:
+    """The passes that changed the program, each with the program before and after it; the report's `cleanup`."""
+    if not record["changed"]:
+        return "<p>The program is searched as it was written: no pass found anything to take out.</p>\n"
+    count = record["count"]
+    said = f"<p>{count['before']} ops as written, {count['after']} as searched.</p>\n"
+    shown = [
+        f"<details><summary>{escape(step['pass'])}</summary>\n{_side(step, 'before')}{_side(step, 'after')}</details>\n"
+        for step in record["passes"]
+    ]
+    laws = table(("law", "matches"), record["laws"].items()) if record["laws"] else ""
+    return said + "".join(shown) + laws
+
+
+def _side(step: Mapping[str, Any], name: str) -> str:
+    text = "\n".join(step[name])
+    return f"<p>{name}</p>\n<pre>{escape(text)}</pre>\n"
+
+
+def threads_html(records: Sequence[Mapping[str, Any]]) -> str:
+    """The ops of each kernel before and after its elementwise chains became thread graphs; the report's `thread_graphs`."""
+    rows = [
+        (number, " ".join(record["before"]), " ".join(record["after"]))
+        for number, record in enumerate(records, 1)
+        if record["chains"]
+    ]
+    if not rows:
+        return ""
+    return f"<h3>Elementwise chains kept in registers</h3>\n{table(('block graph', 'ops before', 'after'), rows)}"
+
+
+__all__ = ["cleanup_html", "threads_html"]

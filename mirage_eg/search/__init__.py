@@ -1,0 +1,1 @@
+"""The µGraph generator: which structures of kernels compute the program."""

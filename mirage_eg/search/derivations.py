@@ -1,0 +1,212 @@
+"""All values that a block of one space can hold, and every way to derive each of them: the graph that the search combines.
+
+Values are found forwards, from the loads, and kept where a goal can still be made of them. Both depend on values alone, not on
+how they are derived, so that this graph is small and is built once for each space. Values and derivations are plain ints.
+
+The bit of a value stands for its class and axes: a block never holds two values with the same bit (indexed domain).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mirage_eg.egraph.expression import Constant
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.structure import Space, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """One op that makes a value; operands and result are positions in `Derivations.values`."""
+
+    op: str
+    operands: tuple[int, ...]
+    constants: tuple[Constant, ...]
+    reduced: tuple[int, ...]
+    result: int
+    swappable: bool  # whether exchanging the operands gives the same op
+
+
+@dataclass(frozen=True, slots=True)
+class Derivations:
+    """The values, loads first, and their derivations; those that no goal needs are left out of `uses`."""
+
+    values: tuple[Value, ...]
+    optional: tuple[bool, ...]  # for each load whether a block may do without it and compute its value
+    derivations: tuple[Derivation, ...]
+    uses: tuple[tuple[int, ...], ...]  # for each value the derivations with it as an operand, once each
+    bits: tuple[int, ...]  # for each value; 0 for loads that every block has
+    goals: tuple[tuple[int, ...], ...]  # for each goal the values that serve as it
+    above: tuple[int, ...]  # for each value the bits of values that stand between it and a goal, or beside it, in any block
+    needed: tuple[int, ...]  # for each goal the bits of the values in any block that makes it
+    path: tuple[int, ...]  # for each value the least number of ops between it and a goal
+
+
+FAR = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """All values of a space, loads first, and all their derivations."""
+
+    values: tuple[Value, ...]
+    loads: int
+    optional: tuple[bool, ...]  # for each load whether a block may do without it and compute its value
+    derivations: tuple[Derivation, ...]
+
+
+def walk_back(
+    closure: Closure, goals: Sequence[Collection[Value]], bounds: Collection[str], pruned: Counter[str]
+) -> Derivations:
+    """Keep what the goals need; for each goal the values that serve as it."""
+    values, found, loads = closure.values, closure.derivations, closure.loads
+    place = {value: i for i, value in enumerate(values)}
+    wanted = tuple(tuple(sorted(place[value] for value in goal if value in place)) for goal in goals)
+    makers: list[list[Derivation]] = [[] for _ in values]
+    users: list[list[Derivation]] = [[] for _ in values]
+    for item in found:
+        makers[item.result].append(item)
+        for operand in set(item.operands):
+            users[operand].append(item)
+    useful = {i for goal in wanted for i in goal}
+    frontier = list(useful)
+    while frontier:
+        for item in makers[frontier.pop()]:
+            fresh = set(item.operands) - useful
+            useful |= fresh
+            frontier += fresh
+    kept = found if "leads nowhere" not in bounds else [item for item in found if item.result in useful]
+    if len(kept) < len(found):
+        pruned["leads nowhere"] += len(found) - len(kept)
+    numbers: dict[tuple[int, int], int] = {}
+    for i, (class_, axes, _) in enumerate(values):
+        if i >= loads or closure.optional[i]:
+            numbers.setdefault((class_, axes), len(numbers))
+    bits = tuple(1 << numbers[value[:2]] if i >= loads or closure.optional[i] else 0 for i, value in enumerate(values))
+    below = _below(values, loads, bits, makers)
+    ends = {i for goal in wanted for i in goal}
+    uses: list[list[int]] = [[] for _ in values]
+    for number, item in enumerate(kept):
+        for operand in sorted(set(item.operands)):
+            uses[operand].append(number)
+    return Derivations(
+        values,
+        closure.optional,
+        tuple(kept),
+        tuple(map(tuple, uses)),
+        bits,
+        wanted,
+        _above(bits, users, below, ends, useful) if "forced ops" in bounds else (0,) * len(values),
+        tuple(_common([below[i] for i in goal]) if "forced ops" in bounds else 0 for goal in wanted),
+        _paths(values, makers, ends) if "ops left" in bounds else (0,) * len(values),
+    )
+
+
+def close(space: Space, pruned: Counter[str]) -> Closure:
+    """Everything that the ops of `space` make of its loads."""
+    values: list[Value] = [value for _, value in space.loads]
+    place = {value: i for i, value in enumerate(values)}
+    optional = tuple(space.is_optional(load) for load in range(len(values)))
+    loaded = {value[:2] for value, free in zip(values, optional, strict=True) if space.indexed and not free}
+    partners: dict[int, set[int]] = {}
+    for left, right in space.binary:
+        partners.setdefault(left, set()).add(right)
+        partners.setdefault(right, set()).add(left)
+    of_class: dict[int, list[int]] = {}
+    derivations: list[Derivation] = []
+    position = 0
+    while position < len(values):
+        value = values[position]
+        of_class.setdefault(value[0], []).append(position)
+        items = list(space.follow_one(position, value, pruned))
+        for other in sorted(i for class_ in partners.get(value[0], ()) for i in of_class.get(class_, ())):
+            items += space.follow_two(other, position, values[other], value, pruned)
+        for op, operands, constants, reduced, result in items:
+            if result[:2] in loaded:
+                pruned["value twice"] += 1
+                continue
+            if result not in place:
+                place[result] = len(values)
+                values.append(result)
+            derivations.append(Derivation(op, operands, constants, reduced, place[result], _is_swappable(op)))
+        position += 1
+    return Closure(tuple(values), len(space.loads), optional, tuple(derivations))
+
+
+def _is_swappable(op: str) -> bool:
+    return OPS[op].commutative or OPS[op].kind is Kind.MATMUL  # which way round a product stands is a matter of layout
+
+
+def _common(sets: Sequence[int]) -> int:
+    result = -1
+    for one in sets:
+        result &= one
+    return 0 if result == -1 else result
+
+
+def _below(values: Sequence[Value], loads: int, bits: Sequence[int], makers: Sequence[Sequence[Derivation]]) -> list[int]:
+    """For each value the bits of the values in every block that holds it, itself included: the greatest fixed point."""
+    everything = (1 << max(bits, default=0).bit_length()) - 1
+    below = [0 if i < loads else everything for i in range(len(values))]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(loads, len(values)):
+            new = everything
+            for item in makers[i]:
+                under = 0
+                for operand in item.operands:
+                    under |= below[operand]
+                new &= under
+            new |= bits[i]
+            if new != below[i]:
+                below[i] = new
+                changed = True
+    return below
+
+
+def _above(
+    bits: Sequence[int],
+    users: Sequence[Sequence[Derivation]],
+    below: Sequence[int],
+    ends: Collection[int],
+    useful: Collection[int],
+) -> tuple[int, ...]:
+    """For each value the bits of what every block adds that makes a goal of it: results, and their other operands."""
+    everything = (1 << max(bits, default=0).bit_length()) - 1
+    above = [everything if i in useful and i not in ends else 0 for i in range(len(bits))]
+    changed = True
+    while changed:
+        changed = False
+        for i in sorted(useful, reverse=True):
+            if i in ends:
+                continue
+            new = everything
+            for item in users[i]:
+                if item.result in useful:
+                    beside = above[item.result] | bits[item.result]
+                    for operand in item.operands:
+                        if operand != i:
+                            beside |= below[operand]
+                    new &= beside
+            if new != above[i]:
+                above[i] = new
+                changed = True
+    return tuple(above)
+
+
+def _paths(values: Sequence[Value], makers: Sequence[Sequence[Derivation]], ends: Collection[int]) -> tuple[int, ...]:
+    path = [FAR] * len(values)
+    frontier = sorted(ends)
+    for i in frontier:
+        path[i] = 0
+    while frontier:
+        nearer: list[int] = []
+        for i in frontier:
+            for item in makers[i]:
+                for operand in item.operands:
+                    if path[operand] > path[i] + 1:
+                        path[operand] = path[i] + 1
+                        nearer.append(operand)
+        frontier = nearer
+    return tuple(length if length < FAR else 0 for length in path)

@@ -1,0 +1,1 @@
+"""Structures become µGraphs: grids, loops, tiles."""

@@ -1,0 +1,265 @@
+"""Which extents the kernels of a plan may have: grid, loop count and so all tiles, as far as is seen before they are built.
+
+Parallel axes, those that an output has and no op reduces, may be split over the grid; the looped axis is split by the loop, a
+spread axis by the grid of the first kernel. Tiles are powers of two (or the whole axis); where these do not divide an axis, the
+last part holds the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import product
+from math import prod
+
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ragged import part_extent
+from mirage_eg.search.instantiate.limits import Filters, TileLimits
+from mirage_eg.search.instantiate.lower_bound import Shape
+from mirage_eg.search.instantiate.realize import Extents
+from mirage_eg.search.structure import Chain, Structure
+
+MAX_GRID_DIMS = 3
+_COMBINING_OPTIONS = 2  # extents tried of a kernel that reduces partial results
+_SHORT = 32  # an axis no longer than this is cut into equal parts
+_WELL = 128  # and so is one with tiles of this extent
+_RAGGED_TILES = (16, 32, 64, 128, 256)
+_LOOPED_TILES = (16, 32, 64, 128, 256, 512)
+_STEP = 16  # between tiles that are tried
+_TRIED_COUNTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a plan with what its numbers depend on."""
+
+    structure: Structure
+    shapes: tuple[Shape, ...]  # of loads and steps
+    computed: tuple[Shape, ...]  # those of steps, each once
+    parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
+    spread: int | None  # the axis that the grid must split
+    looped: int | None
+    equal: frozenset[int]  # axes that are cut into equal parts or not at all: a product contracts them together with others
+
+    def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
+        """Extents with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
+        chosen = tuple(tiles.get(group[0], sizes[group[0]]) for group in self.parallel)
+        grid = _grid(self.parallel, self.spread, sizes, chosen, spread)
+        return Extents(sizes, grid, 1 if self.looped is None else loop)
+
+
+Grid = tuple[tuple[tuple[int, ...], int], ...]
+
+
+def _grid(
+    parallel: Sequence[tuple[int, ...]], spread: int | None, sizes: Sequence[int], tiles: Sequence[int], blocks: int
+) -> Grid:
+    counts = [-(-sizes[group[0]] // tile) for group, tile in zip(parallel, tiles, strict=True)]
+    grid = [(group, count) for group, count in zip(parallel, counts, strict=True) if count > 1]
+    if spread is not None:
+        grid.append(((spread,), blocks))
+    return tuple(sorted(grid))
+
+
+def choices_of(
+    plan: Structure | Chain, kernels: Sequence[Kernel], axes: Axes, limits: TileLimits, filters: Filters
+) -> list[tuple[Extents, ...]]:
+    """The extents of all kernels together."""
+    choices: list[tuple[Extents, ...]] = []
+    for spread in _spread_counts(kernels[0], axes, limits):
+        options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
+        if len(options) == 2:
+            few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
+            options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
+            options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
+            alike = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
+            del options[1][_COMBINING_OPTIONS:]
+            choices += [together for together in alike if together[1] not in options[1]]
+        choices += product(*options)
+    return choices
+
+
+def _in_groups(first: Extents, kernel: Kernel, options: Sequence[Extents]) -> Extents | None:
+    """The extents of a combining kernel whose blocks each read what one group of blocks stored: both can be one kernel."""
+    grid = tuple((group, count) for group, count in first.grid if group != (kernel.spread,))
+    return next((extents for extents in options if extents.grid == grid), None)
+
+
+def kernels_of(plan: Structure | Chain, program: Graph, axes: Axes) -> list[Kernel]:
+    inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
+    sources = [axes.of(value) for value in inputs]
+    match plan:
+        case Structure():
+            return [_kernel(plan, sources, axes, None, plan.split.looped)]
+        case Chain(first, last):
+            kernel = _kernel(first, sources, axes, first.split.spread, first.split.looped)
+            partial = frozenset({len(axes.sizes)})
+            sources = sources + [kernel.shapes[output].axes | partial for output in first.outputs]
+            return [kernel, _kernel(last, sources, axes, None, None)]
+
+
+def _kernel(
+    structure: Structure, sources: Sequence[frozenset[int]], axes: Axes, spread: int | None, looped: int | None
+) -> Kernel:
+    shapes = [Shape(sources[load.input], load.looped) for load in structure.loads]
+    for step in structure.steps:
+        operands = [shapes[i] for i in step.operands]
+        together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
+        shapes.append(Shape(together, any(operand.piece for operand in operands)))
+    reduced = {axis for step in structure.steps for axis in step.reduced}
+    stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
+    parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
+    computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
+    merged = [frozenset(step.reduced) for step in structure.steps if step.op == "matmul" and len(step.reduced) > 1]
+    equal = frozenset[int]().union(*merged)
+    return Kernel(structure, tuple(shapes), computed, _groups(parallel, shapes), spread, looped, equal)
+
+
+def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
+    """Axes that no value has two of are split together: otherwise each block would compute the other's columns again."""
+    groups: list[list[int]] = []
+    for axis in parallel:
+        beside = frozenset[int]().union(*(shape.axes for shape in shapes if axis in shape.axes))
+        group = next((group for group in groups if beside.isdisjoint(group)), None)
+        if group is None:
+            groups.append([axis])
+        else:
+            group.append(axis)
+    return tuple(map(tuple, groups))
+
+
+def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Extents]:
+    """The extents of one kernel that a block can hold, as far as that is seen before it is built."""
+    sizes = (*axes.sizes, spread)
+    dims = MAX_GRID_DIMS - (kernel.spread is not None)
+    roles = _matmul_roles(kernel)
+    many = len(kernel.parallel) > dims
+    tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
+    loops = (1,) if kernel.looped is None else tuple(_loop_counts(kernel, kernel.looped, sizes, spread, filters))
+    tried = _all_extents(kernel.parallel, kernel.spread, sizes, tuple(map(tuple, tiles)), loops, spread)
+    return [extents for extents in tried if _plausible(kernel, extents, limits)]
+
+
+@lru_cache(1024)  # many plans of a split have the same
+def _all_extents(
+    parallel: tuple[tuple[int, ...], ...],
+    spread: int | None,
+    sizes: tuple[int, ...],
+    tiles: tuple[tuple[int, ...], ...],
+    loops: tuple[int, ...],
+    blocks: int,
+) -> tuple[Extents, ...]:
+    grids = [_grid(parallel, spread, sizes, chosen, blocks) for chosen in product(*tiles)]
+    return tuple(Extents(sizes, grid, loop) for loop in loops for grid in grids if len(grid) <= MAX_GRID_DIMS)
+
+
+@cache
+def _divisors(size: int) -> tuple[int, ...]:
+    return tuple(count for count in range(1, size + 1) if size % count == 0)
+
+
+def _divides_well(size: int) -> bool:
+    """Whether equal tiles will do: the axis is short, or has tiles of 64."""
+    return size <= _SHORT or size % _WELL == 0
+
+
+def _spread_counts(kernel: Kernel, axes: Axes, limits: TileLimits) -> list[int]:
+    """Into how many pieces a spread axis is cut: powers of two that leave at least 32 of it, or any divisors of a small one."""
+    if kernel.spread is None:
+        return [1]
+    size = axes.sizes[kernel.spread]
+    ragged = kernel.spread not in kernel.equal
+    powers = [1 << power for power in range(1, limits.multiprocessors.bit_length()) if 1 << power <= limits.multiprocessors]
+    usual = [count for count in powers if size // count >= 32 and (size % count == 0 or (ragged and part_extent(size, count)))]
+    if ragged and kernel.looped == kernel.spread and not _divides_well(size):
+        for tile in _LOOPED_TILES[-2:]:
+            usual += [max(count for count in _divisors(-(-size // tile)) if count <= limits.multiprocessors)]
+        usual = sorted(set(usual) - {1})
+    return usual or [count for count in _divisors(size) if 2 <= count <= limits.multiprocessors][:4]
+
+
+def _matmul_roles(kernel: Kernel) -> dict[int, str]:
+    """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
+    roles: dict[int, str] = {}
+    for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
+        if step.op == "matmul":
+            for axis in shape.axes:
+                own = not all(axis in kernel.shapes[i].axes for i in step.operands) or roles.get(axis) == "own"
+                roles[axis] = "own" if own else "batch"
+    return roles
+
+
+def _plausible(kernel: Kernel, extents: Extents, limits: TileLimits) -> bool:
+    """A bound before anything is built: no computed tile alone is larger than the registers."""
+    whole, piece = extents.tiles(kernel.looped)
+    for shape in kernel.computed:
+        elements, of = 4, piece if shape.piece else whole
+        for axis in shape.axes:
+            elements *= of[axis]
+        if elements > limits.registers:
+            return False
+    return True
+
+
+def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: dict[int, str], many: bool) -> list[int]:
+    """Tiles of the first axis of a group whose number of blocks divides the other axes too."""
+    first, *others = group
+    tiles = _tile_sizes(sizes[first], most, roles.get(first), many)
+    counts = {tile: -(-sizes[first] // tile) for tile in tiles}
+    return [tile for tile in tiles if all(_splits(sizes[axis], counts[tile]) for axis in others)] or [sizes[first]]
+
+
+def _splits(size: int, count: int) -> bool:
+    """Whether an axis is cut into so many parts: equal ones, or a rest where that is better."""
+    return size % count == 0 or (not _divides_well(size) and part_extent(size, count) is not None)
+
+
+def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]:
+    """Tiles of a parallel axis: divisors that are powers of two, or the whole axis, up to `most`.
+
+    A batch axis of matmuls is cut into single slices (or not at all, where there are more axes than grid dims); another axis
+    of a matmul is not cut below the 16 that it pads to.
+    """
+    if role == "batch":
+        return [1, size] if many and size > 1 else [1]
+    divisors = [tile for tile in _divisors(size) if tile <= most]
+    least = min(16, size) if role == "own" else 1
+    usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]
+    if not _divides_well(size):
+        usual += [tile for tile in _RAGGED_TILES if tile < size and tile <= most and tile not in usual]
+    return usual or divisors[-1:]
+
+
+def _loop_counts(kernel: Kernel, looped: int, sizes: Sequence[int], spread: int, filters: Filters) -> list[int]:
+    """Loop counts that leave tiles of 16 to 512, or any divisors where the axis is smaller or filters ask for them."""
+    blocks = spread if looped == kernel.spread else 1
+    size, rest = divmod(sizes[looped], blocks)
+    divisors = _divisors(size) if rest == 0 else ()
+    ragged = _ragged_loops(kernel, looped, sizes[looped], blocks) if looped not in kernel.equal else {}
+    if filters.franges is not None:
+        return sorted({count for count in (*divisors, *ragged) if count in filters.franges})
+    usual = [
+        count for count in divisors if count > 1 and 16 <= size // count <= 512 and not size // count & (size // count - 1)
+    ]
+    return usual + list(ragged) or [count for count in divisors if count > 1]
+
+
+def _ragged_loops(kernel: Kernel, looped: int, size: int, blocks: int) -> dict[int, int]:
+    """Loop counts that leave a rest, with the tiles that they make: one for each power of two that a tile pads to."""
+    if _divides_well(size):
+        return {}
+    loads = zip(kernel.structure.loads, kernel.shapes, strict=False)
+    whole = blocks > 1 and any(not load.looped and looped in shape.axes for load, shape in loads)
+    found: dict[int, int] = {}
+    for tile in _LOOPED_TILES:
+        counts = [-(-size // part) for part in range(tile, tile // 2, -_STEP)]
+        least = max(2, -(-counts[0] // blocks))
+        for count in (*(count // blocks for count in counts if count % blocks == 0), *range(least, least + _TRIED_COUNTS)):
+            part = part_extent(size, blocks * count)
+            if count < 2 or part is None or not tile // 2 < part <= tile:
+                continue
+            if size % (blocks * count) and not (whole and part_extent(size, blocks) != count * part):
+                found.setdefault(count, part)  # what is loaded whole, if anything, is all its pieces
+            if size % (blocks * count) == 0 or count in found:
+                break
+    return found

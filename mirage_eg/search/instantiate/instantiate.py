@@ -1,0 +1,188 @@
+"""Choosing the numbers: for a structure the grid, the loop count and so all tile extents (DESIGN §8).
+
+What may be chosen is in `extents`, what is allowed in `limits`; the cost model ranks what is left.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import cycle, islice, takewhile
+from math import inf, prod
+from operator import itemgetter
+from time import time
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.egraph.expression import primes
+from mirage_eg.ir.axes import Axes, resize
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.instantiate.extents import MAX_GRID_DIMS, choices_of, kernels_of
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, live_bytes, really_fits
+from mirage_eg.search.instantiate.lower_bound import Estimate
+from mirage_eg.search.instantiate.realize import Extents, Outline, realize, realize_outlined
+from mirage_eg.search.structure import Chain, Structure
+
+_SMALL = 1 << 21  # elements that an op of a small instance may read together, tiles of all its operands' axes
+
+
+def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
+    """The program and the plan's µGraph at small sizes.
+
+    No two sizes agree, so that nothing fits by accident; only in programs of so many axes that arrays would be large, sizes
+    repeat. Axes of inputs that no op reads have size 1.
+    """
+    kernels = kernels_of(plan, program, axes)
+    gridded = [kernel.parallel[: MAX_GRID_DIMS - (kernel.spread is not None)] for kernel in kernels]
+    cut = {plan.split.spread, *(axis for chosen in gridded for group in chosen for axis in group)}
+    read = [frozenset[int]().union(*map(axes.of, item.operands)) for item in program.nodes]
+    used = sorted(frozenset[int]().union(*read))
+    sizes = [1] * len(axes.sizes)
+    for different in range(len(used), 0, -1):
+        for axis, tile in zip(used, cycle(islice(primes(), different)), strict=False):
+            sizes[axis] = (2 if axis in cut else 1) * (3 if axis == plan.split.looped else 1) * tile
+        if all(prod(sizes[axis] for axis in together) <= _SMALL for together in read):
+            break
+    small = resize(program, axes, sizes)
+    extents = [
+        kernel.extents((*sizes, 2), {group[0]: sizes[group[0]] // 2 for group in chosen}, 3, 2)
+        for kernel, chosen in zip(kernels, gridded, strict=True)
+    ]
+    return small, realize(plan, small, axes, *extents)
+
+
+def instances(
+    plan: Structure | Chain, program: Graph, axes: Axes, limits: TileLimits | None = None, filters: Filters | None = None
+) -> Iterator[Graph]:
+    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
+    instantiation = Instantiation(plan, program, axes, limits, filters)
+    for extents in instantiation.extents():
+        graph = instantiation.build(extents)
+        if instantiation.is_asked_for(graph) and instantiation.fits(graph):
+            yield graph
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The extents of a plan's kernels, and what they cost at least on a device, in microseconds."""
+
+    us: float
+    extents: tuple[Extents, ...]
+
+    def holds(self, other: "Choice") -> bool:
+        """Whether no tile is smaller than that of another choice: where that one does not fit, this one does not either."""
+        return all(map(_holds, self.extents, other.extents))
+
+
+def _holds(larger: Extents, smaller: Extents) -> bool:
+    blocks = dict(smaller.grid)
+    return larger.loop <= smaller.loop and all(count <= blocks.get(group, 1) for group, count in larger.grid)
+
+
+class Instantiation:
+    """The extents of one plan at the sizes of a program, each built on demand."""
+
+    def __init__(
+        self,
+        plan: Structure | Chain,
+        program: Graph,
+        axes: Axes,
+        limits: TileLimits | None = None,
+        filters: Filters | None = None,
+        until: float = inf,
+    ) -> None:
+        self.plan, self.program, self.axes, self.until = plan, program, axes, until
+        self.limits, self.filters = limits or TileLimits(), filters or Filters()
+        self._kernels = kernels_of(plan, program, axes)
+        self.built = 0  # µGraphs that fit
+        self._too_large: list[Choice] = []
+        self._outlines: tuple[Outline, ...] = ()  # of the kernels, once they have been built
+
+    def extents(self) -> list[tuple[Extents, ...]]:
+        """All choices that may fit."""
+        return choices_of(self.plan, self._kernels, self.axes, self.limits, self.filters)
+
+    def build(self, extents: Sequence[Extents]) -> Graph:
+        """The µGraph at these extents."""
+        return realize(self.plan, self.program, self.axes, *extents)
+
+    def is_asked_for(self, graph: Graph) -> bool:
+        """Whether the filters admit a µGraph."""
+        return self.filters.admit(graph.blocks[0])
+
+    def fits(self, graph: Graph) -> bool:
+        """Whether blocks hold their tiles."""
+        return all(fits(block, self.limits) for block in graph.blocks)
+
+    def really_fits(self, graph: Graph) -> bool:
+        """The same, by the compiler where the model leaves it open."""
+        return really_fits(graph, self.limits)
+
+    def choices(self, device: Device) -> list[Choice]:
+        """All choices that may fit, the most promising first."""
+        inputs = [kind.dtype for kind in self.program.input_types]
+        outputs = [kind.dtype for kind in self.program.output_types]
+        partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
+        chained = len(self._kernels) > 1
+        types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
+        chosen = self.extents()
+        estimates = [
+            Estimate(kernel.structure, kernel.shapes, *dtypes, device, kernel.spread)
+            for kernel, dtypes in zip(self._kernels, types, strict=True)
+        ]
+        least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of extents
+        costed = []
+        for together in chosen:
+            us = 0.0
+            for estimate, known, extents in zip(estimates, least, together, strict=True):
+                if id(extents) not in known:
+                    known[id(extents)] = estimate.us(extents)
+                us += known[id(extents)]
+            costed.append(Choice(us, together))
+        return sorted(costed, key=lambda choice: choice.us)
+
+    def take(self, choice: Choice) -> Graph | None:
+        """The µGraph of a choice, if it fits and is asked for; not built where a smaller one has not fitted."""
+        if any(choice.holds(other) for other in self._too_large):
+            return None
+        graph = None
+        if not self._has_too_large_tiles(choice):
+            graph, outlines = realize_outlined(self.plan, self.program, self.axes, *choice.extents)
+            if all(
+                kernel.looped is None or extents.loop > 1 for kernel, extents in zip(self._kernels, choice.extents, strict=True)
+            ):
+                self._outlines = outlines
+        if graph is None or not self.fits(graph):
+            self.refuse(choice)
+            return None
+        if not self.is_asked_for(graph):
+            return None
+        self.built += 1
+        return graph
+
+    def cheapest(self, device: Device) -> Iterator[tuple[float, Graph]]:
+        """The µGraphs that fit with their predicted microseconds, cheapest first; what promises most is built first.
+
+        From `until` on no more are built.
+        """
+        built: list[tuple[float, int, Graph]] = []
+        choices = self.choices(device) if time() < self.until else []
+        for number, choice in enumerate(takewhile(lambda _: time() < self.until, choices)):
+            while built and built[0][0] <= choice.us:
+                us, _, cheapest = heappop(built)
+                yield us, cheapest
+            if (graph := self.take(choice)) is not None:
+                heappush(built, (predict_us(graph, device), number, graph))
+        yield from ((us, graph) for us, _, graph in sorted(built, key=itemgetter(0, 1)))
+
+    def refuse(self, choice: Choice) -> None:
+        """Take no choice any more whose tiles are at least as large."""
+        self._too_large.append(choice)
+
+    def _has_too_large_tiles(self, choice: Choice) -> bool:
+        """Whether registers cannot hold the tiles, as far as that is known without building them."""
+        return any(
+            live_bytes(outline.block, outline.shapes(extents)) > self.limits.registers
+            for outline, extents in zip(self._outlines, choice.extents, strict=bool(self._outlines))
+            if extents.loop > 1 or outline.block.loop == 1
+        )

@@ -1,0 +1,126 @@
+"""What a block graph may be: as asked for by the user, and as large as a block of the device can hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.triton.miscompilations import ROWS
+from mirage_eg.backends.triton.shared_memory import may_fit, needed
+from mirage_eg.backends.triton.tiles import power_of_two
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+
+_WGMMA_TARGETS = ("sm_90", "sm_100")
+_SWIZZLED = 128  # bytes of a row that wgmma's tiles are swizzled in
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Restrictions on block graphs; None admits everything. Maps are compared in the order of loads and outputs."""
+
+    griddims: tuple[tuple[int, ...], ...] | None = None
+    imaps: tuple[tuple[int, ...], ...] | None = None
+    omaps: tuple[tuple[int, ...], ...] | None = None
+    fmaps: tuple[int, ...] | None = None
+    franges: tuple[int, ...] | None = None
+
+    def admit(self, block: Graph) -> bool:
+        """Whether a block graph is among those asked for."""
+        grid = _trimmed(block.grid)
+        return (
+            (self.griddims is None or grid in {_trimmed(wanted) for wanted in self.griddims})
+            and (self.franges is None or block.loop in self.franges)
+            and (self.imaps is None or all(_prefix(item["imap"], self.imaps) for item in block.inputs))
+            and (self.omaps is None or all(_prefix(item["omap"], self.omaps) for item in block.outputs))
+            and (self.fmaps is None or all(item["fmap"] in self.fmaps for item in block.inputs))
+        )
+
+
+def _trimmed(grid: Sequence[int]) -> tuple[int, ...]:
+    """A grid without trailing extents of 1."""
+    extents = list(grid)
+    while len(extents) > 1 and extents[-1] == 1:
+        extents.pop()
+    return tuple(extents)
+
+
+def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
+    return any(got == entry[: len(got)] for entry in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class TileLimits:
+    """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
+
+    `asking`: where the bounds of shared memory leave open whether a block fits, `really_fits` asks the compiler; without it
+    such a block fits, for callers that compile every µGraph they keep.
+    """
+
+    shared_memory: int = 220 * 1024
+    registers: int = 160 * 1024
+    max_tile: int = 256  # of a parallel axis
+    stages: int = 2
+    multiprocessors: int = 132
+    target: str = "sm_90"
+    asking: bool = False
+
+
+def fits(block: Graph, limits: TileLimits) -> bool:
+    """Whether the tiles fit: what is live at once in registers, staged operands in shared memory, and none is too tall."""
+    return (
+        live_bytes(block) <= limits.registers
+        and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))
+        and may_fit(block, limits.shared_memory, limits.stages)
+    )
+
+
+def _is_misread(block: Graph) -> bool:
+    """Whether Triton may read the right operand of a product in another order than it writes it (`hazards`)."""
+    rights = (block.types[item.operands[1]] for item in block.nodes if item.op == "matmul")
+    return any(
+        prod(batch) == 1 and rows > ROWS and kind.dtype.itemsize == 2 and row * kind.dtype.itemsize > _SWIZZLED
+        for kind in rights
+        for *batch, rows, row in [kind.shape]
+    )
+
+
+def really_fits(graph: Graph, limits: TileLimits) -> bool:
+    """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where it is to be asked."""
+    return not limits.asking or all(
+        needed(block, limits.shared_memory, limits.stages, limits.target) <= limits.shared_memory for block in graph.blocks
+    )
+
+
+def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
+    """Bytes of shared memory and of registers that a block needs."""
+    return needed(block, limits.shared_memory, limits.stages, limits.target), live_bytes(block)
+
+
+def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> int:
+    """The most bytes of float32 tiles that are live at once; a load that only a matmul reads goes through shared memory.
+
+    `shapes` are those of the tiles, the block graph's own if not given.
+    """
+    shapes = [kind.shape for kind in block.types] if shapes is None else shapes
+    last = [-1] * len(shapes)
+    through_shared = [True] * len(shapes)
+    for position, item in enumerate(block.nodes):
+        for operand in item.operands:
+            last[operand] = position
+            through_shared[operand] &= item.op == "matmul"
+    live = most = 0
+    dying: dict[int, int] = {}  # bytes that are live for the last time at a position
+    for position, (item, values) in enumerate(block.numbered()):
+        for value in values:
+            if item.op == "input" and through_shared[value]:
+                continue
+            size = 4
+            for extent in shapes[value]:
+                size *= power_of_two(extent)
+            live += size
+            if OPS[item.op].kind is not Kind.ACCUMULATOR:
+                end = max(position, last[value])
+                dying[end] = dying.get(end, 0) + size
+        most = max(most, live)
+        live -= dying.get(position, 0)
+    return most

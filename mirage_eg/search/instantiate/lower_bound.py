@@ -1,0 +1,162 @@
+"""The least that extents can cost, before a block graph is built from them: so that few have to be built.
+
+It counts by axes what is loaded, stored and computed; what only the block graph shows (padding, accumulation, short rows) is
+left out, so the cost model (`mirage_eg.backends.cost.roofline_model`) never says less. A property test holds it to that.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import FUNCTIONS, Work, block_cost, slowdown, tile_flops
+from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.instantiate.realize import Extents
+from mirage_eg.search.structure import Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The axes of a load or step; `piece` where the looped axis is cut by the loop."""
+
+    axes: frozenset[int]
+    piece: bool
+
+
+Tile = int  # the number of a tile among those of an estimate
+Cut = tuple[tuple[int, ...], bool]  # axes, and whether the loop cuts the looped one
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A matrix product by the axes of its batch, m, k and n."""
+
+    batch: Tile
+    m: Tile
+    k: Tile
+    n: Tile
+    loops: bool
+    made: tuple[Tile, ...]  # operands that the loop computes
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Arithmetic, or a function, of every element of a tile; axes that are `reduced` are waited for one by one."""
+
+    tile: Tile
+    loops: bool
+    reduced: tuple[Tile, ...] = ()  # each of these axes, as a tile of its own
+    function: bool = False
+
+
+class Estimate:
+    """What one kernel costs at least. All that no extent changes is made here.
+
+    `dtypes` are those of what it may load, `spread` is the axis along which it leaves partial results.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        shapes: Sequence[Shape],
+        dtypes: Sequence[DType],
+        outputs: Sequence[DType],
+        device: Device,
+        spread: int | None,
+    ) -> None:
+        self._spread, self._device = spread, device
+        self._looped = looped = structure.split.looped
+        self._tiles: list[Cut] = []  # each once: many loads and steps have the same
+        numbers: dict[Cut, Tile] = {}
+
+        def tile(axes: Iterable[int], cut: bool) -> Tile:
+            key = tuple(sorted(axes)), cut
+            if key not in numbers:
+                numbers[key] = len(self._tiles)
+                self._tiles.append(key)
+            return numbers[key]
+
+        tiles = [tile(shape.axes, shape.piece) for shape in shapes]
+        varies = [shape.piece and looped in shape.axes for shape in shapes]
+        sizes = [dtypes[load.input].itemsize for load in structure.loads]
+        self._loads = [*zip(tiles, sizes, varies, strict=False)]
+        self._moved = {load.input: (shapes[place].axes, sizes[place]) for place, load in enumerate(structure.loads)}
+        self._stored = [(shapes[place].axes, kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
+        self._dram: dict[
+            tuple[int, ...], tuple[int, int]
+        ] = {}  # for sizes: bytes read, and written of a piece of what is spread
+        self._coarse = min(dtypes, key=lambda dtype: dtype.itemsize)
+        self._products: list[_Product] = []
+        self._counted: list[_Counted] = []
+        first = len(structure.loads)
+        for place, step in enumerate(structure.steps, first):
+            operands = [shapes[i] for i in step.operands]
+            loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
+            match OPS[step.op].kind:
+                case Kind.MATMUL:
+                    left, right = operands
+                    k = frozenset(step.reduced)
+                    batch, m, n = left.axes & right.axes - k, left.axes - right.axes, right.axes - left.axes
+                    made = tuple(tile(shapes[i].axes, True) for i in step.operands if i >= first and varies[i])
+                    own = [tile(axes, cut_up) for axes in (batch, m, k, n)]
+                    self._products.append(_Product(own[0], own[1], own[2], own[3], loops, made))
+                case Kind.REDUCTION:
+                    reduced = tuple(tile((axis,), cut_up) for axis in step.reduced)
+                    self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
+                case Kind.ELEMENTWISE:
+                    self._counted.append(_Counted(tiles[place], loops, function=step.op in FUNCTIONS))
+
+    def us(self, extents: Extents) -> float:
+        """Microseconds under the cost model."""
+        blocks, partial, loop = 1, 1, extents.loop
+        for group, count in extents.grid:
+            blocks *= count
+            if self._spread in group:
+                partial = count
+        whole, piece = extents.tiles(self._looped)
+        elements = []  # of every tile
+        for axes, cut in self._tiles:
+            product, of = 1, piece if cut else whole
+            for axis in axes:
+                product *= of[axis]
+            elements.append(product)
+        loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
+        if extents.sizes not in self._dram:
+            read, written = (
+                sum(prod(extents.sizes[axis] for axis in axes) * size for axes, size in moved)
+                for moved in (self._moved.values(), self._stored)
+            )
+            self._dram[extents.sizes] = read, written
+        read, written = self._dram[extents.sizes]
+        flops = arithmetic = functions = staged = 0
+        steps = {True: 0, False: 0}  # in the loop, and outside
+        ahead = False
+        for product_of in self._products:
+            batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
+            times = loop if product_of.loops else 1
+            if _form(batch, m, k, n) is MatmulForm.DOT:
+                flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
+                ahead |= product_of.loops
+                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.made])
+            else:
+                arithmetic += batch * m * n * k * times
+                steps[product_of.loops] += k > 1
+        for counted in self._counted:
+            work = elements[counted.tile] * (loop if counted.loops else 1)
+            if counted.function:
+                functions += work
+            else:
+                arithmetic += work
+            for tile in counted.reduced:
+                steps[counted.loops] += elements[tile] > 1
+        waits = max(1, steps[True]), steps[False]
+        work_of_block = Work(loaded, 0, flops, arithmetic, functions, *waits, ahead=ahead, staged=staged)
+        return block_cost(work_of_block, blocks, loop, read + written * partial, self._device).us
+
+
+@cache
+def _form(batch: int, m: int, k: int, n: int) -> MatmulForm:
+    return matmul_form((batch, m, k), (batch, k, n))

@@ -1,0 +1,366 @@
+"""From a structure and extents to a µGraph: dims are put in order, and rearrangements stand where operands do not line up.
+
+A structure's values have sets of axes; a block graph's tiles have dims in order. The layout of a tile is a tuple of dims,
+each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loads keep the order of the program's tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, prod
+
+from mirage_eg.ir.axes import Axes, Dim, Dims
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
+from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ragged import part_extent
+from mirage_eg.search.structure import Chain, Step, Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
+
+    One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis behind the
+    last stands for the dim of partial results, and its size for the blocks that a spread axis is cut into.
+    """
+
+    sizes: tuple[int, ...]
+    grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
+    loop: int = 1
+
+    def tiles(self, looped: int | None) -> tuple[list[int], list[int]]:
+        """The extents of all axes in the tile of a block, and in the piece of it that an iteration has."""
+        whole, blocks = [*self.sizes], 1
+        for group, count in self.grid:
+            for axis in group:
+                whole[axis] = equal_or_ragged(whole[axis], count)
+                if axis == looped:
+                    blocks = count
+        piece = [*whole]
+        if looped is not None:
+            piece[looped] = equal_or_ragged(self.sizes[looped], blocks * self.loop)
+        return whole, piece
+
+
+def equal_or_ragged(size: int, count: int) -> int:
+    """The extent of a part of an axis."""
+    part = part_extent(size, count)
+    assert part is not None, "extents leave no part empty"
+    return part
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A block graph whose extents may be others: its nodes, and for each dim of every tile its axes."""
+
+    block: Graph
+    looped: int | None
+    tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop cuts it
+
+    def shapes(self, extents: Extents) -> list[tuple[int, ...]]:
+        """Of all tiles at other extents that loop if these do."""
+        whole, piece = extents.tiles(self.looped)
+        known: dict[tuple[tuple[int, bool], ...], int] = {}
+
+        def extent(dim: tuple[tuple[int, bool], ...]) -> int:
+            if dim not in known:
+                known[dim] = prod(piece[axis] if looped else whole[axis] for axis, looped in dim)
+            return known[dim]
+
+        return [tuple(map(extent, tile)) for tile in self.tiles]
+
+
+def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents) -> Graph:
+    """The kernel graph that `plan` becomes at `extents`, one for each of its kernels.
+
+    `program` is in primitive ops and has the sizes of `extents`; its names and dtypes are kept.
+    """
+    return realize_outlined(plan, program, axes, *extents)[0]
+
+
+def realize_outlined(
+    plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents
+) -> tuple[Graph, tuple[Outline, ...]]:
+    """The same, with an outline of each kernel."""
+    writer = _Writer(program, axes)
+    match plan:
+        case Structure():
+            results = writer.kernel(plan, extents[0], _wanted(program, axes))
+        case Chain(first, last):
+            partials = [_Store(None, DType.float32) for _ in first.outputs]
+            writer.sources += writer.kernel(first, extents[0], partials)
+            results = writer.kernel(last, extents[1], _wanted(program, axes))
+    return writer.finish(results), tuple(writer.outlines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """How a kernel leaves an output: with these dims (None: as they come), in this type."""
+
+    dims: Dims | None
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A tensor in device memory with its dims, one axis each."""
+
+    value: int
+    dims: Dims
+
+
+def _wanted(program: Graph, axes: Axes) -> list[_Store]:
+    return [
+        _Store(_one_axis_each(axes.dims[item.operands[0]]), kind.dtype)
+        for item, kind in zip(program.outputs, program.output_types, strict=True)
+    ]
+
+
+class _Writer:
+    """Writes the kernel graph: views of the inputs with one axis a dim, the blocks, views of the outputs."""
+
+    def __init__(self, program: Graph, axes: Axes) -> None:
+        self.program, self.axes = program, axes
+        self.nodes: list[Node] = []
+        self.outlines: list[Outline] = []
+        self.checker = Checker(Level.KERNEL)
+        values = [values[0] for item, values in program.numbered() if item.op == "input"]
+        self.sources = [
+            _Source(self.append(item)[0], axes.dims[value]) for item, value in zip(program.inputs, values, strict=True)
+        ]
+
+    def append(self, item: Node) -> range:
+        self.nodes.append(item)
+        return self.checker.append(item)
+
+    def kernel(self, structure: Structure, extents: Extents, stores: Sequence[_Store]) -> list[_Source]:
+        """Append one block graph with the views that it loads."""
+        sources = []
+        for load in structure.loads:
+            source = self.sources[load.input]
+            plain = _one_axis_each(source.dims)
+            if plain != source.dims:
+                view = self.append(node("reshape", source.value, shape=_shape(plain, extents.sizes)))[0]
+                source = self.sources[load.input] = _Source(view, plain)
+            sources.append(source)
+        kinds = [self.checker.types[source.value].dtype for source in sources]
+        block = _Block(self, structure, extents, kinds, [source.dims for source in sources])
+        graph = block.build(stores)
+        self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
+        results = self.append(node("block", *(source.value for source in sources), graph=graph))
+        return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
+
+    def finish(self, results: Sequence[_Source]) -> Graph:
+        for item, result, kind in zip(self.program.outputs, results, self.program.output_types, strict=True):
+            dims, value = self.axes.dims[item.operands[0]], result.value
+            if result.dims != dims:
+                value = self.append(node("reshape", value, shape=kind.shape))[0]
+            self.append(node("output", value, name=item.get("name")))
+        return Graph.of_checked(self.nodes, self.checker)
+
+
+def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(sizes[axis] for axis in dim) for dim in dims)
+
+
+def _one_axis_each(dims: Dims) -> Dims:
+    """The view in which every dim has at most one axis."""
+    result: list[Dim] = []
+    for dim in dims:
+        result += [(axis,) for axis in dim] or [()]
+    return tuple(result)
+
+
+class _Block:
+    """Writes the block graph of a structure."""
+
+    def __init__(
+        self, writer: _Writer, structure: Structure, extents: Extents, dtypes: Sequence[DType], loads: Sequence[Dims]
+    ) -> None:
+        self.structure, self.axes, self.extents = structure, writer.axes, extents
+        self.spread_axis = len(self.axes.sizes)  # the dim of partial results
+        grid = extents.grid or (((), 1),)
+        self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), extents.loop)
+        self.gridded = [axes for axes, _ in grid]
+        self.nodes: list[Node] = []
+        self.layouts: list[Dims] = []  # of every value of the block graph
+        self.tiles: list[dict[int, int]] = []  # the extent of each axis in the tile of every value
+        self.place: list[int] = []  # the value of every load and step
+        self.stored: list[Dims] = []  # of every output
+        self.dtypes, self.loads = dtypes, loads
+
+    def append(self, item: Node, layout: Dims) -> int:
+        [value] = self.checker.append(item)
+        self.nodes.append(item)
+        self.layouts.append(layout)
+        extents = {axis: self.tiles[i][axis] for i in item.operands for dim in self.layouts[i] for axis in dim}
+        self.tiles.append(extents)
+        return value
+
+    def build(self, stores: Sequence[_Store]) -> Graph:
+        looped = self.structure.split.looped
+        for load, dtype, layout in zip(self.structure.loads, self.dtypes, self.loads, strict=True):
+            dim_of = {axis: place for place, dim in enumerate(layout) for axis in dim}
+            imap = self.grid_map(dim_of)
+            fmap = dim_of[looped] if load.looped and looped is not None else REPLICATED
+            shape = _shape(layout, self.extents.sizes)
+            self.place.append(self.append(node("input", shape=shape, dtype=str(dtype), imap=imap, fmap=fmap), layout))
+            tile = self.checker.types[-1].shape
+            self.tiles[-1] = {axis: extent for dim, extent in zip(layout, tile, strict=True) for axis in dim}
+        for step in self.structure.steps:
+            self.place.append(self.step(step))
+        for position, store in zip(self.structure.outputs, stores, strict=True):
+            self.store(self.place[position], store)
+        return Graph.of_checked(self.nodes, self.checker)
+
+    def tiles_by_axes(self) -> tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]:
+        """For each dim of every tile its axes, and whether the loop cuts them."""
+        looped, loop = self.structure.split.looped, self.extents.loop
+        piece = None if looped is None or loop == 1 else self.extents.tiles(looped)[1][looped]
+        return tuple(
+            tuple(tuple((axis, axis == looped and tile[axis] == piece) for axis in dim) for dim in layout)
+            for layout, tile in zip(self.layouts, self.tiles, strict=True)
+        )
+
+    def store(self, value: int, store: _Store) -> None:
+        """Leave a value in device memory; what varies with a spread axis gets it as a new leading dim."""
+        dims = _one_axis_each(self.layouts[value]) if store.dims is None else store.dims
+        value = self.rearrange(value, dims)
+        spread = self.structure.split.spread if store.dims is None else None
+        dim_of = {axis: place for place, dim in enumerate(dims) for axis in dim}
+        if spread is not None:
+            dim_of[spread] = NEW_DIM
+        dtype = None if self.checker.types[value].dtype is store.dtype else str(store.dtype)
+        omap = self.grid_map(dim_of)
+        item = node("output", value, omap=omap, dtype=dtype)
+        self.checker.append(item)
+        self.nodes.append(item)
+        self.stored.append(dims if spread is None else ((self.spread_axis,), *dims))
+
+    def grid_map(self, dim_of: Mapping[int, int]) -> tuple[int, ...]:
+        """For every grid dim the dim of a tensor that it splits."""
+        return tuple(next((dim_of[axis] for axis in axes if axis in dim_of), REPLICATED) for axes in self.gridded)
+
+    def step(self, step: Step) -> int:
+        operands = [self.place[i] for i in step.operands]
+        row = OPS[step.op]
+        match row.kind:
+            case Kind.REDUCTION:
+                return self.reduce(step, operands[0])
+            case Kind.MATMUL:
+                return self.matmul(step, *operands)
+            case Kind.ACCUMULATOR:
+                return self.append(node(step.op, *operands), self.layouts[operands[0]])
+            case _:
+                if len(operands) == 2:
+                    operands = self.align(operands)
+                layout = _wider(*(self.layouts[i] for i in operands))
+                constants = dict(zip(row.attributes, step.constants, strict=True))
+                return self.append(node(step.op, *operands, **constants), layout)
+
+    def reduce(self, step: Step, x: int) -> int:
+        for axis in step.reduced:
+            if len(next(dim for dim in self.layouts[x] if axis in dim)) > 1:
+                x = self.rearrange(x, _one_axis_each(self.layouts[x]))
+            dim = self.layouts[x].index((axis,))
+            op, cut = step.op, self.checker.cuts.get(x, {dim: None})[dim]
+            if op == "mean" and cut is not None:  # a part counts by its extent: the mean over parts is that of the whole
+                op, parts = "sum", ceil(cut.extent / cut.part)
+                x = self.append(node("scale", x, factor=Fraction(parts, cut.extent)), self.layouts[x])
+            x = self.append(node(op, x, dim=dim), self.layouts[x][:dim] + ((),) + self.layouts[x][dim + 1 :])
+        return x
+
+    def align(self, operands: list[int]) -> list[int]:
+        """Make two operands broadcast against each other by NumPy's rule."""
+        left, right = operands
+        if _broadcasts(self.layouts[left], self.layouts[right]):
+            return operands
+        axes = _axes_of(self.layouts[left]) | _axes_of(self.layouts[right])
+        reference = next((self.layouts[i] for i in operands if _axes_of(self.layouts[i]) == axes), None) or self.reference(axes)
+        return [
+            self.rearrange(i, tuple(dim if set(dim) <= _axes_of(self.layouts[i]) else () for dim in _one_axis_each(reference)))
+            for i in operands
+        ]
+
+    def reference(self, axes: frozenset[int]) -> Dims:
+        """The dims of some value of the program that has these axes, without the others."""
+        lead: Dims = ((self.spread_axis,),) if self.spread_axis in axes else ()
+        axes -= {self.spread_axis}
+        for value in range(len(self.axes.dims)):
+            if axes <= self.axes.of(value):
+                return lead + tuple((axis,) for dim in self.axes.dims[value] for axis in dim if axis in axes)
+        raise AssertionError("the search keeps to axes that stand together in the program")
+
+    def matmul(self, step: Step, left: int, right: int) -> int:
+        """[batch…, m, k] @ [batch…, k, n], with m and n in the order in which the program has them."""
+        contracted = tuple(step.reduced)
+        left_axes, right_axes = _axes_of(self.layouts[left]), _axes_of(self.layouts[right])
+        order = [axis for dim in self.reference((left_axes | right_axes) - set(contracted)) for axis in dim]
+        own_left = [axis for axis in order if axis not in right_axes]
+        own_right = [axis for axis in order if axis not in left_axes]
+        if own_left and own_right and order.index(own_left[-1]) > order.index(own_right[-1]):
+            left, right, own_left, own_right = right, left, own_right, own_left
+        rows, columns = own_left[-1:], own_right[-1:]
+        batch = [axis for axis in order if axis not in (*rows, *columns)]
+        k = self._contracted_order(contracted, left, right)
+        m: Dim = tuple(rows)
+        n: Dim = tuple(columns)
+        if not batch and not self._has_leading(left) and not self._has_leading(right):
+            lead: Dims = ()
+        else:
+            lead = tuple((axis,) for axis in batch) or ((),)
+        left = self.rearrange(left, (*self._present(lead, left), m, k))
+        right = self.rearrange(right, (*self._present(lead, right), k, n))
+        return self.append(node("matmul", left, right), (*lead, m, n))
+
+    def _has_leading(self, value: int) -> bool:
+        return len(self.layouts[value]) > 2
+
+    def _present(self, lead: Dims, value: int) -> Dims:
+        return tuple(dim if set(dim) <= _axes_of(self.layouts[value]) else () for dim in lead)
+
+    def _contracted_order(self, contracted: tuple[int, ...], *operands: int) -> Dim:
+        """Contracted axes in the order of an operand that has them in one dim, else of the first operand."""
+        for operand in operands:
+            for dim in self.layouts[operand]:
+                if set(dim) == set(contracted):
+                    return dim
+        return tuple(axis for dim in self.layouts[operands[0]] for axis in dim if axis in contracted)
+
+    def rearrange(self, value: int, wanted: Dims) -> int:
+        """The value with its axes in the wanted dims."""
+        if self.layouts[value] == wanted:
+            return value
+        now = tuple((axis,) for dim in self.layouts[value] for axis in dim)
+        then = tuple((axis,) for dim in wanted for axis in dim)
+        assert {dim[0] for dim in now} == {dim[0] for dim in then}, "rearranging keeps axes"
+        if now != then:
+            if self.layouts[value] != now:
+                value = self.reshape(value, now)
+            value = self.append(node("transpose", value, permutation=tuple(now.index(dim) for dim in then)), then)
+        return value if self.layouts[value] == wanted else self.reshape(value, wanted)
+
+    def reshape(self, value: int, wanted: Dims) -> int:
+        shape = tuple(prod(self.tiles[value][axis] for axis in dim) for dim in wanted)
+        return self.append(node("reshape", value, shape=shape), wanted)
+
+
+def _axes_of(layout: Dims) -> frozenset[int]:
+    return frozenset(axis for dim in layout for axis in dim)
+
+
+def _broadcasts(left: Dims, right: Dims) -> bool:
+    pairs = zip(reversed(left), reversed(right), strict=False)
+    if any(a and b and a != b for a, b in pairs):
+        return False
+    combined = _wider(left, right)
+    flat = [axis for dim in combined for axis in dim]
+    return len(flat) == len(set(flat))
+
+
+def _wider(*layouts: Dims) -> Dims:
+    """The layout of a broadcast."""
+    rank = max(map(len, layouts))
+    padded = [((),) * (rank - len(layout)) + layout for layout in layouts]
+    return tuple(next((dim for dim in dims if dim), ()) for dims in zip(*padded, strict=True))

@@ -1,0 +1,102 @@
+"""All µGraphs of up to so many kernels, counted: every way to cut a program, every structure of every segment on such a way.
+
+`optimize` searches only the segments of promising ways (`mirage_eg.search.partition.shortest_path`); this is what there is to search.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, segment_program
+from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.transforms.renamed_views import rename_views
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpace:
+    """Ways of at most `kernels` kernels; `structures` are of all their segments, `mugraphs` the combinations along ways."""
+
+    kernels: int
+    segments: int
+    ways: int
+    visited: int
+    structures: int
+    mugraphs: int
+    complete: bool
+    seconds: float
+
+
+def kernel_space(
+    program: Graph,
+    rulebook: Rulebook,
+    kernels: int,
+    limits: SearchLimits,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> KernelSpace:
+    """Search every segment of `program` (in primitive ops) that stands on a way of at most `kernels` kernels."""
+    start = perf_counter()
+    segmenter = Segmenter(program)
+    edges = _edges(segmenter, kernels)
+    counts: dict[Graph, int] = {}
+    visited, complete = 0, True
+    segments = list(dict.fromkeys(segment for entry in edges.values() for segment, _ in entry))
+    programs = {segment: segment_program(program, segment) for segment in segments}
+    for done, segment_graph in enumerate(dict.fromkeys(programs.values())):
+        on_progress(done, len(segments))
+        counts[segment_graph] = len(segment_graph.kernels) <= 1  # as a library kernel
+        try:
+            named = rename_views(segment_graph).program
+        except UnsupportedError:
+            continue
+        found = search(named, infer_axes(named), rulebook, limits)
+        counts[segment_graph] += len(found.structures)
+        visited += sum(record.visited for record in found.records)
+        complete &= all(record.complete for record in found.records)
+    return KernelSpace(
+        kernels,
+        len(segments),
+        _count(edges, kernels, dict.fromkeys(segments, 1), segmenter.start),
+        visited,
+        sum(counts.values()),
+        _count(edges, kernels, {segment: counts[programs[segment]] for segment in segments}, segmenter.start),
+        complete,
+        perf_counter() - start,
+    )
+
+
+Edges = dict[tuple[Needed, int], list[tuple[Segment, Needed]]]
+
+
+def _edges(segmenter: Segmenter, kernels: int) -> Edges:
+    """From each state, with so many kernels left, the segments that lie on a way to the end."""
+    edges: Edges = {}
+
+    def ends(needed: Needed, left: int) -> bool:
+        if not needed or not left:
+            return not needed
+        key = needed, left
+        if key not in edges:
+            edges[key] = [(segment, rest) for segment, rest in segmenter.choices(needed) if ends(rest, left - 1)]
+        return bool(edges[key])
+
+    ends(segmenter.start, kernels)
+    return edges
+
+
+def _count(edges: Edges, kernels: int, weights: dict[Segment, int], start: Needed) -> int:
+    """The sum over all ways of the product of their segments' weights."""
+    known: dict[tuple[Needed, int], int] = {}
+
+    def count(needed: Needed, left: int) -> int:
+        if not needed:
+            return 1
+        key = needed, left
+        if key not in known:
+            known[key] = sum(weights[segment] * count(rest, left - 1) for segment, rest in edges.get(key, ()))
+        return known[key]
+
+    return count(start, kernels)

@@ -1,0 +1,328 @@
+"""Where a program may be cut into kernels: its segments, each the ops of one kernel (or of a chain that shares a split).
+
+A plan is made from the program's outputs backwards. A state is the set of values still *needed*; a segment computes some of
+them from others, which are needed in turn. So a cheap value may be computed in two segments, and one segment may have several
+outputs.
+
+What is not offered, since nothing is lost by it or no block graph could hold it: a cut in front of an elementwise op that is
+the only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential
+leave; more ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole);
+a reduction over an axis that a product with a long reduction made, unless it is tiny (each block would make the other's part).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.elementwise_chains import continued, uncounted
+from mirage_eg.transforms.softmax_shift import shifted_values
+
+Needed = frozenset[int]  # values
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """How far segments reach."""
+
+    max_ops: int = 16
+    max_outputs: int = 3
+    long_axis: int = 512  # a longer reduction is walked by the loop or spread over the grid
+    tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
+    max_cones: int = 400  # segments that end in one op, smallest first
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Some ops of a program: positions of its nodes, the values that it reads and those that it leaves."""
+
+    nodes: frozenset[int]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def segment_program(program: Graph, segment: Segment) -> Graph:
+    """The segment as a program of its own.
+
+    The inputs of the program keep their strides. Names are by place, so that equal segments are equal graphs.
+    """
+    makers = [item for item, values in program.numbered() for _ in values]
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+
+    def read(value: int) -> int:
+        kind = program.types[value]
+        strides = makers[value].get("strides") if makers[value].op == "input" else None
+        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}", strides=strides))
+        return len(nodes) - 1
+
+    body = [(item, values) for position, (item, values) in enumerate(program.numbered()) if position in segment.nodes]
+    place.update({value: read(value) for value in segment.inputs})
+    count = len(nodes)
+    for item, values in body:
+        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+        for value in values:
+            place[value] = count
+            count += 1
+    nodes += [node("output", place[value], name=f"out{number}") for number, value in enumerate(segment.outputs)]
+    return Graph(tuple(nodes))
+
+
+def is_barrier(item: Node) -> bool:
+    """Whether the axes of an op cannot be inferred: it is a kernel of its own."""
+    return OPS[item.op].kind is Kind.GRAPH or item.op in ("concat", "split")
+
+
+def counts(item: Node) -> bool:
+    """Whether a node is one of the ops that limits count: not inputs, outputs and rearrangements."""
+    return OPS[item.op].kind not in (Kind.BOUNDARY, Kind.REARRANGEMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """Of some ops: the values that they make, those needed for them, and whether they may be cut off in front."""
+
+    made: frozenset[int]
+    needed: Needed
+    is_safe: bool
+
+
+class Segmenter:
+    """The segments of a program of primitive ops."""
+
+    def __init__(self, program: Graph, limits: SegmentLimits | None = None, windows: Sequence[int] | None = None) -> None:
+        """`windows`: of every node the number of its window; no segment reaches from one into another."""
+        self.program, self.limits = program, limits or SegmentLimits()
+        self.windows = windows or [0] * len(program.nodes)
+        self.items = list(program.nodes)
+        self.makers: list[int] = []  # of every value the position of its node
+        self.values: list[range] = []  # of every node
+        self.level: list[int] = []  # of every node: the longest way from an input
+        for position, (item, values) in enumerate(program.numbered()):
+            self.values.append(values)
+            self.level.append(1 + max((self.level[self.makers[i]] for i in item.operands), default=-1))
+            self.makers += [position] * len(values)
+        self.readers: list[list[int]] = [[] for _ in self.makers]
+        for position, item in enumerate(self.items):
+            for operand in item.operands:
+                self.readers[operand].append(position)
+        self.unsafe = shifted_values(program)
+        self._chains = continued(program)
+        self.axes, self.reduced = _reductions(program)
+        self._known: dict[frozenset[int], _About] = {}
+        self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}
+        self._cones: dict[int, list[frozenset[int]]] = {}
+        self._common: dict[frozenset[int], frozenset[int]] = {}
+        self._joined: dict[tuple[frozenset[int], int], frozenset[int]] = {}
+        self._read: dict[frozenset[int], tuple[int, ...]] = {}
+        self._admitted: dict[frozenset[int], bool] = {}
+
+    @cached_property
+    def start(self) -> Needed:
+        """What the program's outputs need."""
+        return self._needed(operand for item in self.program.outputs for operand in item.operands)
+
+    def choices(self, needed: Needed, alone: bool = False) -> Iterator[tuple[Segment, Needed]]:
+        """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
+        root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
+        seen = set()
+        for cone in self.cones(self.makers[root]):
+            for nodes in self._with_siblings(cone, needed - {root}):
+                if nodes in seen:
+                    continue
+                seen.add(nodes)
+                about = self._about(nodes)
+                outputs = needed & about.made
+                if len(outputs) <= self.limits.max_outputs and about.is_safe:
+                    yield self._segment(nodes, outputs), (needed - outputs) | about.needed
+                    if alone:
+                        return
+
+    def _about(self, nodes: frozenset[int]) -> "_About":
+        if nodes not in self._known:
+            inputs = self._inputs(nodes)
+            made = frozenset(made for position in nodes for made in self.values[position])
+            self._known[nodes] = _About(made, self._needed(inputs), self.unsafe.isdisjoint(inputs))
+        return self._known[nodes]
+
+    def _segment(self, nodes: frozenset[int], outputs: Needed) -> Segment:
+        """One object for equal segments."""
+        key = nodes, outputs
+        if key not in self._segments:
+            self._segments[key] = Segment(nodes, self._inputs(nodes), tuple(sorted(outputs)))
+        return self._segments[key]
+
+    def _with_siblings(self, cone: frozenset[int], needed: Needed) -> Iterator[frozenset[int]]:
+        """The cone alone, and with other needed values that read what it reads or computes."""
+        yield cone
+        joined = [joining for value in sorted(needed) if (joining := self._joining(cone, value))]
+        for count in range(1, self.limits.max_outputs):
+            for chosen in combinations(joined, count):
+                nodes = cone.union(*chosen)
+                if self._admissible(nodes):
+                    yield nodes
+
+    def _joining(self, cone: frozenset[int], value: int) -> frozenset[int]:
+        """The ops between `value` and what the cone reads or computes; empty if there is nothing in common."""
+        if (cone, value) not in self._joined:
+            self._joined[cone, value] = self._between(cone, value)
+        return self._joined[cone, value]
+
+    def _between(self, cone: frozenset[int], value: int) -> frozenset[int]:
+        if cone not in self._common:
+            self._common[cone] = self._about(cone).made.union(i for i in self._inputs(cone) if not self._is_weight(i))
+        common = self._common[cone]
+        nodes: set[int] = set()
+        touched = False
+        frontier = [value]
+        while frontier:
+            value = frontier.pop()
+            if value in common:
+                touched = True
+            elif self.items[self.makers[value]].op != "input" and self.makers[value] not in nodes:
+                maker = self.makers[value]
+                if len(nodes) - uncounted(self._chains, nodes) >= self.limits.max_ops or self._is_outside(maker, cone):
+                    return frozenset()
+                nodes.add(self.makers[value])
+                frontier += self.items[self.makers[value]].operands
+        return frozenset(nodes) if touched else frozenset()
+
+    def _is_weight(self, value: int) -> bool:
+        """Whether a value is a program input that one op alone reads."""
+        return self.items[self.makers[value]].op == "input" and len(self.readers[value]) == 1
+
+    def cones(self, root: int) -> list[frozenset[int]]:
+        """The segments whose last op is `root`, smallest first: each is grown by the makers of what another one reads."""
+        if root not in self._cones:
+            first = self._closed(frozenset({root}))
+            found = {first: None}
+            frontier = [] if is_barrier(self.items[root]) else [first]
+            for cone in frontier:
+                if len(found) >= self.limits.max_cones:
+                    break
+                for value in self._inputs(cone):
+                    maker = self.makers[self._behind(value)]
+                    if self.items[maker].op == "input" or self._is_outside(maker, cone):
+                        continue
+                    grown = self._closed(cone | {maker} | self._views(value))
+                    if grown not in found and self._admissible(grown):
+                        found[grown] = None
+                        frontier.append(grown)
+            self._cones[root] = list(found)
+        return self._cones[root]
+
+    def _closed(self, nodes: frozenset[int]) -> frozenset[int]:
+        """With the makers that must not be cut off: of an operand with this elementwise reader alone, and views other than
+        reshapes (reading along other strides costs nothing inside a kernel)."""
+        while True:
+            more = set()
+            for position in nodes:
+                item = self.items[position]
+                for operand in item.operands:
+                    maker = self.items[self.makers[operand]]
+                    unary = OPS[item.op].kind is Kind.ELEMENTWISE and len(set(item.operands)) == 1
+                    if maker.op == "input" or self._is_outside(self.makers[operand], nodes) or self.makers[operand] in nodes:
+                        continue
+                    if (unary and len(self.readers[operand]) == 1) or self._is_strided_view(maker):
+                        more.add(self.makers[operand])
+            if not more:
+                return nodes
+            grown = nodes | more
+            if not self._admissible(grown):
+                return nodes
+            nodes = grown
+
+    def _is_outside(self, position: int, nodes: frozenset[int]) -> bool:
+        """Whether a node cannot be in one segment with these: it is a barrier, or of another window."""
+        return is_barrier(self.items[position]) or self.windows[position] != self.windows[next(iter(nodes))]
+
+    def _is_strided_view(self, item: Node) -> bool:
+        return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "split")
+
+    def _views(self, value: int) -> frozenset[int]:
+        """The reshapes on top of the node behind a value."""
+        views = set()
+        while self.items[self.makers[value]].op == "reshape":
+            views.add(self.makers[value])
+            value = self.items[self.makers[value]].operands[0]
+        return frozenset(views)
+
+    def _needed(self, values: Iterator[int] | Sequence[int]) -> Needed:
+        """The values to compute for these: reshapes are views of what they reshape, inputs are there."""
+        behind = map(self._behind, values)
+        return frozenset(value for value in behind if self.items[self.makers[value]].op != "input")
+
+    def _behind(self, value: int) -> int:
+        """The value that reshapes show."""
+        while self.items[self.makers[value]].op == "reshape":
+            value = self.items[self.makers[value]].operands[0]
+        return value
+
+    def _inputs(self, nodes: frozenset[int]) -> tuple[int, ...]:
+        if nodes not in self._read:
+            read = {i for position in nodes for i in self.items[position].operands if self.makers[i] not in nodes}
+            self._read[nodes] = tuple(sorted(read))
+        return self._read[nodes]
+
+    def _admissible(self, nodes: frozenset[int]) -> bool:
+        if nodes not in self._admitted:
+            ops = self._ops(nodes)
+            admitted = ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
+            self._admitted[nodes] = admitted and not self._contracts_again(nodes)
+        return self._admitted[nodes]
+
+    def _ops(self, nodes: frozenset[int]) -> int:
+        return sum(counts(self.items[position]) for position in nodes) - uncounted(self._chains, nodes)
+
+    def why_not_one(self) -> str | None:
+        """Why the whole program is no segment, if it is none."""
+        nodes = frozenset(position for position, item in enumerate(self.items) if item.op not in ("input", "output"))
+        if (ops := self._ops(nodes)) > self.limits.max_ops:
+            return f"{ops} ops are more than the {self.limits.max_ops} of a block graph (--max-block-ops)"
+        if len(self._long_reductions(nodes)) > 1:
+            return f"it reduces over several axes of more than {self.limits.long_axis}, and a block graph walks one"
+        if self._contracts_again(nodes):
+            return "it reduces over what a product with a long reduction makes, which each block would compute again"
+        return None
+
+    def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:
+        """The long products of axes over which a segment reduces."""
+        reduced = {self.reduced[position] for position in nodes if position in self.reduced}
+        return {axes for axes in reduced if self._extent(axes) > self.limits.long_axis}
+
+    def _contracts_again(self, nodes: frozenset[int]) -> bool:
+        """Whether something reduces an axis, not a tiny one, that a product with a long reduction has made in this segment."""
+        made: dict[int, frozenset[int]] = {}  # of every value, by node: axes of such products
+        for position in sorted(nodes):
+            item = self.items[position]
+            axes = frozenset[int]().union(*(made.get(self.makers[operand], frozenset()) for operand in item.operands))
+            reduced = self.reduced.get(position, frozenset())
+            again = axes & reduced
+            if again and self._extent(again) > self.limits.tiny_axis:
+                return True
+            if item.op == "matmul" and self._extent(reduced) > self.limits.long_axis:
+                axes |= self.axes.of(self.values[position][0])
+            made[position] = axes - reduced
+        return False
+
+    def _extent(self, axes: frozenset[int]) -> int:
+        return prod(self.axes.sizes[axis] for axis in axes)
+
+
+def _reductions(program: Graph) -> tuple[Axes, dict[int, frozenset[int]]]:
+    """The axes of all values, and for each op that reduces, by position, those that it does."""
+    axes = infer_axes(program, repeats=True, barriers=True)
+    reduced = {}
+    for position, item in enumerate(program.nodes):
+        match OPS[item.op].kind:
+            case Kind.REDUCTION:
+                reduced[position] = frozenset(axes.dims[item.operands[0]][item["dim"]])
+            case Kind.MATMUL:
+                reduced[position] = frozenset(axes.dims[item.operands[0]][-1])
+            case _:
+                continue
+    return axes, reduced

@@ -1,0 +1,383 @@
+"""The search for kernel boundaries: the cheapest way through the segments of a program, each searched when it matters.
+
+States are sets of values still needed, edges are segments (`mirage_eg.search.partition.segments`). An edge costs what the cost model says of the
+best µGraph that the structure search finds for its segment; until that has been looked for, it costs the least that any kernel
+could: the launch, and each input and output moved once. The cheapest way under these costs is found, its segments are searched,
+and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is
+cheaper under the cost model; where patience ends first, the gap to the last lower bound is known.
+
+Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
+bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
+holds the larger.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from math import inf
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.windows import windows
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """A µGraph of one segment's program with its predicted microseconds; `fused` where a search made it, not the library."""
+
+    graph: Graph
+    us: float
+    kernels: int
+    proved: bool
+    fused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One segment with what computes it; `inputs` are the program's values behind the inputs of its µGraph."""
+
+    segment: Segment
+    inputs: tuple[int, ...]
+    made: Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A µGraph of the whole program as its pieces in the order in which they run."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def us(self) -> float:
+        """Predicted microseconds."""
+        return sum(piece.made.us for piece in self.pieces)
+
+    @property
+    def kernels(self) -> int:
+        """Kernels that are launched."""
+        return sum(piece.made.kernels for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimits:
+    """How much is searched."""
+
+    segments: SegmentLimits = field(default_factory=SegmentLimits)
+    max_kernels: int | None = None  # of a way
+    deep: int = 48  # ops; programs of more are searched in windows
+    window: int = 32  # ops of a window
+    max_states: int = 20_000  # where there are more, windows are searched, then segments reach less far, then ops stand alone
+    max_edges: int = 60_000  # likewise
+    patience: int = 5  # ways searched in a row without a cheaper one
+    patience_of_few: int = 32  # segments searched in a row without a cheaper way of few kernels
+    max_searched: int = 320  # segments; a decoder layer searches 78
+    close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
+    max_ways: int = 8
+    explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The cheapest ways, cheapest first, and those that fewer kernels make dearer; none through these segments is below
+    `bound_us`, none of at most `few` kernels below `bound_of_few_us`."""
+
+    ways: tuple[Way, ...]
+    bound_us: float
+    few: int
+    bound_of_few_us: float
+    states: int
+    segments: int
+    left_out: tuple[str, ...]  # since there would be too many ways
+    searched: int
+    complete: bool  # no way through these segments is cheaper than the first
+    pieces: tuple[tuple[Segment, Piece | None], ...]  # of the segments searched
+
+
+Find = Callable[[Sequence[Segment]], list[tuple[Piece, ...]]]  # of each segment the best µGraph of each number of kernels
+Floor = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
+Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best way; whether to go on
+
+
+def partition(
+    program: Graph, find: Find, floor: Floor, limits: PartitionLimits | None = None, on_progress: Progress | None = None
+) -> Partition:
+    """The cheapest ways to make kernels of `program`, which is in primitive ops."""
+    limits = limits or PartitionLimits()
+    ways = _Ways(program, floor, limits)
+    _search(ways, find, limits, on_progress, _FEW_US)
+    few = few_kernels(min((way.kernels for way in ways.front(None)), default=0), limits.max_kernels)
+    bound_of_few, _ = _search(ways, find, limits, on_progress, _TIE_US, few)
+    bound, complete = _search(ways, find, limits, on_progress, _TIE_US)
+    if len(ways.segments) <= limits.explore:
+        ways.settle([number for number in range(len(ways.segments)) if number not in ways.pieces], find)
+    front = ways.front(limits.max_kernels)
+    least = [way for place, way in enumerate(front) if all(way.us < other.us for other in front[:place])]
+    more = front + ways.cheap(limits.max_kernels, limits.max_ways if limits.explore else 0)
+    found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_ways)])
+    return Partition(
+        tuple(sorted(found, key=_order)),
+        bound - _TIE_US * len(program.nodes),
+        few,
+        bound_of_few - _TIE_US * few,
+        len(ways.states),
+        len(ways.segments),
+        ways.left_out,
+        len(ways.pieces),
+        complete and not ways.cut,
+        tuple((ways.segments[number], next(iter(pieces), None)) for number, pieces in sorted(ways.pieces.items())),
+    )
+
+
+FEW = 3  # kernels that are always few
+
+
+def few_kernels(fewest: int, max_kernels: int | None = None) -> int:
+    """How many kernels are few: as many as asked for, or one more than the fewest, or three."""
+    return max_kernels or max(FEW, 1 + fewest)
+
+
+def _search(
+    ways: "_Ways",
+    find: Find,
+    limits: PartitionLimits,
+    on_progress: Progress | None,
+    per_kernel: float,
+    most: int | None = None,
+) -> tuple[float, bool]:
+    """Search segments until the cheapest way of at most so many kernels is known, if a kernel more costs `per_kernel`.
+
+    All segments of a way are searched together, which makes a way of them, and leaves work for several processes; where `most`
+    is given, one at a time, since each says something of those around it, so that fewer are searched until the bound is met.
+    Gives a lower bound, and whether no such way is cheaper than the best.
+    """
+    (best, us), bound, waited = ways.best(per_kernel, most), 0.0, 0
+    while waited < (limits.patience if most is None else limits.patience_of_few):
+        path, least = ways.cheapest(per_kernel, most)
+        bound = max(bound, least)
+        waiting = [number for number in path if number not in ways.pieces]
+        if not waiting:
+            return bound, True
+        if best - bound <= (limits.close - 1) * us < inf:
+            return bound, best <= bound
+        ways.settle(waiting if most is None else waiting[:1], find)
+        before, (best, us) = best, ways.best(per_kernel, most)
+        waited = 0 if best < before else waited + (best < inf)
+        if on_progress is not None and not on_progress(len(ways.pieces), us):
+            break
+        if len(ways.pieces) >= limits.max_searched:
+            break
+    return bound, False
+
+
+def _order(way: Way) -> tuple[float, int]:
+    return way.us, way.kernels
+
+
+_FEW_US = 1e5  # a kernel more, where the fewest are looked for
+_TIE_US = 1e-3  # a kernel more, where all else is equal
+Edge = tuple[int, int]  # segment, state
+_TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for programs that the one before leaves too large
+    lambda limits: replace(limits, long_axis=limits.long_axis // 2),
+    lambda limits: replace(limits, long_axis=limits.long_axis // 4),
+    lambda limits: replace(limits, long_axis=limits.long_axis // 4, max_outputs=1),
+    lambda limits: replace(limits, long_axis=limits.long_axis // 4, max_outputs=1, max_ops=min(limits.max_ops, 10)),
+)
+
+
+def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: bool) -> Iterator[str]:
+    """What is not searched under these limits of segments, in so many windows, in words."""
+    wanted = limits.segments
+    if parts > 1:
+        yield f"kernels that reach from one of {parts} windows into the next"
+    if used.long_axis < wanted.long_axis:
+        yield f"kernels that reduce over two axes of more than {used.long_axis}"
+    if used.max_outputs < wanted.max_outputs:
+        yield f"kernels of more than {used.max_outputs} output"
+    if used.max_ops < wanted.max_ops:
+        yield f"kernels of more than {used.max_ops} ops"
+    if cut:
+        yield f"kernels of several ops behind {limits.max_states:,} states"
+
+
+class _Ways:
+    """The states and segments of a program, with what is known of their costs."""
+
+    def __init__(self, program: Graph, floor: Floor, limits: PartitionLimits) -> None:
+        self.segments: list[Segment] = []
+        self.states: list[list[Edge]] = []
+        self.pieces: dict[int, tuple[Piece, ...]] = {}  # of the segments searched
+        self.cut = False  # some states were not explored
+        self.end = -1  # the place of the state that needs nothing; others without edges lead nowhere
+        ops = sum(map(counts, program.nodes))
+        own = windows(program, limits.window if ops > limits.deep else ops)
+        whole = [(limits.segments, None)] if ops <= 2 * limits.deep else []
+        tried = [*whole, *([(limits.segments, own)] if max(own) else [])]
+        tried += [(tighter(limits.segments), own) for tighter in _TIGHTER]
+        tried += [(tried[-1][0], windows(program, limits.segments.max_ops))]
+        for number, (segments, parts) in enumerate(tried, 1):
+            if self._expand(Segmenter(program, segments, parts), limits, number == len(tried)):
+                self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
+                self.cut |= number > 1
+                break
+        self._alike = self._by_program(program) if max(own) else {}
+        self.order = self._topological()
+        self.floors = [floor(segment) for segment in self.segments]  # the least that each is known to cost
+        self.barren: set[int] = set()  # taken to have no kernels
+        self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
+
+    def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
+        """Make all states, unless there are too many, or too many ways from one to the next; `anyway`: as far as they go."""
+        self.segments, self.states, self.cut = [], [], False
+        count = 0
+        numbers: dict[Segment, int] = {}
+        places: dict[Needed, int] = {segmenter.start: 0}
+        frontier = [segmenter.start]
+        for place, needed in enumerate(frontier):
+            edges: list[Edge] = []
+            if not needed:
+                self.end = place
+            else:
+                full = len(places) >= limits.max_states
+                if full and not anyway:
+                    return False
+                self.cut |= full
+                for segment, left in segmenter.choices(needed, alone=full):
+                    if segment not in numbers:
+                        numbers[segment] = len(self.segments)
+                        self.segments.append(segment)
+                    if left not in places:
+                        places[left] = len(frontier)
+                        frontier.append(left)
+                    edges.append((numbers[segment], places[left]))
+            self.states.append(edges)
+            count += len(edges)
+            if count > limits.max_edges and not anyway:
+                return False
+        return True
+
+    def _topological(self) -> list[int]:
+        """States behind all that they lead to."""
+        order: list[int] = []
+        seen = [False] * len(self.states)
+        stack: list[tuple[int, Iterable[Edge]]] = [(0, iter(self.states[0]))]
+        seen[0] = True
+        while stack:
+            place, edges = stack[-1]
+            for _, target in edges:
+                if not seen[target]:
+                    seen[target] = True
+                    stack.append((target, iter(self.states[target])))
+                    break
+            else:
+                order.append(place)
+                stack.pop()
+        return order
+
+    def options(self, number: int) -> list[tuple[int, float]]:
+        """The kernels and microseconds of each µGraph of a segment, or the least that it can take until it was searched."""
+        if number in self.pieces:
+            return [(piece.made.kernels, piece.made.us) for piece in self.pieces[number]]
+        return [] if number in self.barren else [(int(self.floors[number] > 0), self.floors[number])]
+
+    def cheapest(self, per_kernel: float, most: int | None, searched: bool = False) -> tuple[tuple[int, ...], float]:
+        """The segments of the cheapest way of at most so many kernels, from the outputs backwards, and its cost; `searched`:
+        through segments that were searched."""
+        options = [
+            self.options(number) if number in self.pieces or not searched else [] for number in range(len(self.segments))
+        ]
+        if most is None:  # then the numbers of kernels need not be told apart
+            costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
+            options = [[(0, cost)] if cost < inf else [] for cost in costs]
+            per_kernel = 0.0
+        found: list[dict[int, tuple[float, int, int, int]]] = [{} for _ in self.states]  # cost, segment, next place, kernels
+        for place in self.order:
+            here = found[place]
+            if place == self.end:
+                here[0] = 0.0, -1, -1, 0
+            for number, target in self.states[place]:
+                for kernels, us in options[number]:
+                    added = us + per_kernel * kernels
+                    for later, (cost, *_) in found[target].items():
+                        total = later + kernels
+                        if (most is None or total <= most) and (total not in here or cost + added < here[total][0]):
+                            here[total] = cost + added, number, target, later
+        if not found[0]:
+            return (), inf
+        kernels = min(found[0], key=lambda count: found[0][count][0])
+        path, place, least = [], 0, found[0][kernels][0]
+        while place != self.end:
+            _, number, place, kernels = found[place][kernels]
+            path.append(number)
+        return tuple(path), least
+
+    def best(self, per_kernel: float, most: int | None) -> tuple[float, float]:
+        """What the cheapest way through segments that were searched costs, and its microseconds; infinite without one."""
+        path, cost = self.cheapest(per_kernel, most, searched=True)
+        if not path:
+            return inf, inf
+        kernels = {0: 0.0}  # the microseconds of each number of kernels along the path
+        for number in path:
+            further: dict[int, float] = {}
+            for more, us in self.options(number):
+                for count, before in kernels.items():
+                    further[count + more] = min(further.get(count + more, inf), before + us)
+            kernels = further
+        fitting = {count: us for count, us in kernels.items() if most is None or count <= most}
+        return cost, min(fitting.items(), key=lambda entry: entry[1] + per_kernel * entry[0])[1]
+
+    def _by_program(self, program: Graph) -> dict[int, list[int]]:
+        """Of each segment those that are equal to it as programs: of other layers."""
+        alike: dict[Graph, list[int]] = {}
+        for number, segment in enumerate(self.segments):
+            alike.setdefault(segment_program(program, segment), []).append(number)
+        return {number: numbers for numbers in alike.values() for number in numbers}
+
+    def settle(self, numbers: Sequence[int], find: Find) -> None:
+        """Search segments, and those that are equal to them as programs."""
+        numbers = sorted({other for number in numbers for other in self._alike.get(number, (number,))} - self.pieces.keys())
+        for number, pieces in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
+            self.pieces[number] = pieces
+            if not pieces:
+                outputs = self.segments[number].outputs
+                self.barren.update(other for other in self._wider(number) if self.segments[other].outputs == outputs)
+                continue
+            least = min(piece.made.us for piece in pieces)
+            for other in self._wider(number):
+                self.floors[other] = max(self.floors[other], least)
+
+    def _wider(self, number: int) -> Iterator[int]:
+        """The segments with the same ops and outputs and more, that read as much at least."""
+        nodes, outputs = self.segments[number].nodes, frozenset(self.segments[number].outputs)
+        for other, segment in enumerate(self.segments):
+            if nodes < segment.nodes and self._read[number] <= self._read[other] and outputs.issubset(segment.outputs):
+                yield other
+
+    def front(self, max_kernels: int | None) -> list[Way]:
+        """For each number of kernels the cheapest way through the segments searched."""
+        fronts: list[dict[int, tuple[float, tuple[Piece, ...]]]] = [{} for _ in self.states]
+        for place in self.order:
+            here = fronts[place]
+            if place == self.end:
+                here[0] = 0.0, ()
+            for number, target in self.states[place]:
+                for piece in self.pieces.get(number, ()):
+                    for kernels, (us, pieces) in fronts[target].items():
+                        total = kernels + piece.made.kernels
+                        if (max_kernels is None or total <= max_kernels) and us + piece.made.us < here.get(total, (inf,))[0]:
+                            here[total] = us + piece.made.us, (*pieces, piece)
+        return [Way(pieces) for _, (_, pieces) in sorted(fronts[0].items())]
+
+    def cheap(self, max_kernels: int | None, most: int) -> list[Way]:
+        """The cheapest ways through the segments searched, whatever their number of kernels."""
+        known: list[list[tuple[float, int, tuple[Piece, ...]]]] = [[] for _ in self.states]
+        for place in self.order:
+            here: list[tuple[float, int, tuple[Piece, ...]]] = [(0.0, 0, ())] if place == self.end else []
+            for number, target in self.states[place]:
+                here += [
+                    (us + piece.made.us, kernels + piece.made.kernels, (*pieces, piece))
+                    for piece in self.pieces.get(number, ())
+                    for us, kernels, pieces in known[target]
+                    if max_kernels is None or kernels + piece.made.kernels <= max_kernels
+                ]
+            known[place] = nsmallest(most, here, key=lambda way: way[:2])
+        return [Way(pieces) for _, _, pieces in known[0]]

@@ -1,0 +1,84 @@
+"""Where a deep program is cut before its kernels are searched: windows of consecutive ops, between which few values pass.
+
+The ways to cut a program into kernels grow exponentially with its layers, those of its windows in proportion. No kernel reaches
+from one window into the next; layers that are alike give windows that are alike, which are searched once.
+"""
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.partition.segments import counts, is_barrier
+from mirage_eg.transforms.softmax_shift import shifted_values
+
+_NEVER = 1e6
+
+
+def windows(program: Graph, most: int) -> tuple[int, ...]:
+    """The number of the window of each node, in the order in which windows run.
+
+    A window has at most `most` ops, where one level has not more. As few values as can be pass between windows, and where that
+    leaves a choice they are of like sizes.
+    """
+    levels = _levels(program)
+    depth = max(levels)
+    ops = [0] * (depth + 1)  # of each level
+    for level, item in zip(levels, program.nodes, strict=True):
+        ops[level] += counts(item)
+    cost = _crossing(program, levels)
+    # Of the windows up to each level: what passes, their number, the sum of the squares of their ops, and the last cut but one.
+    best: list[tuple[float, int, int, int]] = [(0.0, 0, 0, -1)]
+    for end in range(1, depth + 1):
+        options, inside = [], 0
+        for start in range(end, 0, -1):
+            inside += ops[start]
+            if inside > most and start < end:
+                break
+            passed, number, squares, _ = best[start - 1]
+            options.append((passed + cost[end], number + 1, squares + inside**2, start - 1))
+        best.append(min(options))
+    cuts, level = list[int](), depth
+    while level > 0:
+        cuts.append(level)
+        level = best[level][3]
+    cuts.reverse()
+    return tuple(sum(cut < level for cut in cuts) for level in levels)
+
+
+def _levels(program: Graph) -> list[int]:
+    """Of each node the longest way from an input; views and outputs that others read are as late as their first reader."""
+    makers = [position for position, (_, values) in enumerate(program.numbered()) for _ in values]
+    levels: list[int] = []
+    for item in program.nodes:
+        levels.append(1 + max((levels[makers[i]] for i in item.operands), default=-1))
+    first: dict[int, int] = {}  # the level of the first reader
+    for position in reversed(range(len(program.nodes))):
+        item = program.nodes[position]
+        if OPS[item.op].kind is Kind.REARRANGEMENT and not is_barrier(item):
+            levels[position] = first.get(position, levels[position])
+        for operand in item.operands:
+            first[makers[operand]] = min(first.get(makers[operand], levels[position]), levels[position])
+    return levels
+
+
+def _crossing(program: Graph, levels: list[int]) -> list[float]:
+    """What a cut behind each level costs: a value that passes is 1, half as much again where one elementwise op alone reads it,
+    which belongs into its kernel, and too much where no kernel may leave it; behind the last level nothing passes."""
+    unsafe = shifted_values(program)
+    values = [made for _, made in program.numbered()]
+    makers = [position for position, made in enumerate(values) for _ in made]
+    readers: dict[int, list[int]] = {}
+    for position, item in enumerate(program.nodes):
+        for operand in dict.fromkeys(item.operands):
+            readers.setdefault(makers[operand], []).append(position)
+    depth = max(levels)
+    cost = [0.0] * (depth + 1)
+    for maker, behind in readers.items():
+        if program.nodes[maker].op == "input":
+            continue
+        price = _NEVER if not unsafe.isdisjoint(values[maker]) else 1.0
+        alone = len(behind) == 1 and OPS[program.nodes[behind[0]].op].kind is Kind.ELEMENTWISE
+        for level in range(levels[maker], max(levels[reader] for reader in behind)):
+            cost[level] += 1.5 * price if alone else price
+    return cost
+
+
+__all__ = ["windows"]

@@ -1,0 +1,329 @@
+"""The search over structures: which ops, in which phase, over which parts of axes; no extents yet (DESIGN §4).
+
+A structure is one block graph up to its extents. For each split: saturate, find all values that a block can hold and how to
+derive each (`derivations`), combine the derivations to block graphs, smallest first (`combine`), and write them down.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from mirage_eg.egraph.expression import Split, express, splits, spread_splits
+from mirage_eg.egraph.oracle import Build, Limits, Oracle, Saturation, oracle_builder
+from mirage_eg.egraph.renaming import share_renamed
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.derivations import Closure, Derivations, close, walk_back
+from mirage_eg.search.enumerator import BOUNDS, Budget, Combination, Combiner
+from mirage_eg.search.structure import LOOP, Chain, Deaths, Index, Note, Space, Stage, Step, Structure, Value
+
+_CANDIDATES = 20  # that may be tried for each state that may be visited
+_KEPT = 4  # partial block graphs of each value, where a search of all was cut before it came to the outputs
+
+
+NOT_BEGUN = Saturation(0, 0, False, "not begun", 0, 0.0, (), ())  # of a split that no time was left for
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """What the search may visit."""
+
+    max_block_ops: int = 16
+    max_states: int = 250_000  # for each kernel of each split, to make partial block graphs, and again to join them
+    max_kernels: int = 2  # block graphs in a µGraph; one: no partial results
+    max_outputs: int = 3  # partial results that a first kernel may leave
+    max_structures: int = 2_000  # for each split, the smallest
+    max_alike: int | None = None  # for each split, of those that load alike; others are counted, not written down
+    max_combining_ops: int = 8  # of the kernel that reduces partial results
+    max_whole: int = 1  # inputs with the looped axis that a block may load whole, besides looping over them or instead
+    seconds: float | None = None  # wall clock; what was found until then is kept
+    bounds: frozenset[str] = BOUNDS  # what prunes besides the oracle; without one the search visits more and finds the same
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    """What the search did for one split."""
+
+    split: str
+    saturation: Saturation
+    visited: int
+    pruned: dict[str, int]
+    structures: int
+    complete: bool
+    seconds: float
+    complete_to: int = 0  # all structures and chains of at most so many ops are among those found
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """All structures found, with the record of each split: those of one kernel, and chains of two that spread a reduction."""
+
+    structures: tuple[Structure, ...]
+    chains: tuple[Chain, ...]
+    records: tuple[SplitRecord, ...]
+    seconds: float
+
+
+def search(
+    program: Graph,
+    axes: Axes,
+    rulebook: Rulebook,
+    limits: SearchLimits | None = None,
+    saturation: Limits | None = None,
+    on_progress: Callable[[int, int, int], None] | None = None,
+    on_candidate: Note | None = None,
+    choices: Sequence[Split] | None = None,
+    build: Build | None = None,
+) -> SearchResult:
+    """Every structure of one kernel, or of two with partial results between them, that the oracle admits, smallest first.
+
+    `program` holds primitive ops; `on_progress(splits done, of, structures so far)` is called after each split,
+    `on_candidate(fate, op, classes of the operands)` with each candidate that the oracle admits.
+    `choices` are the splits to search, all of `split_choices` where not given; `build` is an open `oracle_builder` to share.
+    """
+    limits = limits or SearchLimits()
+    start = perf_counter()
+    deadline = None if limits.seconds is None else start + limits.seconds
+    found: list[Structure] = []
+    records: list[SplitRecord] = []
+    chains: list[Chain] = []
+    choices = split_choices(axes, limits) if choices is None else choices
+    with oracle_builder(rulebook, saturation) if build is None else nullcontext(build) as build_one:
+        build = share_renamed(build_one, rulebook)
+        for done, split in enumerate(choices, 1):
+            began = perf_counter()
+            if deadline is not None and began > deadline:
+                records.append(SplitRecord(split.show(axes), NOT_BEGUN, 0, {}, 0, False, 0.0))
+                continue
+            oracle = build(express(program, axes, split, rulebook.domain))
+            context = (program, axes, split, rulebook.domain, oracle)
+            run = _Run(context, limits, deadline, on_candidate)
+            count = 0
+            if split.spread is None:
+                for structure in run.structures():
+                    found.append(structure)
+                    count += 1
+            else:
+                linked = run.chains()
+                chains += linked
+                count = len(linked)
+            records.append(
+                SplitRecord(
+                    split.show(axes),
+                    oracle.saturation,
+                    run.visited,
+                    dict(run.pruned),
+                    count + run.alike,
+                    run.complete,
+                    perf_counter() - began,
+                    run.complete_to,
+                )
+            )
+            if on_progress is not None:
+                on_progress(done, len(choices), len(found) + len(chains))
+    found.sort(key=lambda structure: structure.ops)
+    chains.sort(key=lambda chain: chain.ops)
+    return SearchResult(tuple(found), tuple(chains), tuple(records), perf_counter() - start)
+
+
+def split_choices(axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
+    """The splits that are searched, those of one kernel first."""
+    return (*splits(axes), *(spread_splits(axes) if limits.max_kernels > 1 else ()))
+
+
+class _Run:
+    """The search of one split."""
+
+    def __init__(
+        self,
+        context: tuple[Graph, Axes, Split, str, Oracle],
+        limits: SearchLimits,
+        deadline: float | None,
+        note: Note | None = None,
+    ) -> None:
+        self.program, _, self.split, domain, _ = self.context = context
+        self.limits, self.note, self.indexed = limits, note, domain == "indexed"
+        self.index = Index(context[-1])
+        self.deadline = deadline
+        self.pruned = Deaths()
+        self.pruned.note = note
+        self.visited = self.alike = 0
+        self.complete_to = limits.max_block_ops
+
+    @property
+    def complete(self) -> bool:
+        """Whether no limit of states, structures or time ended the search."""
+        return self.complete_to >= self.limits.max_block_ops
+
+    @property
+    def _whole(self) -> range:
+        """The inputs that may be loaded whole."""
+        return range(len(self.program.inputs) if self.limits.max_whole else 0)
+
+    def structures(self) -> Iterator[Structure]:
+        """The structures of one kernel, smallest first."""
+        space = Space(*self.context, self._whole, index=self.index)
+        closure = close(space, self.pruned)
+        goals = _outputs(space, closure)
+        combiner = self._combiner(space, closure, goals, self.limits.max_block_ops)
+        yield from self._write(space, combiner, combiner.join(range(len(goals)), self.limits.max_structures))
+        self._count(combiner)
+
+    def chains(self) -> list[Chain]:
+        """First kernels that end in partial results, each with every last kernel that makes the outputs of them."""
+        limits = self.limits
+        first_space = Space(*self.context, self._whole, stage=Stage.FIRST, index=self.index)
+        first_closure = close(first_space, self.pruned)
+        partials = sorted({value[:2] for value in first_closure.values if _is_partial(first_space, value)})
+        last_space = Space(*self.context, stage=Stage.LAST, partials=partials, index=self.index)
+        last_closure = close(last_space, self.pruned)
+        combining = min(limits.max_block_ops, limits.max_combining_ops)
+        goals = _outputs(last_space, last_closure)
+        last = self._combiner(last_space, last_closure, goals, combining)
+        ends: dict[int, list[Structure]] = {}
+        for combination in last.join(range(len(goals)), limits.max_structures):
+            if (used := combination[0][3]) != 0:
+                ends.setdefault(used, []).append(_structure(last_space, last.graph, last, combination, _numbers(used)))
+        self._count(last, combining)
+        wanted = sorted({partial for used in ends for partial in _numbers(used)})
+        place = {partial: goal for goal, partial in enumerate(wanted)}
+        kept = [[value for value in first_closure.values if value[:2] == partials[i] and value[2] != LOOP] for i in wanted]
+        first = self._combiner(first_space, first_closure, kept, limits.max_block_ops, alternatives=True)
+        starts = {
+            used: list(first.join([place[partial] for partial in _numbers(used)], limits.max_structures))
+            for used in sorted(ends)
+        }
+        self._count(first)
+        chains: list[Chain] = []
+        for structure, end in self._pairs(first_space, first, starts, ends):
+            if len(chains) == limits.max_structures:
+                self.complete_to = min(self.complete_to, structure.ops + end.ops - 1)
+                break
+            chains.append(Chain(structure, end))
+        return chains
+
+    def _pairs(
+        self,
+        space: Space,
+        first: Combiner,
+        starts: Mapping[int, Sequence[Combination]],
+        ends: Mapping[int, Sequence[Structure]],
+    ) -> Iterator[tuple[Structure, Structure]]:
+        """First kernels with last kernels that take their partial results, smallest first."""
+        written: dict[tuple[int, int], list[Structure]] = {}
+        seen: dict[int, Counter[int]] = {used: Counter() for used in ends}
+        for total in range(self.limits.max_block_ops + self.limits.max_combining_ops + 1):
+            for used, options in ends.items():
+                for end in options:
+                    key = used, total - end.ops
+                    if key not in written:
+                        chosen = (combination for combination in starts[used] if combination[0][0] == key[1])
+                        written[key] = list(self._write(space, first, chosen, seen[used]))
+                    yield from ((structure, end) for structure in written[key])
+
+    def _combiner(
+        self, space: Space, closure: Closure, goals: Sequence[Collection[Value]], max_ops: int, alternatives: bool = False
+    ) -> Combiner:
+        """All partial block graphs of a space; `alternatives`: a result need not have an output for each goal."""
+        graph = walk_back(closure, goals, self.limits.bounds, self.pruned)
+        if self.note is not None:
+            for item in sorted(set(closure.derivations).difference(graph.derivations), key=str):
+                self.note("leads nowhere", item.op, tuple(closure.values[i][0] for i in item.operands))
+        needed = 0
+        for bits in () if alternatives else graph.needed:
+            needed |= bits
+        most = self.limits.max_outputs if space.stage is Stage.LAST else self.limits.max_whole
+        combiner = Combiner(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.note)
+        if all(graph.goals):
+            combiner.run()
+            if combiner.budget.is_spent() and combiner.lacks_a_goal():
+                thin = Combiner(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.note, keep=_KEPT)
+                thin.run()
+                self.visited += combiner.visited
+                self.pruned += combiner.pruned
+                thin.complete_to = min(thin.complete_to, combiner.complete_to)
+                combiner = thin
+        combiner.budget = self._new_budget()
+        return combiner
+
+    def _new_budget(self) -> Budget:
+        return Budget(self.limits.max_states, self.limits.max_states * _CANDIDATES, self.deadline)
+
+    def _count(self, combiner: Combiner, most: int | None = None) -> None:
+        self.visited += combiner.visited
+        self.pruned += combiner.pruned
+        if combiner.complete_to < (most or self.limits.max_block_ops):
+            self.complete_to = min(self.complete_to, combiner.complete_to)
+
+    def _write(
+        self, space: Space, combiner: Combiner, combinations: Iterator[Combination], seen: Counter[int] | None = None
+    ) -> Iterator[Structure]:
+        """`seen` counts the structures of each set of loads."""
+        seen = Counter() if seen is None else seen
+        for combination in combinations:
+            loads = combiner.loads(combination[1])
+            if self.limits.max_alike is not None and seen[loads] >= self.limits.max_alike:
+                self.alike += 1
+                continue
+            structure = _structure(space, combiner.graph, combiner, combination)
+            if not structure.steps:
+                continue  # an output that is an input
+            if space.looped and not any(step.op.startswith("accum_") for step in structure.steps):
+                self.pruned["no loop"] += 1  # found in the split that has none
+                if self.note is not None:
+                    self.note("no loop", structure.steps[-1].op, ())
+                continue
+            seen[loads] += 1
+            yield structure
+
+
+def _structure(
+    space: Space, graph: Derivations, combiner: Combiner, combination: Combination, partials: Sequence[int] = ()
+) -> Structure:
+    """Loads in order, then steps, each after its operands."""
+    order: list[int] = []
+    known: set[int] = set()
+
+    def visit(number: int) -> None:
+        if number in known:
+            return
+        known.add(number)
+        for operand in combiner.tops[number][2]:
+            visit(operand)
+        order.append(number)
+
+    for number in combination[1]:
+        visit(number)
+    loads = sorted(number for number in order if combiner.tops[number][1] < 0)
+    steps = [number for number in order if combiner.tops[number][1] >= 0]
+    place = {number: i for i, number in enumerate((*loads, *steps))}
+    written = []
+    for number in steps:
+        _, derivation, operands = combiner.tops[number]
+        item = graph.derivations[derivation]
+        positions = tuple(place[i] for i in operands)
+        written.append(Step(item.op, tuple(sorted(positions)) if item.swappable else positions, item.constants, item.reduced))
+    inputs = [space.loads[number][0] for number in loads]
+    if space.partials:
+        behind = space.program_inputs
+        renumbered = {behind + partial: behind + i for i, partial in enumerate(partials)}
+        inputs = [replace(load, input=renumbered.get(load.input, load.input)) for load in inputs]
+    return Structure(space.split, tuple(inputs), tuple(written), tuple(place[i] for i in combination[1]), proved=space.indexed)
+
+
+def _outputs(space: Space, closure: Closure) -> list[list[Value]]:
+    """For each output of the program the values that are it: of its class and axes, and outside the loop."""
+    return [[value for value in closure.values if value[:2] == output and value[2] != LOOP] for output in space.outputs]
+
+
+def _is_partial(space: Space, value: Value) -> bool:
+    """Whether a block has reduced a value as far as it can."""
+    _, axes, phase = value
+    return phase != LOOP and bool(axes & space.grid) and not axes & (space.spread | space.tile)
+
+
+def _numbers(bits: int) -> tuple[int, ...]:
+    return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)

@@ -1,0 +1,1 @@
+"""A program becomes an equivalent program before the search."""

@@ -1,0 +1,68 @@
+"""How likely a wrong candidate is to pass: the Schwartz–Zippel bound, where a theorem gives one. Trusted.
+
+Also the longest sum of a graph, from which tolerances of float comparisons follow.
+"""
+
+from functools import cached_property
+from math import prod
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.modular import PRIMES
+from mirage_eg.backends.evaluator.polynomial_degree import DegreeAlgebra, DegreeValue, of_difference
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+
+
+class Bound:
+    """The bounds of candidates for one program, whose degrees are found once."""
+
+    def __init__(self, program: Graph) -> None:
+        self.program = program
+
+    def of(self, candidate: Graph, draws: int) -> tuple[float | None, str]:
+        """Schwartz–Zippel: a polynomial of degree d that is not zero vanishes at d/p of all points, or less."""
+        own = self._degrees
+        if not any(x.beyond for x in own):  # else the candidate's degrees say nothing either
+            own = [*own, *_degrees(candidate)]
+        beyond = sorted(frozenset[str]().union(*(x.beyond for x in own)))
+        if beyond:
+            return None, f"no theorem with a useful bound covers {', '.join(beyond)}"
+        half = len(own) // 2
+        pairs = zip(own[:half], own[half:], strict=True)
+        degree = max(of_difference(x.degree, y.degree) for x, y in pairs)
+        if degree >= PRIMES[0]:
+            return None, f"the degree may be {degree}, more than p: the Schwartz–Zippel bound says nothing"
+        theorem = f"Schwartz–Zippel: degree at most {degree}, {draws} independent draws, for functions that differ modulo p"
+        return (degree / PRIMES[0]) ** draws, theorem
+
+    @cached_property
+    def _degrees(self) -> list[DegreeValue]:
+        return _degrees(self.program)
+
+
+def _degrees(graph: Graph) -> list[DegreeValue]:
+    algebra = DegreeAlgebra()
+    return evaluate(graph, [algebra.input(kind.shape) for kind in graph.input_types], algebra)
+
+
+def longest_reduction(graph: Graph, kind: str | None = None) -> int:
+    """The largest number of values that one op of the graph reduces, over its loop where it is an accumulator.
+
+    With `kind`, only reductions of that kind count: `sum`, `mean` or `max`.
+    """
+    if any(OPS[item.op].kind is Kind.DERIVED for item in graph.nodes):
+        graph = expand(graph)
+    longest = 1
+    for item, values in graph.numbered():
+        match OPS[item.op].kind:
+            case Kind.GRAPH:
+                longest = max(longest, longest_reduction(item["graph"], kind))
+            case Kind.MATMUL if kind is None:
+                longest = max(longest, graph.types[item.operands[0]].shape[-1])
+            case Kind.REDUCTION | Kind.ACCUMULATOR if kind in (None, item.op, OPS[item.op].reduction):
+                added = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
+                longest = max(longest, graph.loop * added)
+            case _:
+                pass  # a derived op was expanded
+    return longest

@@ -1,0 +1,74 @@
+"""What a proof by these laws is worth: where it holds, and whether it overrules a difference in the field.
+
+A proof by partial laws holds where program and µGraph are both defined. One that needs laws of a user leaves a difference in
+the field undecided where the field models every op, or where such a law narrows, is refuted or cannot be tested.
+"""
+
+from collections.abc import Iterable
+
+from mirage_eg.backends.evaluator.field_semantics import ELEMENTWISE
+from mirage_eg.egraph.expression import Expression, Term, op_of
+from mirage_eg.egraph.laws import Law
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.soundness.definedness import Definedness, definedness
+from mirage_eg.egraph.soundness.unfold import written_out
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.ops import OPS
+
+
+class Evidence:
+    """The laws of a rulebook; each is tested once, when a proof first needs it."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self.rulebook = rulebook
+        self.own = frozenset(law.name for theory in rulebook.theories if not theory.packaged for law in theory.laws)
+        self._laws = {law.name: law for law in rulebook.laws}
+        self._defined: dict[str, Definedness | None] = {}
+        self._objections: dict[str, str | None] = {}
+
+    def partial(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those laws whose sides are not defined alike, or have no meaning that would tell."""
+        return tuple(name for name in names if (found := self._definedness(name)) is None or found.partial)
+
+    def doubt(self, joint: Expression, names: Iterable[str]) -> str | None:
+        """Why a proof of `joint` by these laws does not overrule a difference in the field; None if it does."""
+        own = [name for name in names if name in self.own]
+        if own and all(map(_is_modelled, joint.terms)):
+            return f"proved by {', '.join(own)} alone, but the field, which models every op here, shows a difference"
+        for name in own:
+            if name not in self._objections:
+                self._objections[name] = self._objection(self._laws[name])
+        return next((self._objections[name] for name in own if self._objections[name] is not None), None)
+
+    def _definedness(self, name: str) -> Definedness | None:
+        if name not in self._defined:
+            law, book = self._laws[name], self.rulebook
+            try:
+                forms = written_out(law, book.laws, book.signatures)
+                self._defined[name] = definedness(law, book.domain, book.signatures, forms)
+            except RuleError:
+                self._defined[name] = None
+        return self._defined[name]
+
+    def _objection(self, law: Law) -> str | None:
+        """Why a law is no evidence: it cannot be tested, or there are values that refute it or at which it narrows."""
+        from mirage_eg.egraph.soundness.check_law import check_law  # takes a tenth of a second to import
+
+        book = self.rulebook
+        try:
+            forms = written_out(law, book.laws, book.signatures)
+            counterexample = check_law(law, book.domain, book.signatures, forms=forms).counterexample
+        except RuleError as error:
+            return str(error)
+        if counterexample is not None:
+            return f"{law.place}: law {law.name!r} is false: {'; '.join(str(counterexample).splitlines())}"
+        found = self._definedness(law.name)
+        return f"{law.place}: law {law.name!r} narrows: {found.narrows}" if found is not None and found.narrows else None
+
+
+def _is_modelled(term: Term) -> bool:
+    """Whether the field obeys the laws that numbers do at this term."""
+    op = op_of(term.constructor)
+    if op is None or op not in ELEMENTWISE:
+        return op != "max"
+    return not ELEMENTWISE[op].unfaithful(dict(zip(OPS[op].attributes, term.constants, strict=True)))

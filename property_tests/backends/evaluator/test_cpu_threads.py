@@ -1,0 +1,200 @@
+"""Work beside the search: it gives what it would have given alone, can be stopped, and leaves nothing changed behind it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Barrier, Event, Timer, get_ident
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from mirage_eg.backends.evaluator.cpu_threads import StoppedError, beside, do_all, go_on, with_own_threads
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.checkpoint import Checkpoint
+from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.work import Work
+from mirage_eg.verify.reference import Reference
+from property_tests.support.strategies import EVERY, as_program, block_graphs
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+@given(block=block_graphs(EVERY, attempts=8), draws=st.integers(1, 3))
+def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, draws: int) -> None:
+    program = as_program(block)
+    try:
+        alone = Reference(program, draws).check_all([program, program])
+    except UnsupportedError:
+        with beside(Reference(program, draws).draw_ahead) as ready, pytest.raises(UnsupportedError):
+            ready()
+        return
+    reference = Reference(program, draws)
+    with beside(reference.draw_ahead) as ready:
+        ready()
+        assert [verdict for verdict, _ in reference.check_all([program, program])] == [verdict for verdict, _ in alone]
+    assert reference.float_check(program) == Reference(program, draws).float_check(program)
+
+
+def test_work_beside_is_done_by_one_other_thread() -> None:
+    seen: list[int] = []
+    done = Event()
+
+    def work(item: int) -> None:
+        seen.append(get_ident())
+        if item == 49:
+            done.set()
+
+    with beside(lambda: do_all(work, range(50))) as ready:
+        assert done.wait(30)
+        ready()
+    assert len(seen) == 50
+    assert set(seen).isdisjoint({get_ident()})
+    assert len(set(seen)) == 1
+
+
+def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, both = Event(), Event(), Barrier(2)
+    waiting = Timer(1.0, go.set)
+
+    def work(item: int) -> None:
+        if item == 0:
+            begun.set()
+            assert go.wait(30)
+        else:
+            both.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads.threads", lambda: 2)
+        monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads._pool", lambda: pool)
+        with beside(lambda: do_all(work, range(5))) as ready:
+            assert begun.wait(30)
+            waiting.start()
+            ready()
+
+
+def test_work_on_an_item_may_share_out_its_own() -> None:
+    seen: list[tuple[int, int]] = []
+    do_all(lambda outer: do_all(lambda inner: seen.append((outer, inner)), range(3)), range(8))
+    assert sorted(seen) == [(outer, inner) for outer in range(8) for inner in range(3)]
+
+
+def test_what_it_raises_is_raised_where_it_is_waited_for() -> None:
+    def fail() -> None:
+        raise UnsupportedError("no")
+
+    with beside(fail) as ready, pytest.raises(UnsupportedError, match="no"):
+        ready()
+
+
+def test_leaving_the_body_stops_it_at_the_next_piece() -> None:
+    begun, worked = Event(), 0
+
+    def work(item: int) -> None:
+        nonlocal worked
+        worked += 1
+        begun.set()
+        np.square(np.ones(1 << 20))
+
+    with pytest.raises(KeyboardInterrupt), beside(lambda: do_all(work, range(1 << 16))) as ready:
+        begun.wait()
+        raise KeyboardInterrupt
+    assert 0 < worked < 1 << 16
+    with pytest.raises(StoppedError):
+        ready()
+
+
+def test_turns_at_the_interpreter_and_threads_of_blas_are_as_before_behind_it() -> None:
+    """Also where the body leaves a limit that it entered before, or after, the work did."""
+    turn, threads = sys.getswitchinterval(), blas_threads()
+    inside, leave = Event(), Event()
+
+    @with_own_threads
+    def work() -> None:
+        inside.set()
+        leave.wait()
+
+    with beside(work) as ready:
+        inside.wait()
+        assert sys.getswitchinterval() < turn
+        assert set(blas_threads()) == {1}
+        with_own_threads(lambda: None)()
+        assert set(blas_threads()) == {1}  # the work is still inside
+        leave.set()
+        ready()
+    assert (sys.getswitchinterval(), blas_threads()) == (turn, threads)
+
+
+def test_work_without_end_that_asks_whether_to_go_on_ends_with_the_body() -> None:
+    go_on()  # whatever is not beside other work goes on
+    begun = Event()
+
+    def work() -> None:
+        begun.set()
+        while True:
+            go_on()
+
+    with pytest.raises(KeyboardInterrupt), beside(work) as ready:
+        begun.wait()
+        raise KeyboardInterrupt
+    with pytest.raises(StoppedError):
+        ready()
+
+
+def test_what_waits_for_workers_ends_with_the_body_and_not_with_them() -> None:
+    begun, leave = Event(), Event()
+
+    def work(common: None, items: Sequence[int]) -> Iterator[int]:
+        begun.set()
+        leave.wait()
+        yield from items
+
+    with ThreadPoolExecutor(1) as pool, Workers(pool) as workers:
+        with pytest.raises(KeyboardInterrupt), beside(lambda: [*workers.run("test", work, None, [1, 2])]) as ready:
+            begun.wait()
+            raise KeyboardInterrupt
+        with pytest.raises(StoppedError):
+            ready()
+        leave.set()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_result_that_an_interrupted_body_leaves_behind_is_not_kept(interrupted: bool, tmp_path: Path) -> None:
+    begun, leave = Event(), Event()
+
+    def work(common: None, items: Sequence[int]) -> Iterator[int]:
+        begun.set()
+        leave.wait()
+        yield from items
+
+    with closing(Checkpoint(tmp_path / "checkpoint.jsonl", {})) as checkpoint, Workers(jobs=1) as workers:
+        todo = Work(workers, checkpoint)
+        leaving = Timer(0.2, leave.set)
+        with suppress(KeyboardInterrupt), beside(lambda: todo.run("test", work, None, [1])) as ready:
+            begun.wait()
+            leaving.start()
+            if interrupted:
+                raise KeyboardInterrupt
+            ready()
+        assert checkpoint.has("test") is not interrupted
+
+
+def test_processes_started_beside_hear_no_interrupt_and_others_do() -> None:
+    ask = [sys.executable, "-c", "import signal; print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))"]
+
+    def blocked() -> set[str]:
+        return set(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split())
+
+    ignored = {str(int(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    with beside(blocked) as ready:
+        assert ready() >= ignored
+    assert blocked().isdisjoint(ignored)

@@ -1,0 +1,127 @@
+"""No variant that tuning tries reads or writes beside a tensor, or what another block of the same launch writes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+
+import pytest
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton import addressing, block, tiles
+from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.tuning_space import Variant, details, first, joined
+from mirage_eg.search.instantiate.instantiate import small_instance
+from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.search.structure import Chain, Structure
+from mirage_eg.transforms.simplify import clean_up
+from mirage_eg.transforms.softmax_shift import drop_shifts
+from property_tests.support.hand_written import HAND_WRITTEN, attention, inputs_of, split_attention, worst
+
+PLANS = 2  # of one kernel, and as many of two
+TOLERANCE = 2e-2
+
+
+@pytest.fixture(scope="module")
+def run_guarded() -> Iterator[RunProgram]:
+    with interpreter("property_tests.support.guarded_interpreter") as run:
+        yield run
+
+
+def variants(graph: Graph) -> list[Schedule]:
+    """Those that tuning tries of a µGraph, one by one and all at once; what changes no address is left out."""
+    if not graph.blocks:
+        return [Schedule()]
+    job = next(first(graph, 0))
+    variant = Variant(graph, 0, job.schedule, "", None)
+    tried = [made.schedule for made in chain(details(variant, "sm_90"), joined(variant, [graph], None)) if made.graph == graph]
+    every = Schedule(
+        descriptors=True, last_first=True, swapped=True, half_partials=True, joined=True, loads_first=True, programs=2
+    )
+    alike = (replace(made, num_warps=4, num_stages=1, exp2=False, reciprocals=False) for made in (job.schedule, *tried, every))
+    return list(dict.fromkeys(alike))
+
+
+def check(run: RunProgram, graph: Graph, program: Graph) -> int:
+    """Run every variant of a µGraph; gives how many."""
+    arrays = inputs_of(program)
+    wanted = evaluate(program, arrays, FloatAlgebra())
+    sources = {emit(graph, schedule=schedule) for schedule in variants(graph)}
+    for source in sorted(sources):
+        assert worst(run(source, arrays), wanted) < TOLERANCE, source
+    return len(sources)
+
+
+@pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if re.search("ragged|looped|^split|^attention$", name)])
+def test_variants_of_hand_written_graphs(run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "_WIDE_COLUMNS", 16)
+    graphs = HAND_WRITTEN[name]("float16")
+    assert check(run_guarded, graphs.mugraph, graphs.program) >= 1
+
+
+@pytest.mark.parametrize("name", ["attention, ragged", "attention, split, ragged", "split_product, ragged"])
+def test_variants_with_64_bit_offsets_and_flattened_grids(
+    run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block, "LARGEST_OFFSET", 0)
+    monkeypatch.setattr(addressing, "_GRID_LIMITS", (2**31 - 1, 1, 1))
+    graphs = HAND_WRITTEN[name]("float16")
+    assert check(run_guarded, graphs.mugraph, graphs.program) >= 1
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "gqa", "qknorm"])
+def test_variants_of_found_structures(run_guarded: RunProgram, name: str) -> None:
+    primitive = drop_shifts(clean_up(expand(WORKLOADS[name](1))).after)
+    axes = infer_axes(primitive)
+    found = search(primitive, axes, load_rules("indexed"), SearchLimits())
+    plans: list[Structure | Chain] = [*islice(found.structures, PLANS), *islice(found.chains, PLANS)]
+    for plan in plans:
+        small, candidate = small_instance(plan, primitive, axes)
+        assert check(run_guarded, candidate, small) >= 2
+
+
+def broken(source: str, pattern: str, other: str) -> str:
+    """The source with its first match replaced."""
+    made = re.sub(pattern, other, source, count=1)
+    assert made != source
+    return made
+
+
+MISTAKES = {
+    "one block too many": (r"\[\(2, 2, 1\)\]", "[(2, 3, 1)]", "other values|at byte"),
+    "one grid dim too many": (r"\[\(2, 2, 1\)\]", "[(3, 2, 1)]", "loads at byte"),
+    "a wrong stride": (r"K_ptr \+ gx \* 840", "K_ptr + gx * 842", "loads at byte 336. of K"),
+    "no mask": (r", mask=[^\n]*other=0\.0\)", ")", "loads at byte"),
+    "an input overwritten": (r"tl\.store\(out0_ptr", "tl.store(Q_ptr", "stores into Q"),
+    "two blocks in one place": (
+        r"tl\.store\(out0_ptr \+ gx \* 200 \+ \(gy \* 5",
+        "tl.store(out0_ptr + gx * 200 + (0 * 5",
+        "other values",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_kernel_that_is_wrong_by_little_is_caught(mistake: str) -> None:
+    pattern, other, message = MISTAKES[mistake]
+    graphs = attention("float16", 2, 10, 20, 42, 5, 2)
+    with interpreter("property_tests.support.guarded_interpreter") as run, pytest.raises(InterpreterError, match=message):
+        run(broken(emit(graphs.mugraph), pattern, other), inputs_of(graphs.program))
+
+
+def test_a_block_that_combines_before_the_others_have_come_is_caught() -> None:
+    graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 16)
+    source = emit(graphs.mugraph, schedule=Schedule(joined=True))
+    early = broken(source, r"arrived = tl\.atomic_add\([^)]*\)\n    if arrived == 3:", "if gz == 3:")
+    with (
+        interpreter("property_tests.support.guarded_interpreter") as run,
+        pytest.raises(InterpreterError, match="what another block stores"),
+    ):
+        run(early, inputs_of(graphs.program))

@@ -1,0 +1,70 @@
+"""What Triton's compiler does wrong with wgmma is found in its code, and emitted kernels do not have it."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_eg.backends.triton.compile import compile_source
+from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.search.instantiate.limits import TileLimits, fits
+from property_tests.support.hand_written import HAND_WRITTEN, Pair, gated_mlp, layer_norm_linear, split_product
+
+COPIED = "tl.where(i >= 0"  # in the line that gives tl.dot a copy of its own
+ROOM = TileLimits(registers=1 << 30, max_tile=1024, stages=1)
+
+
+def _problem(source: str) -> str:
+    """Of the first kernel."""
+    record = compile_source(source, "sm_90")[0]
+    assert record.ok is (record.error is None)
+    return record.error or ""
+
+
+def _both(m: int, dtype: str = "float16") -> Pair:
+    return split_product(dtype, m, 1024, 128, 4, 8)  # its loop reads X by a product and by a sum
+
+
+@pytest.mark.parametrize(("stages", "descriptors"), [(2, False), (3, False), (3, True), (4, False)])
+def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_while_it_is_read(stages: int, descriptors: bool) -> None:
+    source = emit(_both(64).mugraph, schedule=Schedule(num_stages=stages, descriptors=descriptors))
+    assert COPIED in source
+    assert _problem(source) == ""
+    careless = "".join(line for line in source.splitlines(keepends=True) if COPIED not in line)
+    assert "fetched" in _problem(careless)
+
+
+@pytest.mark.parametrize("name", ["rms_norm_linear", "rms_norm_linear, one row", "attention", "gated_mlp"])
+def test_a_tile_that_a_descriptor_fetches_at_once_has_no_ring(name: str) -> None:
+    assert _problem(emit(HAND_WRITTEN[name]("float16").mugraph, schedule=Schedule(descriptors=True))) == ""
+
+
+def test_without_stages_nothing_is_overwritten() -> None:
+    source = emit(_both(64).mugraph, schedule=Schedule(num_stages=1))
+    careless = "".join(line for line in source.splitlines(keepends=True) if COPIED not in line)
+    assert _problem(careless) == ""
+
+
+@pytest.mark.parametrize("graphs", [_both(32), _both(64, "float32"), gated_mlp("float16", 64, 1024, 512, 4, 8)])
+def test_where_no_wgmma_reads_it_or_only_wgmma_does_a_tile_is_read_where_it_is(graphs: Pair) -> None:
+    source = emit(graphs.mugraph, schedule=Schedule(num_stages=2))
+    assert COPIED not in source
+    assert _problem(source) == ""
+
+
+def test_operands_swapped_a_product_of_few_rows_is_one_on_wgmma_too() -> None:
+    assert COPIED in emit(_both(32).mugraph, schedule=Schedule(num_stages=2, swapped=True))
+
+
+@pytest.mark.parametrize(("rows", "columns", "right"), [(256, 128, True), (512, 64, True), (512, 128, False)])
+def test_a_tile_of_many_long_rows_is_no_candidate_and_does_not_compile(rows: int, columns: int, right: bool) -> None:
+    graphs = layer_norm_linear("float16", 64, 2 * rows, 2 * columns, 2, 2)
+    [block] = graphs.mugraph.blocks
+    assert fits(block, ROOM) is right
+    problem = _problem(emit(graphs.mugraph, schedule=Schedule(num_stages=1)))
+    assert ("another order" not in problem) is right
+
+
+@pytest.mark.parametrize(("dtype", "right"), [("float32", True), ("float16", False), ("bfloat16", False)])
+def test_products_in_float32_are_not_on_wgmma_and_their_tiles_may_be_tall(dtype: str, right: bool) -> None:
+    [block] = layer_norm_linear(dtype, 64, 1024, 256, 2, 2).mugraph.blocks
+    assert fits(block, replace(ROOM, shared_memory=1 << 30)) is right

@@ -1,0 +1,107 @@
+"""What the tuner may choose changes how a kernel is written, never what it computes."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton import tiles
+from mirage_eg.backends.triton.compile import compile_module, loaded
+from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.graph import Graph
+from property_tests.support.hand_written import (
+    HAND_WRITTEN,
+    ROUNDING,
+    attention,
+    check_random,
+    gated_mlp,
+    in_dtype,
+    inputs_of,
+    lora,
+    worst,
+)
+from property_tests.support.strategies import EVERY, as_program, block_graphs
+
+CHOICES = {
+    "swapped operands": Schedule(swapped=True),
+    "powers of two": Schedule(exp2=True),
+    "last grid dim first": Schedule(last_first=True),
+    "persistent programs": Schedule(programs=3),
+    "tensor descriptors": Schedule(descriptors=True),
+    "joined kernels": Schedule(joined=True),
+    "partial results in float16": Schedule(half_partials=True),
+    "reciprocals": Schedule(reciprocals=True),
+    "loads first": Schedule(loads_first=True),
+    "all of them": Schedule(
+        joined=True,
+        swapped=True,
+        exp2=True,
+        last_first=True,
+        programs=2,
+        descriptors=True,
+        half_partials=True,
+        reciprocals=True,
+        loads_first=True,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def run_program() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_a_choice_changes_no_result(run_program: RunProgram, name: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "_WIDE_COLUMNS", 16)
+    graphs = HAND_WRITTEN[name]("float16")
+    arrays = inputs_of(graphs.program)
+    got = run_program(emit(graphs.mugraph, schedule=CHOICES[choice]), arrays)
+    assert worst(got, evaluate(graphs.program, arrays, FloatAlgebra())) < 4 * ROUNDING["float16"]
+
+
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(block=block_graphs(EVERY, attempts=10), choice=st.sampled_from(sorted(CHOICES)), seed=st.integers(0, 99))
+def test_a_choice_changes_no_result_of_any_block_graph(run_program: RunProgram, block: Graph, choice: str, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "_SMALL_PRODUCT", 0)
+        patch.setattr(tiles, "_WIDE_COLUMNS", 1)
+        check_random(run_program, as_program(in_dtype(block, "float32")), seed, CHOICES[choice])
+
+
+def test_a_skinny_product_is_swapped() -> None:
+    source = emit(gated_mlp("float16", 2, 128, 128, 2, 2).mugraph, schedule=Schedule(swapped=True))
+    assert source.count("tl.dot(tl.trans(") == 2
+
+
+def test_a_product_of_many_rows_is_left_as_it_is() -> None:
+    source = emit(gated_mlp("float16", 128, 128, 128, 2, 2).mugraph, schedule=Schedule(swapped=True))
+    assert "tl.trans" not in source
+
+
+@pytest.mark.parametrize("rows", [2, 16, 32])
+def test_swapped_products_use_the_wide_matrix_instructions(rows: int) -> None:
+    for graph in (gated_mlp("float16", rows, 512, 256, 2, 4).mugraph, lora("float16", rows, 256, 256, 16, 2, 1).mugraph):
+        with loaded(emit(graph, schedule=Schedule(swapped=True))) as module:
+            [(record, kernel)] = compile_module(module, "sm_90")
+        assert record.ok and record.spills == 0, record
+        assert "ttng.warp_group_dot " in kernel.asm["ttgir"]
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_kernels_are_joined_where_a_block_reads_what_one_group_stored(name: str) -> None:
+    graph = HAND_WRITTEN[name]("float16").mugraph
+    kernels, joined = (emit(graph, schedule=Schedule(joined=join)).count("@triton.jit\ndef") for join in (False, True))
+    in_groups = "split_product" in name or "in groups" in name
+    assert (kernels, joined) == ((2, 1) if in_groups else (kernels, kernels))
+
+
+def test_each_kernel_has_its_own_choices() -> None:
+    graph = attention("float16", 2, 32, 16, 64, 16, 4).mugraph
+    assert emit(graph, schedule=Schedule(exp2=(True,))) == emit(graph, schedule=Schedule(exp2=True)) != emit(graph)

@@ -1,0 +1,199 @@
+"""The GPU benchmark without a GPU: rows, lines, table and picture, with a timer that makes up its times."""
+
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mirage_eg.backends.measure import timing
+from mirage_eg.backends.measure.trial import DeviceLost, Outcome
+from mirage_eg.bench import gpu_row
+from mirage_eg.bench.gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
+from mirage_eg.bench.gpu_chart import picture
+from mirage_eg.bench.gpu_row import RememberingTimer, RowOptions, append, run_row
+from mirage_eg.frontend.load import load_program
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.optimizer.tune import Record
+from mirage_eg.pipeline import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.report.roofline import floor_us
+from property_tests.optimizer.test_tune import Clock
+from property_tests.support.programs import rms_linear
+
+MACHINE: Record = {"device": "none", "versions": {}}
+RATES = {"bytes_per_second": 3e12, "flops_per_second": 7e14}
+
+
+@pytest.fixture
+def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that seems to have a GPU; its times are made up, and nothing is compiled."""
+    monkeypatch.setattr(timing, "gpu_available", lambda: True)
+    monkeypatch.setattr(timing, "gpu_name", lambda: "none")
+    monkeypatch.setattr("mirage_eg.optimizer.multi_gpu.spread_trials", lambda gpus, source, target, seed: nullcontext(Clock()))
+    monkeypatch.setattr(timing, "time_source", lambda source: timing.Timing(99.0, 0.0, 99.0, 0.0, "events", "none"))
+    monkeypatch.setattr(gpu_row, "machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_row, "_target", lambda: "sm_90")
+    monkeypatch.setattr(gpu_row, "_ceilings", lambda: RATES)
+
+
+def test_with_a_gpu_the_ranking_is_the_measured_one(no_gpu_needed: None) -> None:
+    result = optimize.optimize("rms_linear", rms_linear(), Options(device="auto", jobs=1, top=3))
+    assert result.report["ranked_by"] == "measured time"
+    measured = [candidate.measured_us for candidate in result.candidates]
+    assert None not in measured
+    assert measured == sorted(measured, key=lambda us: us or 0.0)
+    fastest = min(line["us"] for line in result.measurements if line["us"] is not None)
+    assert measured[0] == fastest
+
+
+def test_a_row_is_a_line_with_a_choice_that_runs_again(
+    no_gpu_needed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_row, "load_program", lambda name, batch: ("program", rms_linear()))
+    options = RowOptions(peers="none", structures=2, jobs=1)
+    row = run_row("rmsnorm", 1, tmp_path, options)
+    [line] = gpu_row.lines(tmp_path / "rows.jsonl")
+    assert line == json.loads(json.dumps(row))
+    assert "@triton.jit" in line["ours"]["source"] or line["ours"]["kernels"] > 1
+    assert line["ours"]["verified"] == "equal"
+    assert line["ours"]["measured"] == sum(1 for _ in gpu_row.lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
+    clock = Clock()
+    clock.quick(line["ours"]["source"])
+    monkeypatch.setattr(gpu_row, "Trials", lambda source, target: clock)
+    again = run_row("rmsnorm", 1, tmp_path, replace(options, reuse=str(tmp_path / "rows.jsonl")))
+    assert again["ours"]["source"] == row["ours"]["source"]
+    assert again["ours"]["warm_us"] == clock.seen[row["ours"]["source"]]
+
+
+def test_reuse_without_such_a_row_is_one_line(no_gpu_needed: None, tmp_path: Path) -> None:
+    with pytest.raises(MirageError, match="has no row of lora at batch 8"):
+        run_row("lora", 8, tmp_path, RowOptions(reuse=str(tmp_path / "rows.jsonl")))
+
+
+class Fatal:
+    """A timer whose GPU is lost at the second candidate."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def quick(self, source: str) -> Outcome:
+        self.calls.append(source)
+        if source == "second":
+            raise DeviceLost("the GPU context is lost")
+        return Outcome(1.0, 0.0, None)
+
+    def full(self, source: str) -> Any:
+        raise AssertionError("not asked for")
+
+
+def test_what_took_the_gpu_down_is_left_out_next_time_and_nothing_is_timed_twice(tmp_path: Path) -> None:
+    key = {"workload": "gqa", "batch": 1}
+    path = tmp_path / "timed.jsonl"
+    first = Fatal()
+    timer = RememberingTimer(first, path, key)
+    assert timer.quick("first").us == 1.0
+    with pytest.raises(DeviceLost):
+        timer.quick("second")
+    second = Fatal()
+    timer = RememberingTimer(second, path, key)
+    assert timer.quick("first").us == 1.0
+    assert timer.quick("second").problem is not None
+    assert timer.full("second")[1] is None
+    assert timer.quick("third").us == 1.0
+    assert second.calls == ["third"]
+
+
+def test_a_row_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    if timing.gpu_available():
+        pytest.skip("here the rows would run")
+    done: list[int] = []
+    failures = run_rows(
+        [("rmsnorm", 1), ("lora", 1)], tmp_path, RowOptions(), parallel=2, on_progress=lambda n, total, text: done.append(n)
+    )
+    assert {(failure.workload, failure.batch) for failure in failures} == {("rmsnorm", 1), ("lora", 1)}
+    assert all("no CUDA GPU is usable here" in failure.reason for failure in failures)
+    assert [told["workload"] for told in gpu_row.lines(tmp_path / FAILURES)] == [failure.workload for failure in failures]
+    assert done == [1, 2]
+    assert not rows_path(tmp_path).exists()
+
+
+def line(workload: str, batch: int, ours: float, peers: dict[str, float], **more: Any) -> Record:
+    timed = {name: {"warm_us": us, "cold_us": 1.5 * us} for name, us in peers.items()}
+    row = {"kind": "row", "workload": workload, "batch": batch, "device": "none", "floor_us": 1.0, "peers": timed}
+    return row | {"ours": {"warm_us": ours, "cold_us": 2 * ours}} | more
+
+
+def test_the_newest_line_counts_and_peers_of_an_earlier_one_stay(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append(path, line("lora", 1, 9.0, {"eager": 8.0, "addmm": 6.0}))
+    append(path, line("rmsnorm", 1, 20.0, {"eager": 22.0}))
+    append(path, line("lora", 1, 3.0, {}))
+    rows = list(summarize(path))
+    assert [(row.workload, row.warm_us, row.peer) for row in rows] == [("rmsnorm", 20.0, "eager"), ("lora", 3.0, "addmm")]
+    assert rows[1].warm_ratio == 2.0
+    assert rows[1].cold_ratio == 1.5
+
+
+def test_peers_of_another_device_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append(path, line("lora", 1, 9.0, {"eager": 8.0}, device="old"))
+    append(path, line("lora", 1, 3.0, {}))
+    [row] = summarize(path)
+    assert row.warm_ratio is None
+
+
+def test_a_peer_that_failed_is_no_peer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append(path, line("lora", 1, 9.0, {"eager": 8.0}))
+    broken = line("lora", 1, 9.0, {"eager": 8.0})
+    broken["peers"]["SDPA"] = {"problem": "no kernel"}
+    append(path, broken)
+    [row] = summarize(path)
+    assert row.peer == "eager"
+
+
+def test_the_picture_has_two_bars_a_row_and_parses(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append(path, line("lora", 1, 3.0, {"eager": 6.0}))
+    append(path, line("lora", 8, 3.0, {"eager": 2.0}))
+    svg = ElementTree.fromstring(picture(list(summarize(path)), "a < b"))
+    bars = [entry for entry in svg.iter() if entry.tag.endswith("rect") and entry.get("height") == "11"]
+    assert len(bars) == 4
+
+
+def test_the_mean_of_ratios_is_geometric() -> None:
+    assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("workload", "least", "most"), [("rmsnorm", 16.0, 17.5), ("lora", 0.6, 0.9), ("gqa", 0.6, 0.9)])
+def test_the_floor_is_bytes_at_the_measured_bandwidth(workload: str, least: float, most: float) -> None:
+    assert least < floor_us(load_program(workload, 1)[1], RATES) < most
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_eager_and_library_peers_compute_the_program(workload: str) -> None:
+    torch = pytest.importorskip("torch")
+    from mirage_eg.backends.measure.baselines import peers
+    from mirage_eg.backends.triton.compile import loaded
+    from mirage_eg.backends.triton.emit import emit
+
+    program = WORKLOADS[workload](1)
+    torch.manual_seed(0)
+    tensors = [torch.randn(kind.shape) for kind in program.input_types]
+    with loaded(emit(program, program=program)) as module:
+        wanted = module.reference(*tensors)
+    checked = 0
+    for peer in peers(workload):
+        if "compile" in peer.name or "SDPA" in peer.name:
+            continue
+        got = peer.make(tensors)()
+        for result, exact in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
+            assert (result.double() - exact).abs().max() < 1e-3 * exact.abs().max(), peer.name
+        checked += 1
+    assert checked >= 1

@@ -1,0 +1,90 @@
+"""`mirage-eg bench search` prints what the search costs, in a table or in JSON lines, and refuses what it cannot measure."""
+
+import json
+import subprocess
+import sys
+from mmap import mmap
+
+import pytest
+
+from mirage_eg.bench.search import forget_peak, guided, peak_bytes
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.workloads import STANDARD
+from mirage_eg.search.search import SearchLimits
+
+WANTED = {"workload", "domain", "max_block_ops", "nodes", "classes", "visited", "structures", "seconds", "peak_bytes"}
+
+# nodes, classes, visited at 16 ops, of a throwaway prototype
+PROTOTYPE = {
+    "rmsnorm": (63, 25, 279),
+    "gated_mlp": (36, 18, 20),
+    "lora": (63, 28, 545),
+    "gqa": (59, 31, 169),
+    "qknorm": (163, 68, 4591),
+    "ntrans": (97, 37, 37_412),
+}
+
+
+def bench(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mirage_eg", "bench", "search", *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("domain", ["indexed", "abstract"])
+def test_json_is_a_line_for_each_workload_and_limit_on_block_ops(domain: str) -> None:
+    code, out, err = bench("rmsnorm", "gated_mlp", "--domain", domain, "--json", "--without-oracle", "0.2")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["workload"], row["max_block_ops"]) for row in rows] == [
+        (workload, ops) for workload in ("rmsnorm", "gated_mlp") for ops in range(5, 17)
+    ]
+    assert all(set(row) >= WANTED and row["domain"] == domain for row in rows)
+    assert all(row["structures"] == row["one_kernel"] + row["split_reduction"] for row in rows)
+    for workload in ("rmsnorm", "gated_mlp"):
+        found = [row["structures"] for row in rows if row["workload"] == workload]
+        assert found == sorted(found) and found[-1] > 0
+        assert [row["without_oracle"] is not None for row in rows if row["workload"] == workload] == [False] * 11 + [True]
+
+
+def test_the_table_stands_beside_the_published_one_and_says_how_ops_are_counted() -> None:
+    code, out, err = bench("rmsnorm", "--without-oracle", "0")
+    assert (code, err) == (0, "")
+    assert all(text in out for text in ("published s, many threads", "loads are counted", "19,934"))
+
+
+@pytest.mark.parametrize("workload", STANDARD)
+def test_sizes_and_states_are_within_a_factor_of_three_of_the_prototype(workload: str) -> None:
+    forget_peak()
+    before = peak_bytes()
+    row = guided(workload, load_rules("indexed"), SearchLimits(16))
+    assert row.complete and row.one_kernel > 0
+    assert row.peak_bytes - before < 200 * 2**20  # of the 300 MiB with the process itself
+    nodes, classes, visited = PROTOTYPE.get(workload, PROTOTYPE["gqa"])
+    assert row.nodes <= 3 * nodes and row.classes <= 3 * classes and row.visited <= 3 * visited
+
+
+def test_the_peak_is_of_the_time_since_it_was_forgotten() -> None:
+    forget_peak()
+    before = peak_bytes()
+    with mmap(-1, 64 << 20) as block:  # pages of its own: the heap may still hold what an earlier test freed
+        block.write(b"x" * len(block))
+        assert peak_bytes() - before > 48 << 20
+    if sys.platform == "linux":
+        forget_peak()
+        assert peak_bytes() - before < 32 << 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing",), "got 'nothing', wanted one of rmsnorm"),
+        (("rmsnorm", "--max-block-ops", "0"), "got 0"),
+        (("rmsnorm", "--without-oracle", "-1"), "wanted seconds"),
+        (("rmsnorm", "--domain", "other"), "wanted one of indexed, abstract"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = bench(*arguments)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and said in err

@@ -1,0 +1,473 @@
+"""The command line: results on stdout, bad input as one line on stderr with exit code 2, nothing half-written."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg import __version__
+from mirage_eg.cli.main import main
+from mirage_eg.frontend.load import load_program
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, RuleError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.pipeline.run.files import write_atomically
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
+
+if TYPE_CHECKING:
+    from mirage_eg.verify.verdict import Observer
+
+PROGRAM = """
+import mirage_eg as mi
+
+def program():
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((4, 64), name="x")
+    w = graph.new_input((64, 32), name="w")
+    graph.mark_output(graph.matmul(graph.silu(x), w), "y")
+    return graph
+"""
+
+# What a user's file may hold, and a part of the line that answers it.
+BAD_FILES = {
+    "empty": ("", "FILE: defines no program()"),
+    "syntax": ("def program(:\n", "FILE:1: the file does not import: SyntaxError: "),
+    "null": ("x = '\0'\n", "the file does not import: "),
+    "undecodable": ("# coding: martian\n", "the file does not import: SyntaxError: "),
+    "raises": ("\n\nx = 1 / 0\n", "FILE:3: the file does not import: ZeroDivisionError: division by zero"),
+    "imports": ("import no_such_module_here\n", "FILE:1: the file does not import: ModuleNotFoundError: No module named"),
+    "leaves": ("import sys\nsys.exit(0)\n", "FILE:2: the file does not import: SystemExit: 0"),
+    "two_lines": ("raise ValueError('one\\ntwo')\n", "ValueError: one two"),
+    "no_call": ("program = 3\n", "FILE: program is a int; wanted a function program()"),
+    "none": ("def program():\n    pass\n", "FILE: program() returned None, wanted a kernel graph"),
+    "number": ("def program():\n    return 7\n", "FILE: program() returned a int, wanted a kernel graph"),
+    "needs": ("def program(n):\n    return n\n", "FILE: program() needs n; wanted no parameters, or `batch` alone"),
+    "fails": ("def program():\n    return {}['key']\n", "FILE:2: program() fails: KeyError: 'key'"),
+    "recursion": ("def program():\n    return program()\n", "FILE:2: program() fails: RecursionError: "),
+    "tensor": (
+        "import mirage_eg as mi\ndef program():\n    return mi.new_kernel_graph().new_input((2,))\n",
+        "FILE: program() returned a Tensor, wanted a kernel graph; return the graph",
+    ),
+    "nothing": (
+        "import mirage_eg as mi\ndef program():\n    return mi.new_kernel_graph()\n",
+        "FILE: program() returns an unfinished graph: got a kernel graph of 0 nodes without an output",
+    ),
+    "block": (
+        "import mirage_eg as mi\ndef program():\n    return mi.new_threadblock_graph((2,))\n",
+        "FILE: program() returned a ThreadblockGraph, wanted a kernel graph",
+    ),
+    "shapes": (
+        "import mirage_eg as mi\ndef program():\n    g = mi.new_kernel_graph()\n"
+        "    x = g.new_input((2, 3))\n    return g.matmul(x, x)\n",
+        "FILE:5: program() fails: node 1: matmul: got [2, 3] @ [2, 3]; the last dim of the first (3) must equal",
+    ),
+}
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line in this process."""
+    old = sys.argv
+    sys.argv = ["mirage-eg", *arguments]
+    try:
+        with pytest.raises(SystemExit) as caught:
+            main()
+    finally:
+        sys.argv = old
+    out, err = capsys.readouterr()
+    code = caught.value.code
+    return (code if isinstance(code, int) else 0), out, err
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], folder: Path) -> str:
+    """The line with which the command line refuses, after the checks that hold for every refusal."""
+    before = sorted(folder.rglob("*"))
+    code, out, err = run(arguments, capsys)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("mirage-eg: ")
+    assert err.count("\n") == 1 and err.endswith("\n")
+    assert "Traceback" not in err
+    assert sorted(folder.rglob("*")) == before
+    return err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with a good program, a good graph, a rule file that is none, and a file where a folder is wanted."""
+    (tmp_path / "good.py").write_text(PROGRAM)
+    (tmp_path / "good.json").write_text(to_json(WORKLOADS["lora"](1)))
+    (tmp_path / "taken").write_text("a file")
+    (tmp_path / "notes.txt").write_text("no program")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+REFUSED = [
+    ("", "Missing command"),
+    ("optimise rmsnorm", "No such command 'optimise'"),
+    ("optimize", "Missing argument 'PROGRAM'"),
+    ("optimize rmsnorm extra", "extra"),
+    ("optimize rmsnorm --fast", "No such option: --fast"),
+    ("optimize rmsnorm --seed", "'--seed' requires an argument"),
+    ("optimize rmsnorm --seed x", "Invalid value for '--seed'"),
+    ("optimize rmsnorm --seed -1", "seed: got -1, wanted an int of at least 0"),
+    ("optimize rmsnorm --batch 0", "batch: got 0, wanted an int of at least 1"),
+    ("optimize rmsnorm --domain concrete", "domain: got 'concrete', wanted one of indexed, abstract"),
+    ("optimize rmsnorm --target sm_1", "target: got 'sm_1', wanted one of sm_90"),
+    ("optimize rmsnorm --device tpu", "device: got 'tpu', wanted one of auto, cpu, cuda"),
+    ("optimize rmsnorm --max-block-ops 0", "max_block_ops: got 0"),
+    ("optimize rmsnorm --max-outputs 0", "max_outputs: got 0"),
+    ("optimize rmsnorm --top 0", "top: got 0"),
+    ("optimize rmsnorm --draws 0", "draws: got 0"),
+    ("optimize rmsnorm --jobs 0", "jobs: got 0"),
+    ("optimize rmsnorm --budget 0", "budget: got 0.0"),
+    ("optimize rmsnorm --budget nan", "budget: got nan"),
+    ("optimize rmsnorm --rules none.egg", "rules: no such file or folder: none.egg"),
+    ("optimize rmsnorm --out taken", "cannot be an output folder: taken is no folder"),
+    ("optimize rmsnorm --out taken/below", "cannot be an output folder: taken is no folder"),
+    ("optimize rmsnorm --out /proc/none", "/proc/none/rmsnorm: cannot be written"),
+    ("optimize rmsnrom", "did you mean rmsnorm?"),
+    ("optimize nothing_like_it_at_all", "the workloads are rmsnorm, gated_mlp"),
+    ("optimize notes.txt", "notes.txt: wanted a workload"),
+    ("optimize .", "wanted a workload"),
+    ("optimize none.py", "none.py: cannot be read: No such file or directory"),
+    ("optimize none.json", "none.json: cannot be read: No such file or directory"),
+    ("optimize good.py --batch 2", "good.py: program() takes no batch; got --batch 2"),
+    ("optimize good.json --batch 2", "good.json: a JSON graph has a fixed batch"),
+    ("verify rmsnorm", "Missing argument 'GRAPH.json'"),
+    ("verify nothing good.json", "no program 'nothing'"),
+    ("verify rmsnorm none.json", "none.json: cannot be read"),
+    ("verify rmsnorm taken", "taken: line 1, column 1: not JSON"),
+    ("verify rmsnorm good.json --draws 0", "draws: got 0"),
+    ("verify rmsnorm good.json", "good.json: got a candidate that takes [16, 256] float16"),
+    ("verify lora good.json --batch 2", "good.json: got a candidate that takes [16, 256] float16"),
+    ("show", "Missing argument 'GRAPH.json'"),
+    ("show none.json", "none.json: cannot be read"),
+    ("show notes.txt", "notes.txt: line 1, column 1: not JSON"),
+    ("show good.json --out good.png", "wanted a file that ends in .svg or .html"),
+    ("show good.json --out taken/good.svg", "taken is no folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wanted"), REFUSED)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: str, wanted: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert wanted in refused(arguments.split(), capsys, folder)
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("command", ["optimize FILE", "verify FILE good.json"])
+def test_a_bad_program_file_is_one_line_and_exit_code_2(
+    name: str, command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, wanted = BAD_FILES[name]
+    (folder / f"{name}.py").write_text(source)
+    line = refused(command.replace("FILE", f"{name}.py").split(), capsys, folder)
+    assert wanted.replace("FILE", f"{name}.py") in line
+
+
+@given(st.data())
+def test_every_damaged_graph_file_is_refused_or_is_a_graph(data: st.DataObject) -> None:
+    text = to_json(WORKLOADS["gqa"](1))
+    start = data.draw(st.integers(0, len(text) - 1))
+    length = data.draw(st.integers(1, 20))
+    damaged = text[:start] + data.draw(st.text(max_size=3)) + text[start + length :]
+    try:
+        assert isinstance(from_json(damaged, "damaged.json"), Graph)
+    except MirageError as error:
+        assert re.fullmatch(r"damaged\.json: .+", str(error))
+
+
+def test_a_program_is_a_name_a_graph_or_a_file(folder: Path) -> None:
+    assert load_program("lora", 8) == ("lora", WORKLOADS["lora"](8))
+    assert load_program("good.json") == ("good", WORKLOADS["lora"](1))
+    name, graph = load_program(str(folder / "good.py"))
+    assert name == "good"
+    assert [item.op for item in graph.nodes] == ["input", "input", "silu", "matmul", "output"]
+
+
+def test_a_program_may_take_the_batch_and_import_its_neighbours(folder: Path) -> None:
+    (folder / "widths.py").write_text("WIDTH = 48\n")
+    (folder / "batched.py").write_text(
+        "import mirage_eg as mi\nfrom widths import WIDTH\n"
+        "def program(batch=3):\n    g = mi.new_kernel_graph()\n    g.exp(g.new_input((batch, WIDTH)))\n    return g.graph()\n"
+    )
+    path, modules = list(sys.path), set(sys.modules)
+    for batch in (1, 5):
+        assert load_program("batched.py", batch)[1].output_types[0].shape == (batch, 48)
+    assert sys.path == path
+    assert set(sys.modules) - modules == {"widths"}
+    del sys.modules["widths"]
+
+
+def test_a_name_never_leaves_the_output_folder(folder: Path) -> None:
+    for file in ("...py", ".hidden.py", "a b;c.py"):
+        (folder / file).write_text(PROGRAM)
+        name, _ = load_program(file)
+        assert re.fullmatch(r"[\w][\w.-]*", name)
+
+
+@given(st.integers(max_value=0) | st.booleans() | st.floats() | st.none() | st.text())
+def test_workloads_refuse_what_is_no_batch(batch: object) -> None:
+    for workload in WORKLOADS.values():
+        with pytest.raises(ProgramError, match="wanted an int of at least 1"):
+            workload(batch)  # type: ignore[arg-type]
+
+
+def test_options_take_lists_and_refuse_empty_restrictions() -> None:
+    options = Options(griddims=[(2, 16, 1), [2, 16, 4]], imaps=[(0, -1)], fmaps=[-1, 0], franges=[4])  # type: ignore[arg-type]
+    assert options.griddims == ((2, 16, 1), (2, 16, 4))
+    assert hash(options) == hash(Options(griddims=((2, 16, 1), (2, 16, 4)), imaps=((0, -1),), fmaps=(-1, 0), franges=(4,)))
+    for wrong in ([], [()], [(0,)], [(1, 2, 3, 4)], "12", [1], 3):
+        with pytest.raises(OptionError, match=r"^griddims: got "):
+            Options(griddims=wrong)  # type: ignore[arg-type]
+
+
+def test_show_prints_the_listing_that_str_gives(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["show", "good.json"], capsys)
+    assert (code, out, err) == (0, f"{WORKLOADS['lora'](1)}\n", "")
+
+
+def test_version_and_help_are_no_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"], capsys) == (0, f"mirage-eg {__version__}\n", "")
+    code, out, err = run(["optimize", "--help"], capsys)
+    assert code == 0 and "PROGRAM" in out and err == ""
+
+
+def test_a_run_that_fails_before_it_found_anything_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise RuleError("my.egg:1: law 'x' has the most matches")
+
+    monkeypatch.setattr("mirage_eg.pipeline.optimize.search_structures", fails)
+    command = ["mirage-eg", "optimize", "ntrans", "--no-cache", "--out", str(folder / "new" / "deep")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert not (folder / "new").exists()
+
+
+def test_an_interrupt_is_one_line_and_exit_code_130(folder: Path) -> None:
+    (folder / "waits.py").write_text("import time, pathlib\npathlib.Path('started').touch()\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "mirage_eg", "optimize", "waits.py"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_interrupts,
+    ) as process:
+        while not (folder / "started").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "mirage-eg: interrupted\n")
+
+
+def _hear_interrupts() -> None:
+    """A shell starts background jobs with interrupts ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(folder: Path) -> None:
+    command = f"{sys.executable} -m mirage_eg show good.json | true"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    write_atomically(path, "first")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "second, with half a character \ud800")
+    assert path.read_text() == "first"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def test_verify_answers_in_one_json_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["verify", "lora", "good.json", "--json"], capsys)
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    verdict = json.loads(out)
+    assert verdict["verdict"] == "equal" and verdict["index"] == 0 and verdict["draws"] == 2
+
+
+def test_verify_says_not_equal_with_exit_code_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = to_json(WORKLOADS["lora"](1))
+    assert text.count('"op": "add"') == 1
+    (folder / "wrong.json").write_text(text.replace('"op": "add"', '"op": "sub"'))
+    code, out, err = run(["verify", "lora", "wrong.json"], capsys)
+    assert (code, err) == (1, "")
+    assert "not equal" in out
+
+
+EQUAL = Verdict(Equality.EQUAL, 2, 1037087, 518543, 0, None, "exponentials", 1.0)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the command line reads of a compiled µGraph."""
+
+    ok: bool = True
+    shared_memory: int | None = 4096
+    registers: int | None = 64
+    error: str | None = None
+
+
+COMPILED = Compiled()
+ROUNDED = FloatCheck(True, 1e-4, 1e-2, None)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the command line reads of a ranked µGraph."""
+
+    graph: Graph
+    source: str
+    predicted_us: float = 12.34
+    measured_us: float | None = None
+    verdict: Verdict = EQUAL
+    float_check: FloatCheck = ROUNDED
+    compile: Compiled = COMPILED
+    proved: bool = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the command line reads of a run."""
+
+    report: dict[str, object]
+    candidates: list[Candidate]
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """A pipeline in the place of the real one, which gives the program back `top` times; collects the options of its runs."""
+    runs: list[Options] = []
+
+    def optimize(
+        name: str, program: Graph, options: Options, observer: "Observer", checkpoint: Path, resume: bool, **more: object
+    ) -> Result:
+        assert (checkpoint.name, resume) == ("checkpoint.jsonl", False)
+        runs.append(options)
+        observer("search", 1, None, "working")
+        observer("search", 2, 2, "done")
+        report = {"program": name, "seed": options.seed, "best": {"kernels": 1, "measured_us": None}, "seconds": float("nan")}
+        return Result(report, [Candidate(program, f"# source {rank}\n") for rank in range(options.top)])
+
+    module = ModuleType("mirage_eg.pipeline.optimize")
+    module.optimize = optimize  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mirage_eg.pipeline.optimize", module)
+    monkeypatch.setattr(
+        "mirage_eg.report.page.report_page", lambda report, program, best, source: f"<h1>{report['program']}</h1>"
+    )
+    return runs
+
+
+def test_optimize_writes_report_graphs_and_sources(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(
+        ["optimize", "good.py", "--top", "3", "--out", "results", "--seed", "7", "--rules", "notes.txt"], capsys
+    )
+    assert (code, err) == (0, "")
+    assert "library silu, matmul" in out and "Triton source: results/good/best.py" in out
+    assert pipeline == [Options(top=3, seed=7, rules=("notes.txt",))]
+    written = {
+        str(path.relative_to(folder / "results/good")) for path in (folder / "results/good").rglob("*") if path.is_file()
+    }
+    candidates = {f"candidates/{rank:02}.{suffix}" for rank in (1, 2, 3) for suffix in ("json", "py")}
+    assert written == {"report.json", "report.html", "best.json", "best.py"} | candidates
+    assert from_json((folder / "results/good/best.json").read_bytes()) == load_program("good.py")[1]
+    report = json.loads((folder / "results/good/report.json").read_text())
+    assert report["best"]["source"] == "results/good/best.py"
+    assert report["seconds"] is None
+
+
+def test_optimize_prints_one_json_line_and_nothing_else(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(["optimize", "good.json", "--json"], capsys)
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    assert json.loads(out) == json.loads((folder / "mirage_out/good/report.json").read_text())
+
+
+def test_candidates_of_an_earlier_run_do_not_stay(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mirage_out/good/candidates").mkdir(parents=True)
+    (folder / "mirage_out/good/candidates/mine.txt").write_text("not ours")
+    for top in (5, 2):
+        assert run(["optimize", "good.py", "--top", str(top)], capsys)[0] == 0
+    names = sorted(path.name for path in (folder / "mirage_out/good/candidates").iterdir())
+    assert names == ["01.json", "01.py", "02.json", "02.py", "mine.txt"]
+
+
+def test_a_program_that_prints_does_not_spoil_the_json(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "loud.py").write_text(PROGRAM.replace("def program():", "print('loaded')\ndef program():\n    print('called')"))
+    code, out, err = run(["optimize", "loud.py", "--json"], capsys)
+    assert (code, err) == (0, "loaded\ncalled\n")
+    assert json.loads(out)["program"] == "loud"
+
+
+def test_a_failure_of_the_pipeline_writes_nothing(
+    pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **more: object) -> Result:
+        raise RuleError("my.egg:3: Unbound symbol z")
+
+    monkeypatch.setattr(sys.modules["mirage_eg.pipeline.optimize"], "optimize", fail)
+    assert refused(["optimize", "good.py"], capsys, folder) == "mirage-eg: my.egg:3: Unbound symbol z\n"
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(
+    folder: Path, pipeline: list[Options], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "good.py").write_text(PROGRAM)
+    (folder / "other").mkdir()
+    (folder / "other" / "good.py").write_text(PROGRAM.replace("silu", "relu"))
+    assert run(["optimize", "good.py", "--top", "1"], capsys)[0] == 0
+    written = (folder / "mirage_out/good/report.json").read_bytes()
+    code, out, err = run(["optimize", "other/good.py", "--top", "1"], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "holds the results of" in err and "give another --out" in err
+    assert (folder / "mirage_out/good/report.json").read_bytes() == written
+    assert run(["optimize", str(folder / "good.py"), "--top", "1"], capsys)[0] == 0  # the same file by another path
+    assert run(["optimize", "other/good.py", "--top", "1", "--out", "elsewhere"], capsys)[0] == 0
+    (folder / "good.py").unlink()  # moved, say
+    assert run(["optimize", "other/good.py", "--top", "1"], capsys)[0] == 0
+
+
+def test_a_file_named_like_a_workload_does_not_take_its_folder(
+    folder: Path, pipeline: list[Options], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["optimize", "rmsnorm", "--top", "1"], capsys)[0] == 0
+    (folder / "rmsnorm.py").write_text(PROGRAM)
+    code, _, err = run(["optimize", "rmsnorm.py", "--top", "1"], capsys)
+    assert code == 2 and "holds the results of workload rmsnorm" in err

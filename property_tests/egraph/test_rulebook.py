@@ -1,0 +1,75 @@
+"""Rule files: what is packaged loads, and every mistake is one line with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from mirage_eg.egraph.rule_files import DOMAINS, header
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.errors import RuleError
+
+BROKEN = {
+    "unbalanced parenthesis": ("(rewrite (Exp x) x", 1, "parse error"),
+    "misspelt command": ("; a comment\n(rewrit (Exp x) x)", 2, "did you mean rewrite?"),
+    "unbound right-hand variable": ("(rewrite (Exp x)\n  y)", 2, "Unbound symbol y"),
+    "wrong arity": ("\n(rewrite (Exp x z) x)", 2, "Arity mismatch, expected 1"),
+    "wrong type": ('(rewrite (Exp "x") (Exp "x"))', 1, "x"),
+    "unknown constructor": ("(rewrite (Foo x) x)", 1, "Unbound function Foo"),
+    "bare variable on the left": ("(rewrite x (Exp x))", 1, "ungrounded"),
+    "unknown ruleset": ("(rewrite (Exp x) (Exp x) :ruleset nowhere)", 1, "No such ruleset: nowhere"),
+    "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 1, "stands already at rules/"),
+    "the same law twice": ("(rewrite (Exp x) (Exp x))\n(rewrite (Exp y) (Exp y))", 2, "the same law stands already at"),
+    "a constructor as a variable": ("\n\n(rewrite (Sub Exp y) (Sub y Exp))", 3, "choose another name for the variable"),
+    "second declaration": ("(constructor Exp (E) E)", 1, "already bound"),
+    "include": ('(include "nowhere.egg")', 1, "include"),
+    "running": ("(run 1)", 1, "got the command run;"),
+}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_packaged_rules_load_and_every_law_has_a_name_and_a_place(domain: str) -> None:
+    rulebook = load_rules(domain)
+    names = [law.name for law in rulebook.laws]
+    assert len(names) == len(set(names)) > 40
+    assert all(law.place.startswith(f"rules/{domain}/") for law in rulebook.laws)
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_mistake_is_one_line_with_path_and_line(mistake: str, tmp_path: Path) -> None:
+    text, line, words = BROKEN[mistake]
+    path = tmp_path / "my.egg"
+    path.write_text(text)
+    with pytest.raises(RuleError) as caught:
+        load_rules("indexed", [path])
+    message = str(caught.value)
+    assert message.startswith(f"{path}:{line}: ")
+    assert words in message
+    assert "\n" not in message
+
+
+def test_an_unnamed_law_is_named_after_its_place_and_joins_the_equivalence_laws(tmp_path: Path) -> None:
+    path = tmp_path / "my.egg"
+    path.write_text("; domain: indexed\n(rewrite (Exp (Log x)) x)\n")
+    law = load_rules("indexed", [path]).laws[-1]
+    assert law.name == law.place == f"{path}:2"
+
+
+def test_a_folder_gives_its_files_by_name(tmp_path: Path) -> None:
+    for name in ("b.egg", "a.egg"):
+        (tmp_path / name).write_text(f'(rewrite (Exp (Log x)) x :name "{name}")')
+    assert [law.name for law in load_rules("indexed", [tmp_path]).laws[-2:]] == ["a.egg", "b.egg"]
+
+
+def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuleError, match="cannot be read"):
+        load_rules("indexed", [tmp_path / "none.egg"])
+    with pytest.raises(RuleError, match=r"holds no \.egg file"):
+        load_rules("indexed", [tmp_path])
+    with pytest.raises(RuleError, match="got domain 'concrete'"):
+        load_rules("concrete")
+
+
+@pytest.mark.parametrize("line", ["; domain: abstract", ";; Domain: Abstract", ";domain : abstract"])
+def test_a_header_names_the_domain_however_it_is_written(line: str) -> None:
+    assert header(f"; laws of mine\n\n{line}\n(rewrite (Exp x) (Exp x))", "domain") == "abstract"
+    assert header(f"(rewrite (Exp x) (Exp x))\n{line}", "domain") is None

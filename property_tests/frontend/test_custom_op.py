@@ -1,0 +1,164 @@
+"""An op from outside is used only where its Triton and torch expressions compute what its numbers do."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+from mirage_eg.backends.evaluator import field_semantics, floating_point, mpmath_ops
+from mirage_eg.backends.evaluator.floating_point import erf
+from mirage_eg.backends.triton import op_table
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.frontend import custom_op, custom_op_check
+from mirage_eg.frontend.custom_op import register_op
+from mirage_eg.frontend.custom_op_check import check_new_ops
+from mirage_eg.ir import ops
+from mirage_eg.ir.errors import GraphError
+
+NAME = "gelu_of_mine"
+TABLES: tuple[Any, ...] = (
+    *(
+        ops.OPS,
+        floating_point.ELEMENTWISE,
+        mpmath_ops.ELEMENTWISE,
+        field_semantics.ELEMENTWISE,
+        op_table.ELEMENTWISE,
+        op_table.NOUNS,
+    ),
+    custom_op._REGISTERED,
+)
+
+
+def numbers(xp: Any, x: Any) -> Any:
+    return x * (0.5 + 0.5 * erf(xp, x * np.sqrt(0.5)))
+
+
+def register(**changed: Any) -> None:
+    right = {
+        "numbers": numbers,
+        "exactly": lambda x: x * mpmath.ncdf(x),
+        "triton": "(0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476)))",
+        "torch": "torch.nn.functional.gelu({x})",
+        "keeps_zero": True,
+    }
+    register_op(NAME, **(right | changed))
+
+
+@pytest.fixture(scope="module")
+def run_program() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch, run_program: RunProgram) -> None:
+    """The op is in no table behind the test, and one interpreter serves all tests."""
+
+    class Lent:
+        def __enter__(self) -> RunProgram:
+            return run_program
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    for table in TABLES:
+        monkeypatch.setitem(table, NAME, None)
+    monkeypatch.setattr(custom_op_check, "interpreter", Lent)
+
+
+def test_right_expressions_pass_and_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    assert check_new_ops() == []
+    monkeypatch.delattr(custom_op_check, "interpreter")
+    assert check_new_ops() == []
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "another function": ({"triton": "({x} * 2.0)"}, r"Triton expression .* gives 2 at x = 1, where `numbers` gives 0.841345"),
+    "another torch function": ({"torch": "torch.relu({x})"}, "torch expression .* gives 1 at x = 1"),
+    "an approximation": ({"triton": "{x} * tl.sigmoid(1.702 * {x})"}, "Triton expression .* gives 0.84"),
+    "the other approximation": ({"torch": "torch.nn.functional.gelu({x}, approximate='tanh')"}, "torch expression .* gives"),
+    "wrong for negative numbers": ({"triton": "tl.maximum({x}, 0.0)", "numbers": lambda xp, x: abs(x)}, "gives 0 at x = -1"),
+    "no such function": ({"triton": "tl.geluu({x})"}, "Triton expression 'tl.geluu.*fails: .*geluu"),
+    "an unknown name": ({"torch": "{x} * alpha"}, "torch expression .*fails: .*alpha"),
+    "nothing finite": ({"numbers": lambda xp, x: x / 0 * 0, "keeps_zero": False}, "no finite value"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_expression_that_computes_something_else_is_refused_in_one_line(name: str) -> None:
+    changed, message = WRONG[name]
+    register(**changed)
+    with pytest.raises(GraphError, match=message) as caught:
+        check_new_ops()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"numbers": lambda xp, x: xp.log1p(xp.exp(x)), "triton": "tl.log(1.0 + tl.exp({x}))", "torch": "{x}.exp().log1p()"},
+        {"numbers": lambda xp, x: xp.sqrt(x), "triton": "tl.sqrt({x})", "torch": "torch.sqrt({x})"},
+        {"numbers": lambda xp, x: xp.sin(x), "triton": "tl.sin({x})", "torch": "torch.sin({x})"},
+        {"numbers": lambda xp, x: xp.exp(-x * x), "triton": "tl.exp(-{x} * {x})", "torch": "torch.exp(-{x} * {x})"},
+        {"numbers": lambda xp, x: xp.maximum(x, x / 8), "triton": "tl.maximum({x}, {x} / 8)", "torch": "{x}.maximum({x} / 8)"},
+    ],
+)
+def test_rounding_and_undefined_inputs_refuse_no_right_expression(right: dict[str, Any]) -> None:
+    register(**right, keeps_zero=False)
+    assert check_new_ops() == []
+
+
+@pytest.mark.parametrize("text", ["{x} + {y}", "x", "{}", "{x} + {", "{x.real}", "{x} + {0}", "{x} * (1.0", "y = {x}"])
+@pytest.mark.parametrize("language", ["triton", "torch"])
+def test_what_is_no_expression_of_the_operand_is_refused_at_once(language: str, text: str) -> None:
+    with pytest.raises(GraphError, match=r"wanted one in \{x\} alone|is no Python expression"):
+        register(**{language: text})
+
+
+def test_a_false_claim_about_zero_is_refused_at_once() -> None:
+    with pytest.raises(GraphError, match=r"keeps_zero=True, but numbers\(np, x\) is 1 at x = 0"):
+        register(numbers=lambda xp, x: xp.cos(x))
+
+
+def test_a_changed_expression_is_run_again() -> None:
+    register()
+    check_new_ops()
+    register(triton="({x} * 2.0)")
+    with pytest.raises(GraphError, match="gives 2 at x = 1"):
+        check_new_ops()
+
+
+def test_without_torch_a_note_says_that_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(triton="({x} * 2.0)")
+    without: Callable[[str], None] = lambda name: None  # noqa: E731
+    monkeypatch.setattr(custom_op_check, "find_spec", without)
+    assert check_new_ops() == [
+        f"{NAME}: the Triton and torch expressions were not compared with `numbers`: torch is not installed"
+    ]
+
+
+def test_optimize_stops_before_it_searches_with_a_wrong_expression(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "import mirage_eg as mi\n"
+        "times = lambda xp, x: 3 * x\n"
+        'mi.register_op("twice", numbers=times, exactly=lambda x: 3 * x, triton="({x} * 2.0)", torch="(3 * {x})")\n'
+        "def program():\n"
+        "    graph = mi.new_kernel_graph()\n"
+        '    graph.mark_output(graph.op("twice", graph.new_input((16, 64))))\n'
+        "    return graph\n"
+    )
+    (tmp_path / "twice.egg").write_text(
+        "; domain: indexed\n(constructor Twice (E) E)\n"
+        '(rule ((= e (Twice x)) (= a (axes x))) ((set (axes e) a)) :name "axes of twice")\n'
+        '(rule ((below e) (= e (Twice x))) ((below x)) :ruleset subexpression :name "below twice")\n'
+    )
+    command = [sys.executable, "-m", "mirage_eg", "optimize", "wrong.py", "--rules", "twice.egg"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "the Triton expression '({x} * 2.0)' gives 2 at x = 1" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "mirage_out").exists()

@@ -1,0 +1,171 @@
+"""Tuning on several GPUs finds what one finds, assigns candidates by number, and outlives a process that dies."""
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from time import perf_counter, sleep
+from types import SimpleNamespace
+from typing import Any
+
+import loky
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.trial import DeviceLost, Outcome
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.optimizer import multi_gpu
+from mirage_eg.optimizer.multi_gpu import Calls, SpreadTimer, like_gpus
+from mirage_eg.optimizer.tune import Record, tune
+from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
+
+
+def started(gpu: str) -> Executor:
+    return ThreadPoolExecutor(1, thread_name_prefix=f"gpu-{gpu}-")
+
+
+def on_which() -> str:
+    return threading.current_thread().name.split("-")[1]
+
+
+def never() -> float:
+    return float("inf")
+
+
+def full(source: str) -> tuple[Outcome, Timing | None]:
+    return Outcome(1.0, 0.0, None), None
+
+
+@settings(max_examples=30)
+@given(pauses=st.lists(st.integers(0, 3), max_size=12), count=st.integers(1, 4))
+def test_candidate_i_is_timed_on_gpu_i_modulo_their_number_however_fast_it_goes(pauses: Sequence[int], count: int) -> None:
+    seen: dict[str, str] = {}
+
+    def quick(source: str) -> Outcome:
+        seen[source] = on_which()
+        sleep(pauses[int(source)] / 1000)
+        return Outcome(float(source), 0.0, None)
+
+    gpus = [f"g{number}" for number in range(count)]
+    with SpreadTimer(gpus, started, Calls(quick, full)) as timer:
+        outcomes = list(timer.quick_all([str(number) for number in range(len(pauses))], never))
+    assert [outcome.us for outcome in outcomes if outcome] == list(map(float, range(len(pauses))))
+    assert seen == {str(number): f"g{number % count}" for number in range(len(pauses))}
+
+
+def test_one_gpu_times_one_candidate_at_a_time_and_several_at_once() -> None:
+    inside: dict[str, int] = {"a": 0, "b": 0}
+    most = {"a": 0, "b": 0, "together": 0}
+
+    def quick(source: str) -> Outcome:
+        gpu = on_which()
+        inside[gpu] += 1
+        most[gpu] = max(most[gpu], inside[gpu])
+        most["together"] = max(most["together"], sum(inside.values()))
+        sleep(0.02)
+        inside[gpu] -= 1
+        return Outcome(1.0, 0.0, None)
+
+    with SpreadTimer("ab", started, Calls(quick, full)) as timer:
+        assert len(list(timer.quick_all("0123456789", never))) == 10
+    assert most == {"a": 1, "b": 1, "together": 2}
+
+
+def test_nothing_begins_behind_the_deadline() -> None:
+    begun: list[str] = []
+
+    def quick(source: str) -> Outcome:
+        begun.append(source)
+        sleep(0.05)
+        return Outcome(1.0, 0.0, None)
+
+    stop = perf_counter() + 0.12
+    with SpreadTimer("ab", started, Calls(quick, full)) as timer:
+        outcomes = list(timer.quick_all([str(number) for number in range(40)], lambda: stop))
+    assert len(outcomes) == 40
+    assert 2 <= len(begun) <= 8
+    assert {str(place) for place, outcome in enumerate(outcomes) if outcome} == set(begun)
+
+
+def test_a_lost_gpu_context_costs_its_candidate_alone() -> None:
+    starts: list[str] = []
+
+    def start(gpu: str) -> Executor:
+        starts.append(gpu)
+        return started(gpu)
+
+    def quick(source: str) -> Outcome:
+        if source in "25":
+            raise DeviceLost("the GPU context is lost")
+        return Outcome(1.0, 0.0, None)
+
+    with SpreadTimer("ab", start, Calls(quick, full)) as timer:
+        outcomes = list(timer.quick_all("01234567", never))
+    failed = [place for place, outcome in enumerate(outcomes) if outcome is None or outcome.us is None]
+    assert failed == [2, 5]
+    assert all(outcomes[place].problem.startswith("DeviceLost: the GPU context") for place in failed)  # type: ignore[union-attr]
+    assert sorted(starts) == ["a", "a", "b", "b"]
+
+
+def dies(source: str) -> Outcome:
+    if source == "1":
+        os._exit(3)
+    return Outcome(float(os.environ["CUDA_VISIBLE_DEVICES"]), 0.0, None)
+
+
+def process(gpu: str) -> Executor:
+    executor: Executor = loky.ProcessPoolExecutor(1, env={"CUDA_VISIBLE_DEVICES": gpu})
+    return executor
+
+
+def test_a_process_sees_its_gpu_alone_and_one_that_dies_is_replaced() -> None:
+    with SpreadTimer(["4", "7"], process, Calls(dies, full)) as timer:
+        outcomes = list(timer.quick_all("0123", never))
+    assert [outcome.us if outcome else None for outcome in outcomes] == [4.0, None, 4.0, 7.0]
+    assert outcomes[1] is not None and outcomes[1].problem is not None
+
+
+def test_a_gpu_on_which_nothing_works_is_an_error_not_an_endless_loop() -> None:
+    def quick(source: str) -> Outcome:
+        raise DeviceLost("no memory")
+
+    with SpreadTimer("a", started, Calls(quick, full)) as timer, pytest.raises(MirageError, match="GPU a: 5 processes"):
+        list(timer.quick_all([str(number) for number in range(50)], never))
+
+
+def test_tuning_on_three_gpus_finds_what_one_gpu_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    lines: dict[int, list[Record]] = {1: [], 3: []}
+    clock = Clock()
+    alone = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines[1].append)
+    other = Clock()
+    with SpreadTimer("abc", started, Calls(other.quick, other.full)) as timer:
+        spread_out = tune(program, ranked, "sm_90", timer, effort=SMALL, record=lines[3].append)
+    assert [tuned.variant for tuned in spread_out] == [tuned.variant for tuned in alone]
+    assert lines[1] == lines[3]
+
+
+@pytest.mark.parametrize(
+    ("variable", "kinds", "wanted"),
+    [
+        (None, ["H100", "H100"], ["0", "1"]),
+        ("3,1", ["H100", "H100"], ["3", "1"]),
+        ("GPU-aa, GPU-bb", ["A100", "H100"], ["GPU-aa"]),
+        (None, ["H100", "A100", "H100"], ["0", "2"]),
+        ("0,9", ["H100"], ["0"]),
+    ],
+)
+def test_gpus_of_the_first_ones_kind_are_used(
+    variable: str | None, kinds: list[str], wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda: Any = SimpleNamespace(device_count=lambda: len(kinds), get_device_name=lambda device: kinds[device])
+    monkeypatch.setattr("torch.cuda.device_count", cuda.device_count)
+    monkeypatch.setattr("torch.cuda.get_device_name", cuda.get_device_name)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert like_gpus() == wanted
+    assert multi_gpu._trials is None

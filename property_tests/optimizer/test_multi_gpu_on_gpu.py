@@ -1,0 +1,44 @@
+"""On all visible GPUs, one or several: candidates are timed on each, and one that ends its context costs itself alone."""
+
+from math import inf
+
+import pytest
+
+from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.optimizer.multi_gpu import like_gpus, spread_trials
+from property_tests.support.hand_written import gated_mlp
+
+pytestmark = pytest.mark.gpu
+
+
+def which_gpu() -> str:
+    """Of the process that calls it."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(0).uuid)
+
+
+def target() -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{10 * major + minor}"
+
+
+def test_every_gpu_times_its_candidates_and_outlives_a_bad_one() -> None:
+    graphs = gated_mlp("float16", 16, 256, 128, 2, 4)
+    good = [emit(graphs.mugraph, program=graphs.program, schedule=Schedule(num_warps=warps)) for warps in (1, 2, 4, 8)]
+    bad = good[2].replace("tl.store(out0_ptr", "tl.store(out0_ptr + 1099511627776")
+    assert bad != good[2]
+    sources = [*good, bad, bad, *good]
+    gpus = like_gpus()
+    with spread_trials(gpus, emit(graphs.program, program=graphs.program), target(), 0) as timer:
+        outcomes = list(timer.quick_all(sources, lambda: inf))
+        used = {timer._executor(number).submit(which_gpu).result() for number in range(len(gpus))}
+    assert len(used) == len(gpus)
+    for source, outcome in zip(sources, outcomes, strict=True):
+        assert outcome is not None
+        if source == bad:
+            assert outcome.us is None and outcome.problem is not None
+        else:
+            assert outcome.problem is None and outcome.us is not None and outcome.us > 0

@@ -1,0 +1,162 @@
+"""The order of kernels and of the ops of a block: it respects dependences, none needs fewer bytes, and the function stays."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.optimizer.op_order import (
+    Problem,
+    Task,
+    best_order,
+    kernels_problem,
+    order_block,
+    order_blocks,
+    order_kernels,
+    peak_of,
+    reordered,
+)
+from mirage_eg.verify.reference import verify
+from property_tests.support.hand_written import HAND_WRITTEN
+from property_tests.support.strategies import EVERY, as_program, block_graphs, kernel_programs
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 7) -> Problem:
+    """Tasks that read earlier values, with any sizes; some values are there beforehand, some live on."""
+    there = [(i, draw(st.integers(0, 9))) for i in range(draw(st.integers(0, 2)))]
+    values = [value for value, _ in there]
+    maker: dict[int, int] = {}
+    tasks = []
+    for i in range(draw(st.integers(1, most))):
+        reads = frozenset(draw(st.lists(st.sampled_from(values), max_size=3))) if values else frozenset()
+        makes = tuple((len(values) + place, draw(st.integers(0, 9))) for place in range(draw(st.integers(0, 2))))
+        tasks.append(Task(frozenset(maker[value] for value in reads if value in maker), reads, makes))
+        maker |= {value: i for value, _ in makes}
+        values += [value for value, _ in makes]
+    kept = frozenset(value for value in values if draw(st.integers(0, 3)) == 0)
+    return Problem(tuple(tasks), tuple(there), kept)
+
+
+def orders(problem: Problem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """All that respect the dependences."""
+    if len(done) == len(problem.tasks):
+        yield done
+    for i, task in enumerate(problem.tasks):
+        if i not in done and task.after <= set(done):
+            yield from orders(problem, (*done, i))
+
+
+@settings(max_examples=200)
+@given(problem=problems())
+def test_no_order_has_a_smaller_peak(problem: Problem) -> None:
+    order = best_order(problem)
+    assert order.tasks in orders(problem)
+    assert order.peak == peak_of(problem, order.tasks)
+    assert order.optimal
+    assert order.peak == min(peak_of(problem, tasks) for tasks in orders(problem))
+
+
+@given(problem=problems(10))
+def test_a_search_that_is_cut_still_gives_an_order_and_a_bound_that_holds(problem: Problem) -> None:
+    cut, whole = best_order(problem, 1), best_order(problem)
+    assert cut.bound <= whole.peak <= cut.peak
+    assert sorted(cut.tasks) == list(range(len(problem.tasks)))
+
+
+def test_an_order_that_is_worse_is_seen_to_be() -> None:
+    """Two chains side by side need more than one after the other."""
+    chain = [(frozenset(), frozenset(), ((0, 9),)), (frozenset({0}), frozenset({0}), ((1, 1),))]
+    other = [(frozenset(), frozenset(), ((2, 9),)), (frozenset({2}), frozenset({2}), ((3, 1),))]
+    problem = Problem(tuple(Task(*task) for task in (*chain, *other)), kept=frozenset({1, 3}))
+    assert peak_of(problem, (0, 2, 1, 3)) == 19
+    assert best_order(problem).peak == peak_of(problem, (0, 1, 2, 3)) == 11
+
+
+# --- Kernels -----------------------------------------------------------------------------------------------------------------
+
+
+@given(program=kernel_programs(attempts=10))
+def test_ordering_kernels_keeps_the_function(program: Graph) -> None:
+    ordered, order = order_kernels(program)
+    assert (ordered.input_types, ordered.output_types) == (program.input_types, program.output_types)
+    inputs = [np.random.default_rng(1).standard_normal(kind.shape) for kind in program.input_types]
+    with np.errstate(all="ignore"):
+        for got, want in zip(*(evaluate(graph, inputs, FloatAlgebra()) for graph in (ordered, program)), strict=True):
+            assert np.array_equal(got, want, equal_nan=True)
+    problem, _ = kernels_problem(program)
+    assert order.peak <= peak_of(problem, range(len(problem.tasks)))
+
+
+# --- Ops of a block ----------------------------------------------------------------------------------------------------------
+
+
+@given(block=block_graphs(EVERY, attempts=14))
+def test_ordering_a_block_keeps_the_function_and_the_phases(block: Graph) -> None:
+    program = as_program(block)
+    ordered, [order] = order_blocks(program)
+    inputs = [np.random.default_rng(2).standard_normal(kind.shape) for kind in program.input_types]
+    with np.errstate(all="ignore"):
+        for got, want in zip(*(evaluate(graph, inputs, FloatAlgebra()) for graph in (ordered, program)), strict=True):
+            assert np.array_equal(got, want, equal_nan=True)
+    [inner] = [item["graph"] for item in ordered.nodes if item.op == "block"]
+    assert sorted(zip(inner.types, inner.phases, strict=True), key=str) == sorted(
+        zip(block.types, block.phases, strict=True), key=str
+    )
+    loop = [inner.phases[values[0]] for item, values in inner.numbered() if values and not item.op.startswith("accum")]
+    assert loop == sorted(loop)
+    assert order.bound <= order.peak <= order.before
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_ordered_graphs_pass_the_field_check(name: str) -> None:
+    graphs = HAND_WRITTEN[name]("float16")
+    ordered, orders_ = order_blocks(graphs.mugraph)
+    assert verify(graphs.program, order_kernels(ordered)[0]).equal
+    assert all(order.peak == order.bound for order in orders_)
+
+
+def dots(graph: Graph, block: Graph) -> list[str]:
+    """The operands of the products of the emitted kernel, when it has this block graph."""
+    nodes = tuple(replace(item, attributes=(("graph", block),)) if item.op == "block" else item for item in graph.nodes)
+    lines = [line for line in emit(replace(graph, nodes=nodes)).splitlines() if "tl.dot" in line]
+    return [line.split("tl.dot(")[1].rsplit(", ", 1)[0] for line in lines]
+
+
+def test_the_order_of_a_block_is_the_order_in_the_file() -> None:
+    graph = HAND_WRITTEN["gated_mlp"]("float16").mugraph
+    [block] = [item["graph"] for item in graph.nodes if item.op == "block"]
+    groups: dict[str, list[int]] = {op: [] for op in ("input", "matmul", "accum_sum", "rest")}
+    for position, item in enumerate(block.nodes):
+        groups[item.op if item.op in groups else "rest"].append(position)
+    (first, second), (one, two) = groups["matmul"], groups["accum_sum"]
+    texts = [
+        dots(graph, reordered(block, [*groups["input"], *middle, *groups["rest"]]))
+        for middle in ((first, one, second, two), (second, two, first, one))
+    ]
+    assert len(set(texts[0])) == 2
+    assert texts[0] == texts[1][::-1]
+
+
+def test_an_order_against_a_dependence_is_no_graph() -> None:
+    graph = HAND_WRITTEN["gated_mlp"]("float16").mugraph
+    with pytest.raises((GraphError, KeyError)):
+        reordered(graph, list(range(len(graph.nodes)))[::-1])
+
+
+def test_the_epilogue_of_an_ordered_block_stores_what_is_done_with_first() -> None:
+    graph = HAND_WRITTEN["split_product"]("float16").mugraph
+    for item in order_blocks(graph)[0].nodes:
+        if item.op == "block":
+            block: Graph = item["graph"]
+            order = order_block(block)
+            assert order.positions == tuple(range(len(block.nodes)))  # ordering again changes nothing
+            assert all(phase is not Phase.LOOP for phase in (block.phases[i] for out in block.outputs for i in out.operands))

@@ -1,0 +1,157 @@
+"""Tuning finds the fastest of what a timer says, leaves out what is wrong, and keeps its budget."""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.trial import Outcome
+from mirage_eg.backends.triton.emit import Schedule
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.tune import Effort, Record, Variant, compile_variant, tune
+from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
+
+SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
+
+
+class Clock:
+    """A timer that makes up its times: from the source, so that equal sources take equally long."""
+
+    def __init__(self, wrong: str | None = None, seconds: float = 0.0) -> None:
+        self.wrong, self.seconds, self.now = wrong, seconds, 0.0
+        self.seen: dict[str, float] = {}
+
+    def quick(self, source: str) -> Outcome:
+        assert source not in self.seen, "timed twice"
+        self.now += self.seconds
+        self.seen[source] = us = 1.0 + int(hashlib.sha256(source.encode()).hexdigest()[:6], 16) / 1e6
+        if self.wrong is not None and self.wrong in source:
+            return Outcome(None, 1.0, "wrong: made so by the test")
+        return Outcome(us, 1e-4, None)
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        us = self.seen[source]
+        return Outcome(us, 1e-4, None), Timing(us, 0.1, 2 * us, 0.1, "graph", "none")
+
+
+def compiled_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything compiles, at once."""
+    monkeypatch.setattr("mirage_eg.optimizer.tune.compile_module", lambda module, target, resources: [])
+
+
+def pool() -> tuple[Graph, list[list[Graph]]]:
+    """A program and µGraphs of it, of two structures as it were."""
+    graphs = [gated_mlp("float16", 8, 128, 128, blocks, loop) for blocks in (1, 2) for loop in (2, 4, 8)]
+    return graphs[0].program, [[graph.mugraph for graph in graphs[:3]], [graph.mugraph for graph in graphs[3:]]]
+
+
+def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock, lines = Clock(), list[Record]()
+    tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
+    assert tuned[0].us == min(clock.seen.values())
+    assert tuned[0].timing is not None
+    stages = {line["stage"] for line in lines}
+    perhaps = {"details", "schedules together", "details together"}  # all of which may have been tried before
+    assert stages - perhaps == {"structures", "extents", "schedules", "final"}
+    assert sum(line["stage"] != "final" for line in lines) == len(clock.seen)
+
+
+@pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])
+def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock, lines = Clock(wrong=option), list[Record]()
+    tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
+    assert all(option not in entry.variant.source for entry in tuned)
+    assert any(line["problem"] for line in lines)
+
+
+def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    tuned = tune(program, ranked, "sm_90", Clock(), effort=SMALL)
+    first = {entry.variant.schedule for entry in tuned}
+    assert len(first) > 10
+
+
+class Additive(Clock):
+    """Each kernel has a number of warps with which it is fastest, whatever the other has."""
+
+    def quick(self, source: str) -> Outcome:
+        found = re.findall(r'"num_warps": (\d+)', source)
+        self.seen[source] = us = 10.0 + sum(abs(int(have) - best) for have, best in zip(found, (2, 8), strict=True))
+        return Outcome(us, 1e-4, None)
+
+
+def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr("mirage_eg.optimizer.tune.merged", lambda variant, faster: [])
+        best = tune(graphs.program, [[graphs.mugraph]], "sm_90", Additive(), effort=SMALL)[0]
+        assert (best.variant.schedule.num_warps == (2, 8)) is together
+
+
+def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock = Clock(seconds=0.5)
+    monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
+    tune(program, ranked, "sm_90", clock, effort=Effort(seconds=2.0))
+    assert len(clock.seen) == 5  # the last began at the deadline, not behind it
+
+
+@pytest.mark.parametrize(("compiling", "timed"), [(0.0, 5), (1.0, 2), (60.0, 2)])
+def test_the_first_round_is_timed_however_long_it_took_to_compile(
+    monkeypatch: pytest.MonkeyPatch, compiling: float, timed: int
+) -> None:
+    compiled_everything(monkeypatch)
+    program, ranked = pool()
+    clock = Clock(seconds=0.5)
+
+    def slow(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        clock.now += compiling
+        return [*map(work, items)]
+
+    monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
+    tuned = tune(program, ranked, "sm_90", clock, effort=Effort(seconds=2.0), parallel=slow)
+    assert len(clock.seen) == timed
+    assert tuned
+
+
+def test_a_kernel_too_large_gets_fewer_stages() -> None:
+    graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
+    variant = compile_variant((graphs.program, graphs.mugraph, 0, Schedule(num_stages=6), "sm_90"))
+    assert variant.problem is None
+    assert variant.schedule.num_stages < (6,)
+
+
+def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
+    graphs = lora("float16", 64, 2048, 4096, 16, 1, 1)
+    variant = compile_variant((graphs.program, graphs.mugraph, 3, Schedule(num_stages=2), "sm_90"))
+    assert variant.problem is not None
+    assert variant.structure == 3
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence[int]) -> None:
+    tried: list[int] = []
+
+    def note(function: object, jobs: Sequence[tuple[Graph, Graph, int, Schedule, str]]) -> list[Variant]:
+        tried.extend(structure for _, _, structure, schedule, _ in jobs if schedule.swapped is False)
+        return []
+
+    program = attention("float16", 2, 32, 16, 64, 16, 4).program
+    ranked = [[attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)] for count in counts]
+    tune(program, ranked, "sm_90", Clock(), effort=SMALL, parallel=note)  # type: ignore[arg-type]
+    assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
+    assert all(len(graph.blocks) == 1 for graphs in ranked for graph in graphs)

@@ -1,0 +1,154 @@
+"""What tuning tries is offered where it changes a kernel, and only there."""
+
+import re
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+import triton
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.backends.triton.compile import compile_module, loaded
+from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.tuning_space import Job, Variant, changed, details, first, like, merged, schedules
+from property_tests.support.hand_written import attention, gated_mlp, n_transformer, split_attention, split_product
+
+GRAPHS = {
+    "attention": attention("float16", 2, 256, 64, 4096, 128, 64).mugraph,
+    "split attention": split_attention("float16", 2, 256, 64, 4096, 128, 4, 8, 2).mugraph,
+    "norm": n_transformer("float16", 16, 4096).mugraph,
+    "products": gated_mlp("float16", 8, 4096, 4096, 64, 32).mugraph,
+}
+
+
+def started(graph: Graph) -> Variant:
+    """The µGraph as it is tried at first."""
+    job = next(first(graph, 0))
+    return Variant(job.graph, job.structure, job.schedule, "", None)
+
+
+def changes(variant: Variant, job: Job) -> set[str]:
+    """The choices in which a job differs from the variant that it comes from."""
+    old, new = variant.schedule, job.schedule
+    return {entry.name for entry in fields(Schedule) if getattr(old, entry.name) != getattr(new, entry.name)}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_detail_is_one_choice_that_changes_the_source(name: str) -> None:
+    variant = started(GRAPHS[name])
+    source = emit(variant.graph, schedule=variant.schedule)
+    for job in details(variant, "sm_90"):
+        assert len(changes(variant, job)) == 1
+        assert emit(job.graph, schedule=job.schedule) != source
+
+
+@pytest.mark.parametrize(
+    ("choice", "where"),
+    [
+        ("half_partials", {"split attention"}),
+        ("reciprocals", {"attention", "split attention", "norm"}),
+        ("loads_first", {"split attention", "norm"}),
+        ("exp2", {"attention", "split attention"}),
+        ("descriptors", {"attention", "split attention", "products"}),
+    ],
+)
+def test_a_choice_is_offered_where_it_is_one(choice: str, where: set[str]) -> None:
+    variants = {name: started(graph) for name, graph in GRAPHS.items()}
+    offered = {
+        name for name, variant in variants.items() if any(choice in changes(variant, job) for job in details(variant, "sm_90"))
+    }
+    assert offered == where
+
+
+def test_powers_of_two_and_reciprocals_are_tried_from_the_start() -> None:
+    split = started(GRAPHS["split attention"]).schedule
+    assert split.exp2 == (True, False) and split.reciprocals == (False, True)
+    assert started(GRAPHS["norm"]).schedule.exp2 is False
+    assert started(GRAPHS["products"]).schedule == Schedule(num_warps=(4,), num_stages=(4,))
+
+
+def ptx(graph: Graph, schedule: Schedule) -> list[str]:
+    """The instructions of its one kernel."""
+    with loaded(emit(graph, schedule=schedule)) as module:
+        [(_, kernel)] = compile_module(module, "sm_90")
+    return [line.strip() for line in kernel.asm["ptx"].split("\n")]
+
+
+def test_a_row_is_divided_by_one_reciprocal() -> None:
+    divisions = [
+        sum(line.startswith("div.full.f32") for line in ptx(GRAPHS["norm"], Schedule(reciprocals=on))) for on in (False, True)
+    ]
+    assert divisions[0] >= 64 and divisions[1] <= 4
+
+
+def test_powers_of_two_are_not_scaled_for_subnormal_numbers() -> None:
+    for on in (False, True):
+        lines = ptx(GRAPHS["attention"], Schedule(exp2=on))
+        assert any(line.startswith("ex2.approx.ftz.f32") for line in lines) is on
+
+
+def machine_code(graph: Graph, schedule: Schedule) -> list[str]:
+    """Names of the instructions of its first kernel, as they are in the GPU's memory."""
+    with loaded(emit(graph, schedule=schedule)) as module:
+        _, kernel = compile_module(module, "sm_90")[0]
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        listing = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9.]*)", listing)
+
+
+@pytest.mark.parametrize("warps", [4, 8, 16])
+def test_all_loads_are_under_way_before_the_first_is_waited_for(warps: int) -> None:
+    for on in (False, True):
+        found = machine_code(GRAPHS["norm"], Schedule(loads_first=on, num_warps=warps))
+        loads = [place for place, name in enumerate(found) if name.startswith("LDG")]
+        assert len(loads) >= 3
+        used = next(place for place, name in enumerate(found) if name.startswith("HADD2"))  # float16 becomes float32
+        assert (loads[-1] < used) is on
+
+
+@pytest.mark.parametrize(("columns", "most"), [(512, 8), (4096, 16), (8192, 32)])
+def test_a_thread_has_eight_elements_of_a_row_at_least(columns: int, most: int) -> None:
+    variant = started(n_transformer("float16", 4, columns).mugraph)
+    warps = [job.schedule.num_warps for job in schedules(variant, None)]
+    assert {(1,), (most,)} <= set(warps) and (2 * most,) not in warps
+
+
+def test_a_user_who_says_how_many_warps_gets_these() -> None:
+    variant = started(GRAPHS["norm"])
+    assert {job.schedule for job in schedules(variant, [2])} == {replace(variant.schedule, num_warps=(2,))}
+
+
+def test_a_style_is_taken_over_by_a_graph_of_as_many_kernels_alone() -> None:
+    fused, split = gated_mlp("float16", 16, 1024, 512, 4, 8).mugraph, split_product("float16", 16, 1024, 128, 4, 8).mugraph
+    for graph, other in ((fused, split), (split, fused)):
+        assert len(graph.blocks) != len(other.blocks)
+        _, styled = first(graph, 0)
+        assert like(styled.schedule, graph) == styled.schedule
+        assert like(styled.schedule, other) == next(first(other, 0)).schedule
+
+
+@given(costs=st.lists(st.lists(st.integers(1, 9), min_size=3, max_size=3), min_size=4, max_size=4))
+def test_changes_that_do_not_touch_each_other_add_up(costs: list[list[int]]) -> None:
+    """Two kernels, two choices of three values each: the best of single changes gives the best of all."""
+    graph = GRAPHS["split attention"]
+    base = replace(started(graph).schedule, num_warps=(0, 0), programs=(0, 0))
+    places = [("num_warps", 0), ("num_warps", 1), ("programs", 0), ("programs", 1)]
+
+    def cost(schedule: Schedule) -> int:
+        return sum(row[getattr(schedule, name)[kernel]] for row, (name, kernel) in zip(costs, places, strict=True))
+
+    changes: list[dict[str, Any]] = [
+        {name: changed(getattr(base, name), kernel, value)} for name, kernel in places for value in range(3)
+    ]
+    single = [replace(base, **change) for change in changes]
+    faster = sorted((made for made in single if cost(made) < cost(base)), key=cost)
+    found = [base, *faster, *(job.schedule for job in merged(Variant(graph, 0, base, "", None), faster))]
+    assert min(map(cost, found)) == sum(map(min, costs))

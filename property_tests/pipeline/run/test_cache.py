@@ -1,0 +1,328 @@
+"""Results on disk: what was found is found again, whole and for the same question only, and nothing there can break a run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mirage_eg as mi
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.tune import Tuning
+from mirage_eg.pipeline.optimize import Candidate, Result, optimize
+from mirage_eg.pipeline.run import cache as cache_module
+from mirage_eg.pipeline.run.cache import ResultCache, cache_at_hand, key_of
+from mirage_eg.pipeline.run.codec import dumps
+from mirage_eg.pipeline.run.options import Options
+from property_tests.support.programs import product, rms_linear
+
+CHEAP: dict[str, Any] = {"device": "cpu", "jobs": 1, "top": 2, "max_block_ops": 9}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run(program: Graph | None = None, name: str = "program", resume: bool = False, **options: Any) -> Result:
+    return optimize(name, rms_linear() if program is None else program, Options(**(CHEAP | options)), resume=resume)
+
+
+def without_status(result: Result) -> str:
+    """The whole result as text, but for what the report says of the cache."""
+    return dumps(replace(result, report={key: entry for key, entry in result.report.items() if key != "cache"}))
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def test_a_hit_is_the_same_result_to_the_byte_and_says_so(folder: Path) -> None:
+    first, second = run(), run()
+    assert (first.report["cache"], second.report["cache"]) == ("miss", "hit")
+    assert without_status(first) == without_status(second)  # times too: it is the same run
+    assert second.report["computed"] == first.report["computed"]
+    assert [candidate.source for candidate in first.candidates] == [candidate.source for candidate in second.candidates]
+    assert len(entries(folder)) == 1
+
+
+def test_the_name_of_the_program_does_not_matter_and_is_the_callers(folder: Path) -> None:
+    run(name="one")
+    assert (run(name="other").report["cache"], run(name="other").report["program"]) == ("hit", "other")
+
+
+def test_processes_jobs_and_executor_do_not_matter(folder: Path) -> None:
+    run()
+    assert run(jobs=2).report["cache"] == "hit"
+
+
+OTHER_QUESTIONS: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 1},
+    "top": {"top": 1},
+    "target": {"target": "sm_80"},
+    "domain": {"domain": "abstract"},
+    "draws": {"draws": 3},
+    "grid": {"griddims": [(2,)]},
+    "shape": {"program": rms_linear(n=64)},
+    "laws": {"without": ("rules/indexed/26_squares.egg",)},
+    "budget": {"budget": 100},
+}
+
+
+@pytest.mark.parametrize("what", OTHER_QUESTIONS)
+def test_another_question_is_no_hit(what: str, folder: Path) -> None:
+    from mirage_eg.egraph.rule_files import packaged_names
+
+    run()
+    change = dict(OTHER_QUESTIONS[what])
+    if what == "laws":
+        change = {"without": (next(name for name in packaged_names("indexed") if "squares" in name),)}
+    assert run(**change).report["cache"] == "miss"
+
+
+def test_a_rule_file_counts_by_its_text(folder: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "my.egg"
+    states = []
+    for law in (
+        "x (Sub y z)) (Sub (Mul x y) (Mul x z",
+        "x (Add y z)) (Add (Mul x z) (Mul x y",
+        "x (Sub y z)) (Sub (Mul x y) (Mul x z",
+    ):
+        rules.write_text(f'; domain: indexed\n(rewrite (Mul {law})) :name "mine")\n')
+        states.append(run(rules=(str(rules),)).report["cache"])
+    assert states == ["miss", "miss", "hit"]
+
+
+@pytest.mark.parametrize("part", ["code", "torch", "device", "versions", "theories", "graph", "options"])
+def test_every_part_of_the_key_counts(part: str, tmp_path: Path) -> None:
+    identity = {"program": "p", "graph": "g", "options": {}, "theories": {}, "versions": {"triton": "3.9"}}
+    key = key_of(identity, on_gpu=False, budget=None)
+    assert part in key and "program" not in key
+    cache = ResultCache(tmp_path)
+    assert cache.path(key) != cache.path(key | {part: "other"})
+    assert cache.path(key) == cache.path(dict(reversed(list(key.items()))))
+
+
+@pytest.mark.parametrize("off", [{"cache": False}, {"variable": "off"}])
+def test_off_means_that_nothing_is_read_or_written(
+    off: Mapping[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    before = [path.stat() for path in entries(folder)]
+    if "variable" in off:
+        monkeypatch.setenv("MIRAGE_EG_CACHE", "off")
+    assert run(**({} if "variable" in off else off)).report["cache"] == "off"
+    assert [path.stat() for path in entries(folder)] == before
+
+
+def test_a_tuning_of_ones_own_is_not_cached(folder: Path) -> None:
+    assert optimize("program", rms_linear(), Options(**CHEAP), tuning=Tuning()).report["cache"] == "off"
+    assert not entries(folder)
+
+
+def test_a_resumed_run_runs_and_its_result_is_kept(folder: Path) -> None:
+    run()
+    assert run(resume=True).report["cache"] == "miss"
+    assert run().report["cache"] == "hit"
+
+
+# --- What is no entry -----------------------------------------------------------------------------------------------------
+
+
+def spoiled(text: bytes) -> dict[str, bytes]:
+    head, _, body = text.partition(b"\n")
+    header = json.loads(head)
+    return {
+        "empty": b"",
+        "torn": text[: len(text) // 2],
+        "one bit flipped": text[:-40] + bytes([text[-40] ^ 1]) + text[-39:],
+        "not text": b"\xff\x00" + text,
+        "JSON of another kind": b"[1, 2]\n3",
+        "a pickle": b"\x80\x04}\x94.",
+        "another format": json.dumps(header | {"format": "theirs"}).encode() + b"\n" + body,
+        "a later version": json.dumps(header | {"version": 2}).encode() + b"\n" + body,
+        "another key": json.dumps(header | {"key": {}}).encode() + b"\n" + body,
+        "no time": json.dumps({name: header[name] for name in header if name != "computed"}).encode() + b"\n" + body,
+    }
+
+
+@pytest.mark.parametrize("kind", list(spoiled(b'{"computed": ""}\n{"tuple": []}' + b" " * 99)))
+def test_an_entry_that_is_not_ours_is_ignored_with_a_warning_and_replaced(
+    kind: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = run(product())
+    [path] = entries(folder)
+    path.write_bytes(spoiled(path.read_bytes())[kind])
+    again = run(product())
+    assert again.report["cache"] == "miss"
+    assert [record for record in caplog.records if "cache entry ignored" in record.message and str(path) in record.message]
+    assert [candidate.source for candidate in again.candidates] == [candidate.source for candidate in first.candidates]
+    assert run(product()).report["cache"] == "hit"
+
+
+@given(data=st.binary(max_size=200))
+def test_no_bytes_whatever_break_a_look_up(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = ResultCache(tmp_path_factory.mktemp("cache"))
+    cache.path({"a": 1}).write_bytes(data)
+    assert cache.find({"a": 1}, product()) is None
+
+
+def test_a_checksum_does_not_make_a_foreign_record_a_result(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(product())
+    [path] = entries(folder)
+    header = json.loads(path.read_bytes().partition(b"\n")[0])
+    for body in ('{"record":["os:system","true"]}', '{"record":["mirage_eg.pipeline.run.records:Result"]}', "7"):
+        header["sha256"] = cache_module.sha256(body.encode()).hexdigest()
+        path.write_text(f"{json.dumps(header)}\n{body}")
+        assert ResultCache(folder).find(header["key"], product()) is None
+    assert len(caplog.records) == 3
+
+
+def changed(first: Candidate, second: Candidate, how: str) -> tuple[Candidate, ...]:
+    """The candidates with a mistake in the first."""
+    body = first.source.replace("tl.store(", "tl.store( ", 1)
+    return {
+        "the other's source": (replace(first, source=second.source), second),
+        "another kernel": (replace(first, source=body), second),
+        "another schedule": (replace(first, schedule=replace(first.schedule, num_stages=1)), second),
+        "no schedule": (replace(first, schedule=None), second),
+        "nothing written": (replace(first, source="# not written: nothing\n", schedule=None), second),
+        "no mistake": (first, second),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how", ["the other's source", "another kernel", "another schedule", "no schedule", "nothing written", "no mistake"]
+)
+def test_an_entry_whose_source_is_not_its_graph_s_is_refused(how: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With a checksum that fits."""
+    result = run(product())
+    [path] = entries(folder)
+    header = json.loads(path.read_bytes().partition(b"\n")[0])
+    first, second = result.candidates[:2]
+    body = dumps(replace(result, candidates=changed(first, second, how)))
+    header["sha256"] = cache_module.sha256(body.encode()).hexdigest()
+    path.write_text(f"{json.dumps(header)}\n{body}")
+    is_found = ResultCache(folder).find(header["key"], product()) is not None
+    assert is_found == (how == "no mistake")
+    assert is_found or "has a source that is not that of its graph: number 1" in caplog.text
+
+
+def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(
+        "from property_tests.support.programs import product\ndef program():\n    return product()\n", encoding="utf-8"
+    )
+    code = (
+        "import sys; sys.argv = 'mirage-eg optimize small.py --top 2 --device cpu --jobs 1 --json'.split()\n"
+        "from mirage_eg import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
+        "print(*sys.modules.keys() & {'egglog', 'mpmath', 'triton', 'torch', 'ortools', 'mirage_eg.pipeline.optimize'}, 'end')"
+    )
+    outputs, environment = [], os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True
+        )
+        outputs.append(done.stdout.splitlines())
+    assert [json.loads(lines[0])["cache"] for lines in outputs] == ["miss", "hit"]
+    assert outputs[1][1] == "end" and "mirage_eg.pipeline.optimize" in outputs[0][1]
+
+
+def test_a_cache_below_a_file_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "file" / "below"))
+    assert run(product()).report["cache"] == "miss"
+    assert "the result is not kept" in caplog.text
+
+
+def test_a_file_where_the_folder_should_be_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OptionError, match=r"MIRAGE_EG_CACHE: got .*, which is no folder; wanted a folder or off"):
+        cache_at_hand()
+
+
+def test_the_folder_is_the_users_unless_the_variable_says_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MIRAGE_EG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = cache_at_hand()
+    assert found is not None and found.folder == tmp_path / "mirage_eg" / "results"
+
+
+# --- Processes ------------------------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from pathlib import Path
+from mirage_eg.pipeline.run.cache import ResultCache
+from mirage_eg.pipeline.run.records import Result
+from property_tests.support.programs import product
+cache, key, PROGRAM = ResultCache(Path(sys.argv[1])), {"a": 1}, product()
+seen = set()
+for i in range(150):
+    cache.keep(key, Result((), {"writer": sys.argv[2], "text": sys.argv[2] * 50000}), str(i))
+    found = cache.find(key, PROGRAM)
+    assert found is not None and found.result.report["text"] == found.result.report["writer"] * 50000
+    seen.add(found.result.report["writer"])
+print(",".join(sorted(seen)))
+"""
+
+
+def test_two_processes_that_write_one_entry_never_see_a_part(tmp_path: Path) -> None:
+    commands = [[sys.executable, "-c", WRITER, str(tmp_path), letter] for letter in "ab"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in running:
+        out, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+        assert out.strip() in ("a", "b", "a,b")
+    assert len(entries(tmp_path)) == 1  # nothing half-written is left
+
+
+def test_two_processes_optimize_one_program_and_agree(folder: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mirage_eg",
+        "optimize",
+        "ntrans",
+        "--json",
+        "--jobs",
+        "1",
+        "--device",
+        "cpu",
+        "--top",
+        "1",
+    ]
+    running = [
+        subprocess.Popen([*command, "--out", str(folder.parent / name)], stdout=subprocess.PIPE, text=True) for name in "ab"
+    ]
+    reports = [json.loads(process.communicate(timeout=200)[0]) for process in running]
+    assert all(process.returncode == 0 for process in running)
+    assert {report["cache"] for report in reports} <= {"hit", "miss"}
+    again = json.loads(
+        subprocess.run([*command, "--out", str(folder.parent / "c")], capture_output=True, text=True, check=True).stdout
+    )
+    assert again["cache"] == "hit"
+    sources = [(folder.parent / name / "ntrans" / "best.py").read_text() for name in "abc"]
+    assert len(set(sources)) == 1
+    uncached = subprocess.run(
+        [*command, "--no-cache", "--out", str(folder.parent / "d")], capture_output=True, text=True, check=True
+    )
+    assert json.loads(uncached.stdout)["cache"] == "off"
+
+
+def test_superoptimize_takes_cache(folder: Path) -> None:
+    states = [mi.superoptimize(product(), **CHEAP, cache=cache).report["cache"] for cache in (True, True, False)]
+    assert states == ["miss", "hit", "off"]
+    with pytest.raises(OptionError, match="cache: got 'no', wanted True or False"):
+        mi.superoptimize(product(), cache="no")

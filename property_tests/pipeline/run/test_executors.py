@@ -1,0 +1,152 @@
+"""Work items give the same wherever they run; a worker that dies loses nothing, and its items run again."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.pipeline.optimize import Result, optimize
+from mirage_eg.pipeline.run import executors
+from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.verify.verdict import Observer
+from property_tests.support.programs import attention
+from property_tests.support.timeless import timeless
+from property_tests.support.workers import pid, squares, squares_or_death
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def results(workers: Workers, function: Any, common: Any, count: int) -> list[Any]:
+    """In order of items; each is there once."""
+    found = list(workers.run("test", function, common, range(count)))
+    assert sorted(position for position, _ in found) == list(range(count))
+    return [result for _, result in sorted(found)]
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is worth a process."""
+    monkeypatch.setattr(executors, "WORTH_STARTING", 0.0)
+    monkeypatch.setattr(executors, "WORTH_SENDING", 0.0)
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Executor]:
+    with Workers("dask", 2) as workers:
+        yield workers._open()
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 200), st.integers(1, 9))
+def test_every_item_is_done_once_and_in_its_place(count: int, jobs: int) -> None:
+    with ThreadPoolExecutor(jobs) as pool, Workers(pool) as workers:
+        assert results(workers, squares, 7, count) == [7 + x * x for x in range(count)]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2000), st.integers(1, 40))
+def test_chunks_are_few_nearly_equal_and_hold_everything(count: int, most: int) -> None:
+    chunks = executors._chunks(range(count), most)
+    assert [x for chunk in chunks for x in chunk] == list(range(count))
+    assert len(chunks) <= most
+    assert not chunks or max(map(len, chunks)) - min(map(len, chunks)) <= 1
+
+
+def test_tiny_work_starts_no_process() -> None:
+    with Workers(jobs=2) as workers:
+        assert set(results(workers, pid, None, 50)) == {os.getpid()}
+
+
+def test_one_job_never_starts_a_process(eager: None) -> None:
+    with Workers(jobs=1) as workers:
+        assert set(results(workers, pid, None, 50)) == {os.getpid()}
+
+
+def test_large_work_goes_to_processes(eager: None) -> None:
+    with Workers(jobs=2) as workers:
+        done_by = results(workers, pid, None, 50)
+    assert done_by[0] == os.getpid()
+    assert os.getpid() not in done_by[1:]
+
+
+@pytest.mark.parametrize("lives", [2])
+def test_what_a_dead_process_had_in_hand_runs_again(eager: None, tmp_path: Path, lives: int) -> None:
+    for life in range(lives):
+        (tmp_path / str(life)).touch()
+    with Workers(jobs=2) as workers:
+        assert results(workers, squares_or_death, str(tmp_path), 9) == [x * x for x in range(9)]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_item_that_always_kills_its_process_is_one_error(
+    eager: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "MOST_LOSSES", 2)
+    for life in range(9):
+        (tmp_path / str(life)).touch()
+    with Workers(jobs=2) as workers, pytest.raises(MirageError, match="test: workers died 2 times"):
+        results(workers, squares_or_death, str(tmp_path), 9)
+
+
+def test_a_pool_of_the_caller_that_breaks_is_replaced(eager: None, tmp_path: Path) -> None:
+    (tmp_path / "life").touch()
+    with ProcessPoolExecutor(2, SPAWN) as pool, Workers(pool) as workers:
+        assert results(workers, squares_or_death, str(tmp_path), 9) == [x * x for x in range(9)]
+
+
+def test_an_error_of_an_item_is_the_callers(eager: None) -> None:
+    with Workers(jobs=2) as workers, pytest.raises(TypeError):
+        results(workers, squares, "seven", 9)
+
+
+@pytest.mark.parametrize("value", ["dusk", "dask://", "dask://host", "dask://host:x", "http://host:80", 3, print])
+def test_what_is_no_executor_is_refused(value: Any) -> None:
+    with pytest.raises(OptionError, match=r"executor: got .*, wanted dask, dask://HOST:PORT"):
+        Options(executor=value)
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "CONNECT_SECONDS", 1)
+    with pytest.raises(OptionError, match=r"executor: no Dask scheduler answers at 127.0.0.1:1"), Workers("dask://127.0.0.1:1"):
+        pass
+
+
+def run(observer: Observer | None = None, **options: Any) -> Result:
+    chosen = Options(device="cpu", top=3, max_block_ops=8, **options)
+    return optimize("attention", attention(keys=256), chosen, observer)
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[str, list[str]]:
+    """The report and the sources of a run in one process."""
+    result = run(jobs=1)
+    return json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]
+
+
+def test_two_jobs_give_the_same_report(eager: None, alone: tuple[str, list[str]]) -> None:
+    result = run(jobs=2)
+    assert (json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]) == alone
+
+
+def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone: tuple[str, list[str]]) -> None:
+    killed = list[str]()
+
+    def kill(stage: str, done: int, total: int | None, note: str) -> None:
+        """End one worker, once, in the middle of each stage that has work for it."""
+        if done and done != total and stage in ("search", "compile") and stage not in killed:
+            killed.append(stage)
+            os.kill(next(iter(dask._client.run(os.getpid).values())), signal.SIGKILL)  # type: ignore[attr-defined]
+
+    result = run(kill, executor=dask)
+    assert killed == ["search", "compile"]
+    assert (json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]) == alone

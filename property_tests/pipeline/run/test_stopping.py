@@ -1,0 +1,163 @@
+"""What ends the command from outside: one line, no traceback, an exit code, and what was found is kept."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.checkpoint import holds_results
+from mirage_eg.pipeline.run.options import Options
+
+PROGRAM = """import mirage_eg as mi
+def program():
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")
+    graph.mark_output(graph.matmul(graph.exp(x), w), name="Y")
+    return graph
+"""
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+
+
+def small() -> Graph:
+    program = mi.new_kernel_graph()
+    program.mark_output(program.exp(program.new_input((16, 64), name="x")), name="y")
+    return program.graph()
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize(("signal", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_a_signal_in_the_first_moments_is_one_line(signal: str, code: int, word: str, seconds: float, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    script = (
+        "import os, signal, sys, threading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from mirage_eg.__main__ import main\n"
+        "from mirage_eg.pipeline.run.stopping import handle_signals\n"
+        "handle_signals()\n"
+        "sys.argv = ['mirage-eg', 'optimize', 'p.py', '--device', 'cpu', '--no-cache', '--jobs', '1']\n"
+        f"threading.Timer({seconds}, lambda: os.kill(os.getpid(), signal.{signal})).start()\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
+    assert f"mirage-eg: {word}" in done.stderr or "--resume goes on" in done.stderr
+
+
+@pytest.mark.parametrize(("signal", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+@pytest.mark.parametrize("command", [["--version"], ["optimize", "p.py", "--device", "cpu", "--no-cache", "--jobs", "1"]])
+def test_a_signal_that_a_library_swallows_ends_the_command(
+    signal: str, code: int, word: str, command: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    script = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from mirage_eg.__main__ import main\n"
+        "from mirage_eg.pipeline.run.stopping import handle_signals\n"
+        "handle_signals()\n"
+        "import mirage_eg.cli.main\n"
+        "run = mirage_eg.cli.main.app\n"
+        "def swallowing(**options):\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), signal.{signal})\n"
+        "    except BaseException:\n"
+        "        pass\n"
+        "    return run(**options)\n"
+        "mirage_eg.cli.main.app = swallowing\n"
+        f"sys.argv = ['mirage-eg', *{command!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (code, f"mirage-eg: {word}\n")
+    assert not [path for path in tmp_path.iterdir() if path.name != "p.py"]
+
+
+@FULL
+@pytest.mark.parametrize("command", [["--version"], ["optimize", "--help"], ["rules", "list"], ["show", "graph.json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_stdout_is_one_line(command: list[str], unbuffered: str, tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_text(mi.to_json(small()))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mirage_eg", *command],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (2, "mirage-eg: standard output: cannot be written: No space left on device\n")
+
+
+@FULL
+def test_a_result_is_kept_though_stdout_is_full(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    command = [
+        sys.executable,
+        "-m",
+        "mirage_eg",
+        "optimize",
+        "p.py",
+        "--device",
+        "cpu",
+        "--no-cache",
+        "--jobs",
+        "1",
+        "--top",
+        "1",
+    ]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert (tmp_path / "mirage_out" / "p" / "best.py").exists()
+
+
+def test_a_home_that_takes_no_files_is_one_line_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    (tmp_path / "home").write_text("no folder")
+    names = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "home" / "cache")}
+    kept = {name: value for name, value in os.environ.items() if name not in ("TRITON_CACHE_DIR", "TRITON_HOME")}
+    command = [sys.executable, "-m", "mirage_eg", "optimize", "p.py", "--device", "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=kept | names)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "TRITON_CACHE_DIR" in done.stderr and not (tmp_path / "mirage_out" / "p").exists()
+    done = subprocess.run(
+        [*command, "--jobs", "1", "--top", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=kept | names | {"TRITON_CACHE_DIR": str(tmp_path / "triton")},
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert (tmp_path / "mirage_out" / "p" / "best.py").exists()
+
+
+def test_a_cache_of_triton_that_is_full_is_one_line_and_what_was_found_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    triton = pytest.importorskip("triton")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checkpoint, options = tmp_path / "checkpoint.jsonl", Options(device="cpu", jobs=1, cache=False, top=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(triton, "compile", full)
+        with pytest.raises(OptionError, match=r"No space left on device; TRITON_CACHE_DIR"):
+            optimize("p", small(), options, checkpoint=checkpoint)
+    assert holds_results(checkpoint)
+    assert optimize("p", small(), options, checkpoint=checkpoint, resume=True).candidates[0].compile.ok

@@ -1,0 +1,226 @@
+"""What a run may take: every stage is bounded by counts on any program, and by the budget on any clock."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import islice
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mirage_eg as mi
+from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.egraph.expression import Split, parts_of
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline import search_stage
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.partition_stage import Cutter
+from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.work import Work
+from mirage_eg.pipeline.search_stage import ALIKE, instantiate, search_structures, verify_structures
+from mirage_eg.pipeline.stage_records import Instances, Plan, Watch
+from mirage_eg.search.instantiate.instantiate import Instantiation, instances, small_instance
+from mirage_eg.search.search import SearchResult, search
+from mirage_eg.transforms.simplify import clean_up
+
+CPU = device_for("sm_90")
+
+
+def group_norm(p: KernelGraph) -> Tensor:
+    x = p.new_input((4, 32, 49), "float32", name="x")
+    y = p.reshape(x, (4, 8, 196))
+    centred = y - p.mean(y, 2)
+    scaled = p.div(centred, p.sqrt(p.mean(p.square(centred), 2) + 1e-5))
+    return p.reshape(scaled, (4, 32, 49)) * 2 + p.new_input((32, 1), "float32", name="bias")
+
+
+def gelu_of_a_product(p: KernelGraph) -> Tensor:
+    y = p.matmul(p.new_input((8, 64), "float32", name="x"), p.new_input((64, 32), "float32", name="w"))
+    return y * (p.tanh((y + y * y * y * 0.044715) * 0.7978845608028654) + 1) * 0.5
+
+
+def squares_and_silu(p: KernelGraph) -> Tensor:
+    y = p.matmul(p.new_input((48, 1), "float32", name="x"), p.new_input((1, 8), "float32", name="y"))
+    y = p.square(p.silu(p.square(y)))
+    y = p.matmul(y, p.new_input((8, 16), "float32", name="w"))
+    y = p.tanh(p.silu(p.square(p.silu(y))) * 0.5)
+    return p.sum(y + p.new_input((48, 1), "float32", name="z"), 0)
+
+
+def norm_squared(p: KernelGraph) -> Tensor:
+    norm = p.rms_norm(p.new_input((8, 64), "float32", name="x"), 64)
+    return p.matmul(p.mul(norm, norm), p.new_input((64, 32), "float32", name="w"))
+
+
+def norm_times_norm(p: KernelGraph) -> Tensor:
+    norm = p.rms_norm(p.new_input((8, 64), "float32", name="x"), 64)
+    return p.mul(norm, p.mul(norm, p.new_input((64,), "float32", name="g")))
+
+
+def chain(count: int) -> Callable[[KernelGraph], Tensor]:
+    def write(p: KernelGraph) -> Tensor:
+        x = p.new_input((8, 9), "float32", name="x")
+        for number in range(count):
+            x = p.matmul(x, p.new_input((9 + number, 10 + number), "float32", name=f"w{number}"))
+        return x
+
+    return write
+
+
+def sums_of_six(p: KernelGraph) -> Tensor:
+    sums = [p.sum(p.new_input((8, 9 + number), "float32", name=f"x{number}"), 1) for number in range(6)]
+    return p.silu(sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5])
+
+
+PROGRAMS: dict[str, Callable[[KernelGraph], Tensor]] = {
+    "group norm": group_norm,
+    "gelu of a product": gelu_of_a_product,
+    "squares and silu": squares_and_silu,
+    "norm squared": norm_squared,
+    "norm times norm": norm_times_norm,
+    "chain of six products": chain(6),
+    "sums of six": sums_of_six,
+}
+
+
+def written(write: Callable[[KernelGraph], Tensor]) -> Graph:
+    program = mi.new_kernel_graph()
+    program.mark_output(write(program))
+    return clean_up(expand(program.graph())).after
+
+
+def unheard() -> Watch:
+    return Watch(lambda stage, done, total, text: None)
+
+
+def first_stages(program: Graph, options: Options) -> tuple[SearchResult, Sequence[Plan], list[Instances], list[str]]:
+    notes: list[str] = []
+    with Workers(None, 1) as workers:
+        work = Work(workers)
+        axes, found = search_structures(program, load_rules("indexed"), options, unheard(), work, notes)
+        plans: list[Plan] = [*found.structures, *found.chains]
+        kept, _ = verify_structures(plans, program, axes, options, unheard(), work, notes)
+        return found, plans, instantiate(kept, program, axes, CPU, options, unheard(), work, notes, options.top), notes
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_program_of_few_ops_gives_the_first_stages_much_to_do(name: str) -> None:
+    found, plans, made, _ = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
+    assert sum(record.visited for record in found.records) <= 2 * search_stage.STATES
+    assert max(record.saturation.nodes for record in found.records) <= 12 * search_stage.NODES["indexed"]  # an iteration ends
+    assert len(plans) <= 40 * len(found.records)
+    assert any(entry.ranked for entry in made)
+    assert sum(entry.count for entry in made) <= 3_000
+
+
+def test_of_structures_that_load_alike_the_smallest_are_kept() -> None:
+    found, plans, _, _ = first_stages(written(gelu_of_a_product), Options(device="cpu"))
+    assert sum(record.structures for record in found.records) > 1_000
+    kinds = [(plan.split, frozenset(plan.loads)) for plan in found.structures]
+    assert max(map(kinds.count, kinds)) <= ALIKE
+    assert len(plans) < 100
+
+
+@given(choice=st.integers(0, 11), most=st.integers(1, 20))
+def test_the_cheapest_come_first_as_if_all_had_been_built(choice: int, most: int) -> None:
+    plans, program, axes = some_plans()
+    plan = plans[choice % len(plans)]
+    every = [predict_us(graph, CPU) for graph in instances(plan, program, axes)]
+    lazily = Instantiation(plan, program, axes)
+    first = [us for us, _ in islice(lazily.cheapest(CPU), most)]
+    assert first == sorted(every)[:most]
+    assert lazily.built <= len(every)
+
+
+@cache
+def some_plans() -> tuple[list[Plan], Graph, Axes]:
+    program = written(squares_and_silu)
+    axes = infer_axes(program)
+    found = search(program, axes, load_rules("indexed"))
+    return [*found.structures[:8], *found.chains[:4]], program, axes
+
+
+@pytest.mark.parametrize("name", ["group norm", "chain of six products"])
+def test_a_spent_budget_ends_each_stage_at_once_and_says_so(name: str) -> None:
+    found, plans, made, notes = first_stages(written(PROGRAMS[name]), Options(device="cpu", budget=1e-6))
+    assert not plans
+    assert not made
+    assert all(not record.complete and record.visited == 0 for record in found.records)
+    assert notes == [f"{len(found.records)} of {len(found.records)} splits were not searched: the budget was spent"]
+
+
+def test_a_budget_that_ends_behind_the_search_leaves_structures_unchecked() -> None:
+    program = written(squares_and_silu)
+    axes = infer_axes(program)
+    plans = some_plans()[0]
+    spent, notes = Options(device="cpu", budget=1e-6), list[str]()
+    with Workers(None, 1) as workers:
+        kept, rejected = verify_structures(plans, program, axes, spent, unheard(), Work(workers), notes)
+        made = instantiate(plans, program, axes, CPU, spent, unheard(), Work(workers), notes, 1)
+    assert (kept, rejected) == ([], 0)
+    assert all(entry.cut and not entry.ranked for entry in made)
+    assert len(notes) == 2
+    assert all("the budget was spent" in note for note in notes)
+
+
+def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
+    program = written(squares_and_silu)
+    with Workers(None, 1) as workers:
+        options = Options(device="cpu", budget=1e-6)
+        cuts = Cutter(program, load_rules("indexed"), options, CPU, unheard(), Work(workers)).cut()
+    assert cuts.structures == 0
+
+
+def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:
+    result = optimize("bounded", written(group_norm), Options(device="cpu", jobs=1, cache=False, top=1, budget=1e-6))
+    assert result.candidates[0].verdict.equal
+    assert not result.report["search"]["complete"]
+
+
+def many_inputs(unused: int) -> Graph:
+    program = mi.new_kernel_graph()
+    x, w = program.new_input((8, 16), "float32", name="x"), program.new_input((16, 8), "float32", name="w")
+    for number in range(unused):
+        program.new_input((5 + number, 6 + number), "float32", name=f"u{number}")
+    program.mark_output(program.exp(program.matmul(x, w)))
+    return program.graph()
+
+
+def many_dims(rank: int) -> Graph:
+    program = mi.new_kernel_graph()
+    x, y = (program.new_input((2,) * rank, "float32", name=name) for name in "xy")
+    program.mark_output(program.silu(program.add(x, y)))
+    return program.graph()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [many_inputs(6), many_inputs(20), many_dims(11), many_dims(14), written(chain(9))],
+    ids=["6 unused inputs", "20 unused inputs", "11 dims", "14 dims", "9 products"],
+)
+def test_programs_of_more_than_ten_axes_have_small_instances(program: Graph) -> None:
+    axes = infer_axes(program)
+    assert len(axes.sizes) > 10
+    found, _, made, _ = first_stages(program, Options(device="cpu"))
+    assert any(entry.ranked for entry in made)
+    for plan in found.structures[:3]:
+        small, candidate = small_instance(plan, program, axes)
+        assert max(prod(kind.shape) for kind in small.types) <= 1 << 21
+        assert small.output_types == candidate.output_types
+
+
+def test_the_abstract_domain_takes_any_number_of_reduced_axes() -> None:
+    program = mi.new_kernel_graph()
+    x = program.new_input((2,) * 28, "float32", name="x")
+    for dim in range(28):
+        x = program.sum(x, dim)
+    program.mark_output(x)
+    parts = parts_of(infer_axes(program.graph()), Split(), "abstract")
+    assert len({part.tile for part in parts.values()}) == 28

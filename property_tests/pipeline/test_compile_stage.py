@@ -1,0 +1,79 @@
+"""A run ends with kernels that compile, whatever the bounds of shared memory said of them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.backends.triton import compile as compiler
+from mirage_eg.backends.triton.compile import KernelCompile
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.program import Schedule
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.compile_stage import fewer_stages, fitting
+from mirage_eg.pipeline.optimize import Result, optimize
+from mirage_eg.pipeline.run.options import Options
+from property_tests.support.hand_written import gated_mlp
+
+FEW_BYTES = 9_000
+
+
+def two_products() -> Graph:
+    program = new_kernel_graph()
+    x, first, second = (
+        program.new_input(shape, name=name) for name, shape in (("x", (16, 640)), ("a", (640, 640)), ("b", (640, 640)))
+    )
+    program.mark_output(program.matmul(program.silu(program.matmul(x, first)), second), name="y")
+    return program.graph()
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """Let the compiler, not the search, know of a device with so many bytes of shared memory."""
+    monkeypatch.setitem(compiler.TARGETS, "sm_90", replace(compiler.TARGETS["sm_90"], shared_memory=nbytes))
+
+
+def run() -> Result:
+    return optimize("two_products", two_products(), Options(cache=False, jobs=1, device="cpu"))
+
+
+def test_kernels_that_do_not_compile_are_made_by_other_extents(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow(monkeypatch, FEW_BYTES)
+    fused = [candidate for candidate in run().candidates if candidate.fused]
+    assert fused
+    assert all(candidate.compile.ok for candidate in fused)
+    assert all((candidate.compile.shared_memory or 0) <= FEW_BYTES for candidate in fused)
+
+
+def test_where_the_kernels_fit_nothing_is_changed() -> None:
+    """The twin: with the memory that the model knows of, the same run takes more of it."""
+    assert max(candidate.compile.shared_memory or 0 for candidate in run().candidates) > FEW_BYTES
+
+
+def test_a_kernel_that_does_not_fit_is_written_with_fewer_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = gated_mlp("float16", 16, 256, 64, 2, 4)
+    most = fitting(graph.program, graph.mugraph, "sm_90", Schedule(num_stages=4))
+    assert most.source == emit(graph.mugraph, program=graph.program, schedule=Schedule(num_stages=4))
+    taken = most.record.shared_memory
+    assert taken
+    allow(monkeypatch, taken - 1)
+    fewer = fitting(graph.program, graph.mugraph, "sm_90", Schedule(num_stages=4))
+    assert fewer.record.ok
+    assert (fewer.record.shared_memory or 0) < taken
+
+
+kernels = st.builds(
+    lambda ok, known: KernelCompile("k", "sm_90", ok, 1 if known else None, None, None, None, 0.0), st.booleans(), st.booleans()
+)
+
+
+@given(records=st.lists(kernels, min_size=1, max_size=4), stages=st.integers(1, 6))
+def test_stages_go_down_where_memory_is_short_and_nowhere_else(records: list[KernelCompile], stages: int) -> None:
+    short = [not record.ok and record.shared_memory is not None for record in records]
+    schedule, seen = Schedule(num_stages=stages), 0
+    while (fewer := fewer_stages(schedule, records)) is not None:
+        schedule, seen = fewer, seen + 1
+    assert seen == (stages - 1 if any(short) else 0)
+    if any(short):
+        assert schedule.num_stages in (stages, tuple(1 if each else stages for each in short))

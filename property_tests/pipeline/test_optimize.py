@@ -1,0 +1,201 @@
+"""The whole way on small programs: what comes out is verified, compiled, written whole, and always something that runs."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.cli.main import _verified
+from mirage_eg.ir.errors import GraphError, OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.passes import polish
+from mirage_eg.optimizer.tune import Tuned, Variant
+from mirage_eg.optimizer.tuning_space import first
+from mirage_eg.pipeline.optimize import Result, optimize
+from mirage_eg.pipeline.ranking import ordered
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.verify.verdict import Equality
+from property_tests.support.programs import PROGRAMS, attention, rms_linear
+from property_tests.support.timeless import timeless
+
+
+def run(program: Graph, **options: Any) -> Result:
+    return optimize("program", program, Options(device="cpu", jobs=1, **({"top": 3} | options)))
+
+
+def unfusable() -> Graph:
+    program = mi.new_kernel_graph()
+    x, y = program.new_input((8, 16), name="x"), program.new_input((8, 16), name="y")
+    program.relu(program.matmul(program.concat([x, y], 1), program.new_input((32, 16), name="w")))
+    return program.graph()
+
+
+@pytest.mark.parametrize("name", ["rms_linear", "attention", "layer_norm_linear", "masked", "three_products", "two_outputs"])
+def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: str) -> None:
+    result = run(PROGRAMS[name](), max_block_ops=12)
+    best = result.candidates[0]
+    assert best.fused
+    assert best.compile.ok
+    assert all(candidate.verdict.verdict is Equality.EQUAL for candidate in result.candidates)
+    assert all(candidate.float_check.ok for candidate in result.candidates)
+    assert result.report["best"]["kernels"] <= 2
+
+
+@pytest.mark.parametrize("name", ["product", "three_products"])
+def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(program: Graph, ranked: Sequence[Sequence[Graph]], *_: Any, **__: Any) -> list[Tuned]:
+        every = [graph for graphs in ranked for graph in graphs]
+        sources = [emit(polish(graph, "sm_90").graph, program=program) for graph in every]
+        us = [float(len(every) - place) for place in range(len(every))]  # what the model likes least is the fastest
+        return [
+            Tuned(
+                Variant(graph, 0, next(first(graph, 0)).schedule, source, None),
+                time,
+                0.0,
+                Timing(time, 0.0, time, 0.0, "graph", "no GPU"),
+            )
+            for graph, source, time in sorted(zip(every, sources, us, strict=True), key=lambda entry: entry[2])
+        ]
+
+    monkeypatch.setattr("mirage_eg.pipeline.optimize.uses_gpu", lambda options: True)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage._timer", lambda *_: None)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", measured)
+    monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
+    slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
+    monkeypatch.setattr("mirage_eg.backends.measure.timing.time_source", lambda source: slow)
+    result = optimize(name, PROGRAMS[name](), Options(device="cuda", jobs=1, top=12))
+    graphs = [candidate.graph for candidate in result.candidates]
+    assert len(set(graphs)) == len(graphs) > 3
+    times = [candidate.measured_us for candidate in result.candidates]
+    assert times == sorted(times, key=lambda us: us or inf)
+
+
+def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
+    result = run(unfusable())
+    library = result.candidates[-1]
+    assert (library.fused, library.compile.ok) == (False, True)
+    assert any("concat" in note for note in result.report["notes"])
+
+
+def test_the_library_form_has_the_librarys_own_softmax_and_not_its_exponential() -> None:
+    program = mi.new_kernel_graph()
+    program.mark_output(program.softmax(program.new_input((2, 200_000), name="x"), 1))
+    [only] = [candidate for candidate in run(program.graph()).candidates if not candidate.fused]
+    assert [item.op for item in only.graph.nodes] == ["input", "softmax", "output"]
+    assert only.float_check.ok and not only.float_check.overflows  # exponentials of so many would not fit float16 when summed
+
+
+def test_what_rounds_wrong_stands_behind_what_does_not_and_is_marked() -> None:
+    best, *others = run(rms_linear()).candidates
+    wrong = replace(best, float_check=replace(best.float_check, ok=False, overflows=True), predicted_us=best.predicted_us / 9)
+    found = ordered([wrong, *others], Options())
+    assert found[-1] is wrong and all(candidate.float_check.ok for candidate in found[:-1])
+    assert "WRONG AS ROUNDED" in _verified(wrong)
+    assert "WRONG" not in _verified(best) and "OVERFLOWS" not in _verified(best)
+
+
+def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:
+    result = run(unfusable())
+    best = result.candidates[0]
+    assert best.fused and best.compile.ok and best.verdict.verdict is Equality.EQUAL
+    kernels = [kernel["ops"] for kernel in result.report["cuts"]["kernels"][0]]
+    assert ["concat"] in kernels and ["matmul", "relu"] in kernels
+
+
+def test_a_program_of_more_ops_than_a_block_holds_is_cut_into_kernels_that_are_verified_one_by_one() -> None:
+    result = run(attention(keys=256), max_block_ops=4)
+    assert any("ops are more than the 4 of a block graph" in note for note in result.report["notes"])
+    assert all(kernel["verdict"] == "equal" for way in result.report["cuts"]["kernels"] for kernel in way)
+    assert result.report["best"]["kernels"] <= result.report["per_op"]["kernels"]
+
+
+def test_a_search_that_finds_nothing_says_why() -> None:
+    result = run(rms_linear(), max_block_ops=1)
+    assert not result.candidates[0].fused
+    assert "--max-block-ops" in result.report["explanation"]["change"]
+
+
+def test_the_same_seed_gives_the_same_result_to_the_byte() -> None:
+    first, second = (run(attention()) for _ in range(2))
+    assert [candidate.source for candidate in first.candidates] == [candidate.source for candidate in second.candidates]
+    assert timeless(first.report) == timeless(second.report)
+
+
+def test_the_report_has_what_it_promises_and_is_json() -> None:
+    report = run(rms_linear()).report
+    assert {"program", "domain", "device", "target", "egraph", "egraphs", "search", "verify", "compile", "best"} <= set(report)
+    assert {"count", "nodes", "classes", "saturated", "seconds"} <= set(report["egraph"])
+    assert {"visited", "pruned", "structures", "candidates", "seconds"} <= set(report["search"])
+    assert {"draws", "p", "q", "accepted", "rejected", "error_bound", "known_by"} <= set(report["verify"])
+    assert {"target", "ok", "shared_memory", "registers", "spills"} <= set(report["compile"])
+    assert {"kernels", "grid", "loop", "predicted_us", "measured_us"} <= set(report["best"])
+    assert report["verify"]["known_by"] == ["proved", "tested"]
+    json.dumps(report)
+
+
+def test_the_best_of_each_number_of_kernels_is_among_the_results() -> None:
+    kernels = {entry["kernels"] for entry in run(attention(keys=256), top=2).report["mugraphs"] if entry["fused"]}
+    assert kernels == {1, 2}
+
+
+def test_one_kernel_at_most_means_no_partial_results() -> None:
+    result = run(attention(keys=256), max_kernels=1, top=4)
+    assert {entry["kernels"] for entry in result.report["mugraphs"] if entry["fused"]} == {1}
+
+
+@pytest.mark.parametrize("domain", ["indexed", "abstract"])
+def test_both_domains_end_in_a_fused_kernel(domain: str) -> None:
+    result = run(rms_linear(), domain=domain, max_block_ops=9)
+    assert result.candidates[0].fused
+    assert result.report["verify"]["known_by"] == ["proved", "tested"]  # whichever domain found it, the indexed laws prove it
+
+
+def test_superoptimize_gives_callable_mugraphs_that_can_be_written(tmp_path: Path) -> None:
+    program = mi.new_kernel_graph()
+    x, w = program.new_input((16, 32), name="X"), program.new_input((32, 16), name="W")
+    program.mark_output(program.matmul(program.exp(x), w), name="Y")
+    mugraphs = program.superoptimize(top=2, jobs=1, device="cpu")
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape).astype(np.float16) for shape in ((16, 32), (32, 16))]
+    wanted = np.exp(arrays[0].astype(np.float64)) @ arrays[1].astype(np.float64)
+    for mugraph in mugraphs:
+        got = mugraph(*arrays)
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=5e-2)
+    path = mugraphs[0].generate_triton_program(tmp_path / "generated.py")
+    compile(path.read_text(), str(path), "exec")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda mugraph: mugraph(np.zeros((16, 32))), "got 1 arrays, wanted 2"),
+        (lambda mugraph: mugraph(np.zeros((16, 31)), np.zeros((32, 16))), "argument X"),
+    ],
+)
+def test_a_call_with_wrong_arguments_names_them(call: Callable[[mi.MuGraph], object], words: str) -> None:
+    program = mi.new_kernel_graph()
+    program.matmul(program.new_input((16, 32), name="X"), program.new_input((32, 16), name="W"))
+    mugraph = program.superoptimize(top=1, jobs=1, device="cpu")[0]
+    with pytest.raises(GraphError, match=words):
+        call(mugraph)
+
+
+def test_griddims_restrict_the_mugraphs_of_superoptimize() -> None:
+    mugraphs = mi.superoptimize(attention(), griddims=[(2, 2, 1)], top=4, jobs=1, device="cpu")
+    fused = [mugraph.graph for mugraph in mugraphs if mugraph.candidate.fused]
+    assert fused
+    assert all(item["graph"].grid == (2, 2) for graph in fused for item in graph.nodes if item.op == "block")
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match="unknown option 'speed'"):
+        mi.superoptimize(rms_linear(), speed=11)

@@ -1,0 +1,116 @@
+"""E-graphs to look at: the picture is well-formed and counts what it leaves out; explanations are true of the oracle."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from egglog.visualizer_widget import VisualizerWidget
+
+from mirage_eg.egraph.explain import explain
+from mirage_eg.egraph.expression import Expression, Term
+from mirage_eg.egraph.oracle import Oracle, build_oracle
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.ir.errors import UnsupportedError
+
+RULES = load_rules("indexed")
+
+
+def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
+    _, target = targets(name, "indexed")[-1]
+    return target, build_oracle(RULES, target)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_picture_has_a_box_for_every_class_up_to_its_limit_and_counts_the_rest(name: str) -> None:
+    _, oracle = example(name)
+    for boxes in (5, 1000):
+        picture = replace(oracle.egraph, boxes=boxes)._repr_svg_()
+        root = ElementTree.fromstring(picture)
+        groups = [item for item in root.iter() if item.tag.endswith("}g")]
+        total = len(oracle.egraph.classes())
+        assert len(groups) == min(boxes, total)
+        assert (f"and {total - boxes} more classes" in picture) == (total > boxes)
+        assert "(root)" in picture
+
+
+def test_every_e_node_is_drawn_and_marked_classes_are_filled() -> None:
+    target, oracle = example()
+    classes = oracle.egraph.classes()
+    assert sum(map(len, classes.values())) == len(oracle.table)
+    plain, marked = (replace(view, boxes=1000)._repr_svg_() for view in (oracle.egraph, oracle.egraph.mark(target, 3)))
+    assert plain.count("#ffe9a8") == 0
+    assert marked.count("#ffe9a8") == 1
+
+
+def test_growth_and_matches_are_those_of_the_saturation() -> None:
+    _, oracle = example()
+    assert [nodes for _, nodes in oracle.egraph.growth()] == list(oracle.saturation.growth)
+    page = oracle.egraph._repr_html_()
+    assert all(f">{count}</td>" in page for _, count in oracle.egraph.matches())
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_part_of_the_program_is_explained_by_a_path_of_e_nodes_from_a_root(name: str) -> None:
+    target, oracle = example(name)
+    for term in range(len(target.terms)):
+        assert explain(oracle, target, term, RULES, target).kept
+
+
+def test_what_is_pruned_is_explained_by_the_first_part_that_is() -> None:
+    target, oracle = example()
+    x = target.inputs[0]
+    terms = (*target.terms, Term("Exp", (), (x,)), Term("Mul", (), (x, len(target.terms))))
+    explanation = explain(oracle, replace(target, terms=terms), len(terms) - 1, RULES, target)
+    assert not explanation.kept
+    assert explanation.steps[0][0].startswith("Exp")
+    assert oracle.class_of(replace(target, terms=terms), len(terms) - 1) is None
+
+
+def test_a_form_that_a_law_found_names_the_law() -> None:
+    target, oracle = example()
+    gain, weight = target.inputs[1:]
+    terms = (*target.terms, Term("Mul", (), (gain, weight)))
+    text = str(explain(oracle, replace(target, terms=terms), len(terms) - 1, RULES, target))
+    assert "[mul commutes]" in text or "[mul associates]" in text
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_widget_of_egglog_is_given_every_e_node_and_class(name: str) -> None:
+    _, oracle = example(name)
+    widget = oracle.egraph.widget()
+    assert isinstance(widget, VisualizerWidget)
+    [text] = widget.egraphs
+    graph = json.loads(text)
+    assert len(graph["nodes"]) == len(oracle.table)
+    assert set(graph["class_data"]) == {node["eclass"] for node in graph["nodes"].values()}
+    assert set(graph["root_eclasses"]) <= set(graph["class_data"])
+    for node, key in zip(graph["nodes"].values(), oracle.table, strict=True):
+        children = [graph["nodes"][child]["eclass"] for child in node["children"]]
+        assert f"c{oracle.table[key]}" == node["eclass"]
+        assert children == [f"c{child}" for child in key[len(key) - len(children) :]]
+
+
+def test_without_anywidget_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "egglog.visualizer_widget", raising=False)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(UnsupportedError, match="pip install anywidget"):
+        example()[1].egraph.widget()
+
+
+def test_a_class_that_only_a_constructor_of_the_users_reaches_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "twice.egg"
+    path.write_text(
+        """(constructor Twice (E i64) E)
+(rule ((= e (Exp x)) (= a (axes x))) ((union e (Twice x 2))) :name "helper")
+(rule ((below e) (= e (Twice x n))) ((below x)) :ruleset subexpression :name "below twice")
+"""
+    )
+    _, target = targets("gqa", "indexed")[0]
+    view = build_oracle(load_rules("indexed", [path]), target).egraph
+    assert "Twice #" in replace(view, boxes=1000)._repr_svg_()
+    assert '"op": "Twice 2"' in view.to_json()

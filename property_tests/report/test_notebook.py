@@ -1,0 +1,266 @@
+"""What objects show in a notebook, and the charts of reports: well-formed, on a card, everything within it."""
+
+import json
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mirage_eg as mi
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.triton.compile import compile_source
+from mirage_eg.bench.rule_impact import Impact
+from mirage_eg.egraph.explain import explain
+from mirage_eg.egraph.expression import express, splits
+from mirage_eg.egraph.laws import Law
+from mirage_eg.egraph.oracle import Oracle, build_oracle
+from mirage_eg.egraph.rulebook import Rulebook, load_rules
+from mirage_eg.egraph.soundness.check_file import Report
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.layouts import Layouts, choose_layouts, laid_out
+from mirage_eg.optimizer.passes import polish
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.records import Result
+from mirage_eg.report import svg
+from mirage_eg.report.bars import Bar, bars
+from mirage_eg.report.draw import to_svg
+from mirage_eg.report.layouts import layout_picture, lying
+from mirage_eg.report.memory import memory_picture
+from mirage_eg.report.notebook import _HTML, _SVG, teach
+from mirage_eg.report.notebook_records import RECORDS
+from mirage_eg.report.roofline import Point, points, roofline
+from mirage_eg.search.instantiate.limits import TileLimits
+from mirage_eg.search.search import SearchResult, search
+from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import Verdict
+from property_tests.backends.triton.test_arena import chains
+from property_tests.optimizer.test_layouts import H100, columns_reader
+from property_tests.report.test_draw import texts
+from property_tests.support.programs import rms_linear
+from property_tests.support.strategies import block_graphs
+
+
+def everything() -> dict[type, Any]:
+    """One object of every kind that a person meets on the way of a small program."""
+    program = rms_linear()
+    primitive = expand(program)
+    axes = infer_axes(primitive)
+    rulebook = load_rules("indexed")
+    target = express(primitive, axes, splits(axes)[0], "indexed")
+    oracle = build_oracle(rulebook, target)
+    result = optimize("p", program, Options(device="cpu", jobs=1, top=2, cache=False))
+    best = result.candidates[0]
+    graph = mi.new_kernel_graph()
+    tensor = graph.new_input((4, 4), name="X")
+    graph.mark_output(graph.relu(tensor), "O")
+    block = mi.new_threadblock_graph((2,))
+    block.new_output(block.relu(block.new_input(tensor, (0,))), (0,))
+    met = [
+        program,
+        primitive,
+        axes,
+        rulebook,
+        target,
+        oracle,
+        oracle.saturation,
+        search(primitive, axes, rulebook),
+        result,
+        best,
+    ]
+    met += [best.verdict, best.float_check, best.compile, tensor, block, explain(oracle, target, 1, rulebook, target)]
+    met += [polish(best.graph, "sm_90"), choose_layouts(columns_reader(), H100), Reference(program), Options(), H100]
+    met += [*compile_source(best.source, "sm_90"), *predict(best.graph, H100), *points(best.graph, H100), TileLimits(1 << 17)]
+    met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).chains[0]]
+    return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}
+
+
+def within(objects: Iterable[Any]) -> Iterator[Any]:
+    """Objects, and those in their fields."""
+    for it in objects:
+        if isinstance(it, tuple | list):
+            yield from within(it[:3])
+        elif type(it).__module__.startswith("mirage_eg"):
+            yield it
+            yield from within(getattr(it, field.name) for field in (fields(it) if is_dataclass(it) else ()))
+
+
+teach()  # as importing mirage_eg does in a notebook
+
+
+@pytest.fixture(scope="module")
+def met() -> dict[type, Any]:
+    return everything()
+
+
+def test_every_kind_that_is_listed_is_met_and_shows_itself(met: dict[type, Any]) -> None:
+    for kind in _SVG:
+        assert ElementTree.fromstring(met[kind]._repr_svg_()).tag.endswith("svg")
+    records = [kind for kind in RECORDS if kind in met]
+    assert len(records) > 12
+    for kind in [kind for kind in _HTML if kind not in RECORDS] + records:
+        assert "<table>" in met[kind]._repr_html_() or "<svg" in met[kind]._repr_html_()
+
+
+def test_a_result_shows_its_funnel_and_its_times(met: dict[type, Any]) -> None:
+    [shown] = [it._repr_html_() for kind, it in met.items() if kind.__name__ == "Result"]
+    assert "search funnel" in shown and "predicted by the cost model" in shown
+
+
+@given(block_graphs())
+def test_a_block_graph_alone_is_drawn_too(block: Graph) -> None:
+    picture = to_svg(block)
+    ElementTree.fromstring(picture)
+    assert "block graph   grid" in picture
+
+
+NAMES = st.text("abµ<& 12", min_size=1, max_size=30)
+TIMES = st.floats(0.01, 1e5)
+
+
+def on_card(picture: str) -> list[tuple[float, float, float, float]]:
+    """Frames of all texts, each of which is on the card."""
+    root = ElementTree.fromstring(picture)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    frames = []
+    anchors = {element.text: element.get("text-anchor", "start") for element in root.iter() if element.tag.endswith("text")}
+    for tag, x, y, words in texts(root):
+        if tag == "text":
+            long = len(words) * 12 * 0.602
+            left = x - {"start": 0.0, "middle": long / 2, "end": long}[anchors[words]]
+            assert left >= 0 and left + long <= width + 1e-6 and 0 <= y - 10 and y + 3 <= height, words
+            frames.append((left, y - 10, left + long, y + 3))
+    return frames
+
+
+@given(st.lists(st.builds(Bar, NAMES, TIMES, st.booleans()), max_size=8), st.lists(st.tuples(NAMES, TIMES), max_size=2))
+def test_bars_stay_on_their_card(shown: list[Bar], marks: list[tuple[str, float]]) -> None:
+    on_card(bars(shown, marks, "title"))
+
+
+@given(
+    st.lists(
+        st.builds(Point, st.sampled_from(["kernel 1", "program"]), st.floats(1, 1e12), st.floats(1, 1e15), TIMES), max_size=4
+    ),
+    st.sampled_from(list(DEVICES.values())),
+)
+def test_a_roofline_stays_on_its_card(shown: list[Point], device: Any) -> None:
+    on_card(roofline(shown, device.memory_bandwidth, device.matrix_rate, "roof"))
+
+
+def test_labels_of_near_points_do_not_hide_each_other() -> None:
+    near = [Point(f"kernel {i}", 1e6, 1e8 * (1 + i / 50), 5.0) for i in range(4)]
+    frames = on_card(roofline(near, 3e12, 7e14, "roof"))[-4:]
+    for (a, b, c, d), (e, f, g, h) in combinations(frames, 2):
+        assert not (a < g and e < c and b < h and f < d)
+
+
+@given(st.integers(1, 4), st.data())
+def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObject) -> None:
+    graph = WORKLOADS["qknorm"](1)
+    compute = [at for at, item in enumerate(graph.nodes) if item.op not in ("input", "output")]
+    buffers = []
+    for number in range(count):
+        first, last = sorted(data.draw(st.tuples(st.sampled_from(compute), st.sampled_from(compute))))
+        buffers.append({"name": f"t{number}", "bytes": data.draw(st.integers(1, 10**7)), "offset": 0, "steps": [first, last]})
+    total = sum(buffer["bytes"] for buffer in buffers)
+    plan = {"arena_bytes": total, "sum_bytes": total, "lower_bound_bytes": 1, "buffers": buffers}
+    picture = memory_picture(plan, graph)
+    on_card(picture)
+    assert picture.count('class="mg-loop"') == count
+
+
+@given(chains())
+def test_the_layouts_of_a_graph_stay_on_their_card_and_say_who_writes_and_reads(graph: Graph) -> None:
+    kept = polish(graph, "sm_90").graph
+    drawn = layout_picture(kept, H100)
+    on_card(drawn)
+    assert all(f">t{value}  " in drawn for value in laid_out(kept))
+    for one in lying(kept, H100):
+        assert sum(" writes " in words for words in one.accesses) == 1
+        assert any(" reads " in words for words in one.accesses)
+        assert one.us <= one.row_major_us or one.chosen
+
+
+def test_a_layout_by_columns_is_drawn_as_such_with_what_it_saves() -> None:
+    [one] = lying(polish(columns_reader(), "sm_90").graph, H100)
+    assert (one.order, one.chosen) == ((1, 0), True)
+    assert one.us < one.row_major_us
+    assert all("in one piece" in words for words in one.accesses)
+
+
+def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:
+    style = svg.dark_style()
+    assert all(f".mg-{name} {{" in style and f".mg-{name}-line {{" in style for name in svg.PALETTE)
+    assert all(light != dark for light, dark in svg.PALETTE.values())
+
+
+ROOT = Path(__file__).parents[2]
+INTERNAL = {"Builder", "Checker"}  # what graphs are written with and checked by; nobody holds one
+
+
+def imported() -> dict[str, Any]:
+    """What README, pages and notebooks import from the package, what it exports, and what the reference lists."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    lines = [found for text in texts for found in re.findall(r"^from (mirage_eg[\w.]*) import ([\w, ]+)", text, re.MULTILINE)]
+    met = {f"{module}.{name.strip()}" for module, names in lines for name in names.split(",")}
+    met |= {f"mirage_eg.{name}" for name in mi.__all__}
+    for entry in re.findall(r"^::: (\S+)", "\n".join(texts), re.MULTILINE):
+        listed = pkgutil.resolve_name(entry)
+        inside = vars(listed).items() if isinstance(listed, ModuleType) else ()
+        met |= {f"{entry}.{name}" for name, it in inside if public(name, it, entry)} or {entry}
+    return {name: pkgutil.resolve_name(name) for name in sorted(met)}
+
+
+def public(name: str, it: Any, module: str) -> bool:
+    return not name.startswith("_") and getattr(it, "__module__", None) == module
+
+
+def kinds_of(hint: Any) -> Iterator[type]:
+    """The classes in an annotation."""
+    if isinstance(hint, type):
+        yield hint
+    for part in get_args(hint):
+        yield from kinds_of(part)
+
+
+def test_whatever_a_person_gets_from_the_documented_functions_shows_itself() -> None:
+    kinds: dict[type, str] = {}
+    for name, it in imported().items():
+        found = [it] if isinstance(it, type) else kinds_of(get_type_hints(it).get("return")) if callable(it) else [type(it)]
+        kinds |= {kind: name for kind in found if kind.__module__.startswith("mirage_eg")}
+    assert len(kinds) > 40
+    for kind, name in kinds.items():
+        if not (issubclass(kind, Enum | Exception | tuple) or kind.__name__ in INTERNAL):
+            assert hasattr(kind, "_repr_html_") or hasattr(kind, "_repr_svg_"), f"{name}: {kind}"
+
+
+def test_the_fields_of_those_are_shown_too() -> None:
+    """Records within the records that a search, a check and a verdict hand back."""
+    waiting, seen = [Result, SearchResult, Report, Impact, Verdict, Layouts, Rulebook, Oracle], set[type]()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen or not kind.__module__.startswith("mirage_eg") or issubclass(kind, Enum):
+            continue
+        seen.add(kind)
+        assert hasattr(kind, "_repr_html_") or hasattr(kind, "_repr_svg_"), kind
+        if is_dataclass(kind) and kind is not Law:  # which is shown as its text
+            waiting += [part for hint in get_type_hints(kind).values() for part in kinds_of(hint)]
+    assert len(seen) > 20

@@ -1,0 +1,435 @@
+"""docs/ and README: pages build without a warning, what they show is current, every command of theirs is run or marked."""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from mirage_eg.backends.cost import devices
+from mirage_eg.backends.cost.devices import DEVICES, Device
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.measure import baselines
+from mirage_eg.backends.triton import compile as compiling
+from mirage_eg.backends.triton.compile import Target
+from mirage_eg.cli.main import app, main
+from mirage_eg.frontend import workloads
+from mirage_eg.pipeline import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.report.funnel import groups
+from property_tests.support.programs import rms_linear
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "rules" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
+GPU = "needs a GPU"
+
+# Commands that other tests run, or that run where they are said to.
+ELSEWHERE = {
+    "README.md": {
+        "mirage-eg optimize rmsnorm": ".ci/run",
+        ".venv/bin/pytest": ".ci/run",
+        ". .venv/bin/activate": ".ci/run",
+        "property_tests/published/rmsnorm.py mirage/benchmark/saved_mugraphs/": "property_tests/frontend/test_mirage_json.py",
+    },
+    "docs/getting_started.md": {"pip install -q .": ".ci/run", ". .venv/bin/activate": ".ci/run"},
+    "docs/rules.md": {
+        "mirage-eg rules": "property_tests/repository/test_rules_docs.py",
+        "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
+    },
+    "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
+}
+HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md")
+GIVEN = {  # files that a page speaks of and does not show
+    "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
+    '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
+    "    graph.mark_output(graph.relu(graph.matmul(x, w)))\n    return graph\n",
+}
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def commands(name: str) -> Iterator[str]:
+    """The command lines of a page, in sh blocks and indented; `needs a GPU` marks its line, or on the first line the block."""
+    text = read(name)
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        yield from _marked(block.splitlines())
+    bare = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for block in re.findall(r"(?:^    \S.*\n)+", bare, re.MULTILINE):
+        lines = [line.strip() for line in block.splitlines()]
+        if any(re.match(r"(mirage-eg|python|pip|#)", line) for line in lines):
+            yield from _marked(lines)
+
+
+def _marked(lines: list[str]) -> Iterator[str]:
+    whole = bool(lines) and lines[0].startswith("#") and GPU in lines[0]
+    yield from (f"{line}  # {GPU}" if whole else line for line in lines if line and not line.startswith("#"))
+
+
+def disposed(name: str, command: str) -> str:
+    """`gpu`, `here`, or the file that runs the command."""
+    if GPU in command:
+        return "gpu"
+    for part, place in ELSEWHERE.get(name, {}).items():
+        if part in command:
+            return place
+    return "here" if name in HERE else "nowhere"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(name: str) -> None:
+    for command in commands(name):
+        place = disposed(name, command)
+        assert place in ("gpu", "here") or (ROOT / place).exists(), f"{name}: nothing runs {command!r}"
+
+
+def test_a_page_with_commands_is_not_overlooked() -> None:
+    assert len(list(commands("docs/getting_started.md"))) == 8
+    assert len(list(commands("docs/rules.md"))) == 7
+    assert all(disposed("docs/kernels.md", command) == "gpu" for command in commands("docs/kernels.md"))
+    assert disposed("docs/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_that_installs_into_an_environment_activates_it_before_its_commands(name: str) -> None:
+    """Otherwise the shell finds no mirage-eg; where a page installs nothing, its reader comes from one that does."""
+    lines = [*commands(name)]
+    installs = next((at for at, line in enumerate(lines) if "-m venv .venv" in line), None)
+    bare = [at for at, line in enumerate(lines) if re.match(r"(mirage-eg|python|pip) ", line)]
+    if installs is not None and bare:
+        active = next((at for at, line in enumerate(lines) if ". .venv/bin/activate" in line), len(lines))
+        assert active <= min(bare), f"{name}: {lines[min(bare)]!r} is not on the path"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_in_a_command_is_there_or_the_page_says_where_it_comes_from(name: str) -> None:
+    text = read(name)
+    written = {word for command in commands(name) for word in re.findall(r"--(?:out|trace) (\S+)", command)}
+    for command in commands(name):
+        for file in re.findall(r"(?<!--out )(?<!--trace )\b[\w./]+\.(?:json|py|egg)\b", command):
+            known = (ROOT / file).exists() or file in written or file in GIVEN or file.startswith("mirage_out/")
+            assert known or f"`{file}`" in text or f"`{Path(file).parent}`" in text, f"{name}: {file} is nowhere"
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_commands_of_a_page_end_well_in_its_order(name: str, tmp_path: Path) -> None:
+    text = read(name)
+    shown = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", text, re.DOTALL)
+    for file, content in [*GIVEN.items(), *shown]:
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    lines = [command for command in commands(name) if disposed(name, command) == "here"]
+    assert lines
+    for command in lines:
+        # As installed: `mirage-eg` is this interpreter's.
+        script = f'set -euo pipefail; mirage-eg() {{ {shlex.quote(sys.executable)} -m mirage_eg "$@"; }}; {command}'
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=dict(os.environ)
+        )
+        assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def blocks(name: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: the language and the text."""
+    lines, found = read(name).splitlines(), list[tuple[str, str]]()
+    inside: list[str] | None = None
+    for line in lines:
+        if not line.startswith("```"):
+            if inside is not None:
+                inside.append(line)
+        elif inside is None:
+            inside, language = [], line[3:]
+        else:
+            found.append((language, "\n".join(inside)))
+            inside = None
+    assert inside is None, f"{name}: a block has no end"
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: str) -> None:
+    for language, text in blocks(name):
+        assert language in ("sh", "python", "egg", "text"), f"{name}: a block of {language!r}"
+        commands_in_it = re.findall(r"(?m)^(?:\$ ?)?(?:mirage-eg|pip|python3?|bash|\.venv/bin) .*", text)
+        assert language == "sh" or not commands_in_it, f"{name}: {commands_in_it}"
+
+
+SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
+    ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
+    (
+        "docs/adding_a_workload.md",
+        "biased_gelu(",
+    ): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
+    ("docs/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
+    ("docs/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
+    ("docs/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
+    ("docs/runtime.md", "# needs a GPU"): GPU,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_python_block_of_a_page_is_run_or_marked_as_needing_a_gpu(name: str) -> None:
+    for language, text in blocks(name):
+        if language == "python" and not ("def program(" in text and disposed(name, "mirage-eg optimize") != "nowhere"):
+            assert any(name == page and part in text for page, part in SNIPPETS), f"{name}: nothing runs\n{text}"
+
+
+def test_the_example_of_the_readme_writes_what_it_says(tmp_path: Path) -> None:
+    [snippet] = [text for language, text in blocks("README.md") if language == "python"]
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    written = sorted(path.name for path in tmp_path.glob("generated_program_*.py"))
+    assert written and written == sorted(f"generated_program_{i}.py" for i in range(len(written)))
+    assert all("@triton.jit" in (tmp_path / name).read_text(encoding="utf-8") for name in written[:1])
+
+
+SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where they are run, or what is run of them here
+    "mirage-eg optimize rmsnorm": ".ci/run",
+    "mkdocs build": "property_tests/repository/test_docs.py",
+    "mirage-eg optimize biased_gelu": "property_tests/repository/test_docs.py",
+    "mirage-eg bench search": "property_tests/bench/test_search.py",
+    "mirage-eg bench verify": "property_tests/bench/test_verify.py",
+    "mirage-eg bench verify --gpu": GPU,
+    "mirage-eg bench gpu": GPU,
+    "mirage-eg bench gpu --report": "property_tests/bench/test_gpu.py",
+    "mirage-eg verify": "property_tests/frontend/test_mirage_json.py",
+    "mirage-eg optimize --help": ["-m", "mirage_eg", "optimize", "--help"],
+    "mirage-eg rules list --laws": ["-m", "mirage_eg", "rules", "list", "--laws"],
+    "python benchmarks/choices.py MEASUREMENTS": "property_tests/bench/test_tuning_pairs.py",
+    "mirage-eg optimize decoder_layer --device cuda": GPU,
+    "python benchmarks/on_gpu.py": GPU,
+    "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
+    "python benchmarks/search.py docs/measurements": ["benchmarks/search.py", "OUT", "--picture"],
+}
+
+
+def spoken(name: str) -> list[str]:
+    """Commands within the sentences of a page, without those with a place for something: GRAPH.json, my.egg."""
+    text = re.sub(r"(?s)```.*?```", "", read(name))
+    found = [" ".join(words.split()) for words in re.findall(r"`((?:mirage-eg|python|mkdocs) [^`]+)`", text)]
+    return [words for words in found if words in SPOKEN or not re.search(r"[A-Z]{4}|…|my\.egg", words)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/command_line.md"])
+def test_every_whole_command_within_a_sentence_is_run_too_or_needs_a_gpu(name: str) -> None:
+    for words in spoken(name):
+        place = SPOKEN.get(words)
+        assert place is not None, f"{name}: nothing runs {words!r}"
+        assert place == GPU or isinstance(place, list) or (ROOT / place).exists()
+
+
+@pytest.mark.parametrize("words", [words for words, place in SPOKEN.items() if isinstance(place, list)])
+def test_what_is_said_to_run_runs(words: str, tmp_path: Path) -> None:
+    arguments = SPOKEN[words]
+    assert isinstance(arguments, list)
+    if "--picture" in arguments:
+        pytest.importorskip("matplotlib", reason="matplotlib is not installed (group bench)")
+        (tmp_path / "search.jsonl").write_text(read("docs/measurements/search.jsonl"), encoding="utf-8")
+    call = [sys.executable, *(str(tmp_path) if it == "OUT" else it for it in arguments)]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@cache
+def known_options() -> dict[tuple[str, ...], set[str]]:
+    """The options of every command."""
+    return {path: {option for it in command.params for option in it.opts} for path, command in build().commands(_group(), ())}
+
+
+def _group() -> Any:
+    return typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_that_a_page_names_in_passing_exists_with_its_options(name: str) -> None:
+    for words in re.findall(r"`mirage-eg ([^`]+)`", read(name)):
+        parts = words.split()
+        path = next((tuple(parts[:length]) for length in (2, 1) if tuple(parts[:length]) in known_options()), None)
+        assert path is not None or parts[0] in ("rules", "bench", "--help"), f"{name}: mirage-eg {words}"
+        given = {part for part in parts if part.startswith("--")} - {"--help"}
+        assert path is None or given <= known_options()[path], f"{name}: mirage-eg {words}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_that_a_page_names_in_passing_exists_with_its_options(name: str) -> None:
+    for words in re.findall(r"`python ((?:benchmarks|docs|notebooks)/[^`]+)`", read(name)):
+        script, *given = words.split()
+        assert (ROOT / script).is_file(), f"{name}: python {words}"
+        options = {part for part in given if part.startswith("--")}
+        shown = "" if not options else _help(script)
+        assert all(option in shown for option in options), f"{name}: python {words}"
+
+
+@cache
+def _help(script: str) -> str:
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def build() -> ModuleType:
+    """docs/build.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_generated_is_what_is_committed() -> None:
+    for name, text in build().pages().items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: python docs/build.py"
+
+
+@pytest.mark.slow
+def test_the_figures_show_what_optimize_finds_today() -> None:
+    """Of the report, what the funnel shows."""
+    hint = "figures older than the code: python docs/build.py --optimize"
+    for name, text in build().recorded().items():
+        committed = read(f"docs/figures/{name}")
+        if name == "rmsnorm_report.json":
+            assert groups(json.loads(committed)) == groups(json.loads(text)), hint
+        else:
+            assert committed == text, hint
+
+
+def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
+    page = read("docs/command_line.md")
+    for path, options in known_options().items():
+        section = page[page.index(f"## mirage-eg {' '.join(path)}\n") :].split("\n## ")[0]
+        assert all(f"`{option}`" in section for option in options - {"--help"} if option.startswith("--"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built with warnings as errors."""
+    pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_pages_build_with_warnings_as_errors_and_load_nothing_from_elsewhere(site: Path) -> None:
+    built = sorted(site.rglob("*.html"))
+    assert len(built) >= 18
+    loads = r"<(script|img|iframe|source)[^>]*\ssrc=\"?(https?:|//)"
+    links = r"<link[^>]*rel=\"?(stylesheet|preconnect|preload)\"?[^>]*href=\"?(https?:|//)"
+    for page in built:
+        assert not re.search(f"{loads}|{links}", page.read_text(encoding="utf-8")), page
+        assert 'class="mermaid"' not in page.read_text(encoding="utf-8"), f"{page}: the theme loads mermaid from elsewhere"
+    styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
+    assert styles and not any(re.search(r"url\([\"']?(https?:)?//|@import", style) for style in styles)
+    assert '<ol start="3">' in (site / "rules.html").read_text(encoding="utf-8")  # steps go on after a block of code
+    assert "superoptimize" in (site / "reference.html").read_text(encoding="utf-8")
+
+
+def test_a_broken_link_does_not_build(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[gone](gone.md)\n", encoding="utf-8")
+    config = re.sub(r"(?s)nav:.*", "", read("mkdocs.yml")).replace("paths: [.]", f"paths: [{ROOT}]")
+    (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict"], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode != 0 and "gone.md" in done.stdout + done.stderr
+
+
+def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read("docs/adding_a_device.md")
+    [record] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [line] = re.findall(r'`("sm_89": Target\(.*?\))`', page)
+    device = eval(record, {"Device": Device})
+    monkeypatch.setattr(devices, "DEVICES", DEVICES | {device.name: device})
+    for target, value in eval("{" + line + "}", {"Target": Target}).items():
+        monkeypatch.setitem(compiling.TARGETS, target, value)
+    result = optimize.optimize("p", rms_linear(), Options(target=device.target, device="cpu", jobs=1, top=1, cache=False))
+    assert result.report["target"] == "sm_89" and result.candidates[0].compile.ok
+
+
+def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
+    _, workload, peer = [text for language, text in blocks("docs/adding_a_workload.md") if language == "python"]
+    for code, module in ((workload, workloads), (peer, baselines)):
+        exec(code, vars(module))
+    made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (baselines, "_biased_gelu")))
+    monkeypatch.setitem(workloads.WORKLOADS, made.__name__, made)
+    monkeypatch.setitem(baselines._EAGER, made.__name__, eager)
+    assert {"eager", "torch.compile"} <= {peer.name for peer in baselines.peers("biased_gelu")}
+    arrays = [np.random.default_rng(i).standard_normal(kind.shape) for i, kind in enumerate(made(2).input_types)]
+    [want] = evaluate(made(2), arrays, FloatAlgebra())
+    assert np.allclose(eager(*map(torch.tensor, arrays)).numpy(), want)
+    monkeypatch.chdir(tmp_path)
+    words = ["mirage-eg", "optimize", "biased_gelu", "--top", "1", "--jobs", "1", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert (tmp_path / "mirage_out" / "biased_gelu" / "best.py").exists()
+
+
+MISTAKEN = {
+    "empty.py": "x = 1\n",
+    "shapes.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
+    "    graph.matmul(graph.new_input((16, 64), name='X'), graph.new_input((32, 64), name='W'))\n    return graph\n",
+    "unbound.egg": "; domain: indexed\n(rewrite (Div x (Sqroot y)) (Mul x (Rsqrt y)))\n",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimize", "lora", "--target", "sm_70"],
+        ["optimize", "lora", "--device", "cuda"],
+        ["optimize", "rmsnrom"],
+        ["optimize", "empty.py"],
+        ["optimize", "shapes.py"],
+        ["rules", "check", "unbound.egg"],
+        ["verify", "lora", str(ROOT / "docs" / "figures" / "rmsnorm.json")],
+    ],
+)
+def test_the_errors_of_the_faq_are_those_that_a_person_meets(words: list[str], tmp_path: Path) -> None:
+    for name, text in MISTAKEN.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-m", "mirage_eg", *words], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    quoted = [re.split(r"…|; ", text)[0].replace("my_layer.py", "") for text in re.findall(r"\*\*`(.*?)`", read("docs/faq.md"))]
+    if "cuda" in words and done.returncode == 0:
+        pytest.skip("there is a GPU here")
+    assert done.returncode == 2
+    assert any(len(part) > 12 and part.strip(": ") in done.stderr for part in quoted), done.stderr
+
+
+QUOTED: dict[str, Callable[[], str]] = {
+    "no loaded theory declares": lambda: (
+        read("mirage_eg/egraph/oracle.py") + read("mirage_eg/egraph/expression.py") + read("mirage_eg/egraph/rulebook.py")
+    ),
+    "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").glob("*.py")),
+    "no fused kernel was found": lambda: read("mirage_eg/pipeline/report_json.py"),
+    "no Dask scheduler answers": lambda: read("mirage_eg/pipeline/run/executors.py"),
+    "not sound": lambda: read("mirage_eg/cli/rules.py"),
+    "is of another run": lambda: read("mirage_eg/pipeline/run/checkpoint.py"),
+    "this µGraph has library kernels": lambda: read("backends/runtime/calls.py"),
+}
+
+
+@pytest.mark.parametrize("words", QUOTED)
+def test_the_other_messages_of_the_faq_are_in_the_code(words: str) -> None:
+    assert words in read("docs/faq.md") and words in QUOTED[words]()

@@ -1,0 +1,70 @@
+"""docs/rules.md: whoever follows it ends with laws that pass the check and with µGraphs that use them."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+FILES = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the page tells to write."""
+    folder = tmp_path_factory.mktemp("docs")
+    for name, text in FILES:
+        (folder / name).write_text(text)
+    assert [name for name, _ in FILES] == ["inverse.egg", "softsign.py", "softsign.egg"]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outputs(folder: Path) -> dict[str, str]:
+    """What each command of the page prints, run in the page's order."""
+    return {command: run(command, folder) for command in COMMANDS}
+
+
+def run(command: str, folder: Path) -> str:
+    program, *arguments = shlex.split(command)
+    assert program == "mirage-eg"
+    call = [sys.executable, "-m", "mirage_eg", *arguments]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=240, cwd=folder, env=dict(os.environ))
+    assert (done.returncode, done.stderr) == (0, ""), command
+    return done.stdout
+
+
+def test_every_command_of_the_page_ends_well_and_both_files_are_sound(outputs: dict[str, str]) -> None:
+    assert len(outputs) == 7
+    assert all(text.endswith("sound\n") for command, text in outputs.items() if " check " in command)
+
+
+def test_the_axiom_makes_a_structure_findable_and_the_best_mugraph_uses_it(outputs: dict[str, str], folder: Path) -> None:
+    assert "rmsnorm: newly found" in outputs["mirage-eg rules impact inverse.egg rmsnorm --max-block-ops 7"]
+    report = json.loads((folder / "mirage_out/rmsnorm/report.json").read_text())
+    assert "inverse.egg" in report["theories"]
+    best = (folder / "mirage_out/rmsnorm/best.json").read_text()
+    assert '"rsqrt"' in best and report["mugraphs"][0]["proved"]
+
+
+@pytest.mark.usefixtures("outputs")
+def test_the_op_is_fused_and_proved(folder: Path) -> None:
+    report = json.loads((folder / "mirage_out/softsign/report.json").read_text())
+    assert report["mugraphs"][0]["proved"]
+    source = (folder / "mirage_out/softsign/best.py").read_text()
+    kernel = source[source.index("@triton.jit") : source.index("# name")]
+    assert "tl.dot(" in kernel
+    assert "(product / (1.0 + tl.abs(product)))" in kernel
+
+
+def test_what_python_imports_is_there() -> None:
+    block = PAGE[PAGE.index("## From Python") :]
+    for module, name in re.findall(r"from (\S+) import (\w+)", block):
+        done = __import__(module, fromlist=[name])
+        assert callable(getattr(done, name))

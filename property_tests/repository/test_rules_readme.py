@@ -1,0 +1,81 @@
+"""rules/README.md: its axioms are sound and found useful, its op from outside is fused and right."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirage_eg.frontend.custom_op import register_op
+from mirage_eg.ir.errors import GraphError
+
+README = Path(__file__).parents[2] / "rules" / "README.md"
+
+
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The code blocks of the page, written to the files that it names."""
+    found = re.findall(r"```(\w+)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    sources = [text for language, text in found if language in ("egg", "python")]
+    folder = tmp_path_factory.mktemp("readme")
+    for name, text in zip(("my_axioms.egg", "softplus.py", "softplus.egg"), sources, strict=True):
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outputs(folder: Path) -> list[tuple[str, str]]:
+    """Each command of the page, without its remark, and what it prints, run in the page's order."""
+    results = []
+    for line in COMMANDS:
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "mirage-eg"
+        done = run(*arguments, folder=folder)
+        assert (done.returncode, done.stderr) == (0, ""), line
+        results.append((" ".join(arguments), done.stdout))
+    return results
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mirage_eg", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
+
+
+def test_every_command_of_the_page_ends_well_and_both_files_are_sound(outputs: list[tuple[str, str]]) -> None:
+    assert len(outputs) == 5
+    checked = [text for command, text in outputs if command.startswith("rules check")]
+    assert len(checked) == 2 and all(text.endswith("sound\n") for text in checked)
+
+
+def test_the_axioms_of_the_page_make_something_newly_findable(outputs: list[tuple[str, str]]) -> None:
+    [seen] = [text for command, text in outputs if command.startswith("rules impact")]
+    assert "rmsnorm: newly found" in seen
+
+
+def test_the_op_of_the_page_is_fused_proved_and_written(outputs: list[tuple[str, str]], folder: Path) -> None:
+    [done] = [text for command, text in outputs if command.startswith("optimize softplus.py")]
+    assert "one product" in done and "proved" in done
+    assert "tl.log(1.0 + tl.exp(product))" in (folder / "mirage_out/softplus/best.py").read_text()
+
+
+def test_an_op_without_its_rule_file_is_one_line(folder: Path) -> None:
+    done = run("optimize", "softplus.py", folder=folder)
+    assert done.returncode == 2
+    assert "no loaded theory declares" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_taken_name_is_refused() -> None:
+    with pytest.raises(GraphError, match="'exp' stands already"):
+        register_op("exp", numbers=lambda xp, x: x, exactly=lambda x: x, triton="{x}", torch="{x}")
+    with pytest.raises(GraphError, match="takes one operand"):
+        register_op("two", numbers=lambda xp, x, y: x, exactly=lambda x, y: x, triton="{x}", torch="{x}")

@@ -1,0 +1,148 @@
+"""Deep programs: cut into windows first, so that what fuses in one layer fuses in each."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.ir.builder import Tensor, new_kernel_graph
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.search.partition.segment_search import compose
+from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.search.partition.shortest_path import Kernels, Partition, PartitionLimits, Piece, partition
+from mirage_eg.search.partition.windows import windows
+from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.verify.reference import Reference
+from property_tests.search.partition.test_partition import cut
+
+
+def layers(count: int, tokens: int = 16, width: int = 64, heads: int = 2, norm: str = "rms", biases: bool = False) -> Graph:
+    """A decoder of so many layers: norm, attention, residual, norm, gated MLP, residual; or an encoder as BERT's."""
+    program = new_kernel_graph()
+    x = program.new_input((tokens, width), name="x")
+    each = width // heads
+    for number in range(count):
+
+        def linear(of: Tensor, to: int, name: str, number: int = number) -> Tensor:
+            y = program.matmul(of, program.new_input((of.shape[-1], to), name=f"W{name}{number}"))
+            return program.add(y, program.new_input((to,), name=f"b{name}{number}")) if biases else y
+
+        def split(of: Tensor) -> Tensor:
+            return program.transpose(program.reshape(of, (tokens, heads, each)), (1, 0, 2))
+
+        h = program.rms_norm(x, width) if norm == "rms" else x
+        q, k, v = (split(linear(h, width, name)) for name in "qkv")
+        attended = program.matmul(program.softmax(program.matmul(q, program.transpose(k, (0, 2, 1))) / 8, 2), v)
+        joined = program.reshape(program.transpose(attended, (1, 0, 2)), (tokens, width))
+        x = program.add(x, linear(joined, width, "o"))
+        h = x = program.layer_norm(x, width) if norm == "layer" else x
+        h = program.rms_norm(x, width) if norm == "rms" else h
+        hidden = program.mul(program.silu(linear(h, 2 * width, "g")), linear(h, 2 * width, "u"))
+        x = program.add(x, linear(hidden, width, "d"))
+        x = program.layer_norm(x, width) if norm == "layer" else x
+    program.mark_output(x, name="y")
+    return program.graph()
+
+
+def mlp(count: int, rows: int = 16, width: int = 64) -> Graph:
+    program = new_kernel_graph()
+    x = program.new_input((rows, width), name="x")
+    for number in range(count):
+        w, b = program.new_input((width, width), name=f"W{number}"), program.new_input((width,), name=f"b{number}")
+        x = program.relu(program.add(program.matmul(x, w), b))
+    program.mark_output(x, name="y")
+    return program.graph()
+
+
+def counted(program: Graph, limits: PartitionLimits) -> tuple[Partition, set[Graph]]:
+    """Cut where a kernel of several ops costs little more than one of one; and the programs of all segments searched."""
+    searched: set[Graph] = set()
+
+    def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
+        searched.update(segment_program(program, segment) for segment in segments)
+        return [(Piece(s, s.inputs, Kernels(program, 5.0 + 0.1 * len(s.nodes), 1, True, True)),) for s in segments]
+
+    return partition(program, find, lambda segment: 5.0, limits), searched
+
+
+@pytest.mark.parametrize(("norm", "biases"), [("rms", False), ("layer", True)])
+def test_as_many_kernels_for_each_layer_as_for_one(norm: str, biases: bool) -> None:
+    limits = PartitionLimits(max_edges=1_000, patience_of_few=4)
+    one, four = (counted(drop_shifts(expand(layers(count, norm=norm, biases=biases))), limits) for count in (1, 4))
+    fewest = [min(way.kernels for way in found.ways) for found, _ in (one, four)]
+    assert fewest[1] <= 4 * fewest[0] + 4
+    assert fewest[1] <= 40
+    assert len(four[1]) <= 3 * max(len(one[1]), 20)  # layers that are alike are searched once
+    assert any("windows" in what for what in four[0].left_out)
+
+
+def test_layers_of_an_mlp_are_fused_however_many_there_are() -> None:
+    found, _ = counted(expand(mlp(24)), PartitionLimits(max_edges=100))
+    assert min(way.kernels for way in found.ways) <= 24
+    assert found.left_out and not found.complete
+
+
+def test_ways_through_windows_compute_the_program() -> None:
+    program = mlp(5)
+    primitive, found, _ = cut(program, deep=6, window=6, max_edges=40)
+    assert any("windows" in what for what in found.left_out)
+    assert any(piece.made.fused for piece in found.ways[0].pieces)
+    assert all(Reference(program).check(compose(primitive, way.pieces)).equal for way in found.ways)
+
+
+def test_a_run_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = PartitionLimits(deep=6, window=6, max_edges=40)
+    monkeypatch.setattr("mirage_eg.pipeline.partition_stage.PartitionLimits", lambda segments, kernels: small)
+    report = optimize("mlp", mlp(5), Options(device="cpu", jobs=1, cache=False, top=1, max_block_ops=6)).report
+    assert any("not searched: kernels that reach from one of" in note for note in report["notes"])
+    assert report["cuts"]["left_out"]
+    whole = optimize("mlp", mlp(1), Options(device="cpu", jobs=1, cache=False, top=1)).report
+    assert not whole["cuts"]["left_out"]
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> Graph:
+    """Elementwise ops, products, views and reductions, of any shape of graph."""
+    program = new_kernel_graph()
+    values = [program.new_input((4, 4), name="x")]
+    for _ in range(draw(st.integers(1, 25))):
+        x, y = draw(st.sampled_from(values[-6:])), draw(st.sampled_from(values))
+        match draw(st.sampled_from(["add", "matmul", "exp", "transpose", "sum"])):
+            case "add":
+                values.append(program.add(x, y))
+            case "matmul":
+                values.append(program.matmul(x, y))
+            case "exp":
+                values.append(program.exp(x))
+            case "transpose":
+                values.append(program.transpose(x, (1, 0)))
+            case _:
+                values.append(program.add(program.sum(x, 1), y))
+    program.mark_output(values[-1])
+    return program.graph()
+
+
+@given(dags(), st.integers(1, 12))
+def test_windows_run_one_after_the_other_and_are_no_larger_than_asked_for(program: Graph, most: int) -> None:
+    numbers = windows(program, most)
+    makers = [position for position, (_, values) in enumerate(program.numbered()) for _ in values]
+    for position, item in enumerate(program.nodes):
+        assert all(numbers[makers[operand]] <= numbers[position] for operand in item.operands)
+    ops = [
+        sum(counts(item) for item, own in zip(program.nodes, numbers, strict=True) if own == number)
+        for number in range(1 + max(numbers))
+    ]
+    assert max(windows(program, 10**6)) == 0
+    width = 26  # a level is not cut
+    assert all(count <= max(most, width) for count in ops)
+
+
+@pytest.mark.slow
+def test_two_layers_are_twice_as_many_kernels_and_twice_the_time_of_one() -> None:
+    (_, one, _), (_, two, _) = (cut(layers(count, 64, 256, 4)) for count in (1, 2))
+    assert two.ways[0].us <= 2.05 * one.ways[0].us
+    assert min(way.kernels for way in two.ways) <= 2 * min(way.kernels for way in one.ways) + 1

@@ -1,0 +1,87 @@
+"""A trace counts every candidate where it died, shows an even sample, and is the same for the same run."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.pipeline.optimize import Result, optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.search.trace import MOST, STAGES, Sample, Tracer, trace_text
+from property_tests.pipeline.run.test_executors import timeless
+from property_tests.support.programs import attention, three_products
+
+FRACTION = 1e-6  # rounding of fractions in the file
+
+
+@given(count=st.integers(0, 3000), most=st.integers(2, 50))
+def test_a_sample_is_even_small_and_made_of_what_is_kept_alone(count: int, most: int) -> None:
+    sample, made = Sample(most), list[int]()
+
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    for number in range(count):
+        sample.add(lambda number=number: make(number))  # type: ignore[misc]
+    assert sample.count == count
+    assert sample.kept == list(range(0, count, sample.stride))
+    assert len(sample.kept) <= most and (2 * len(sample.kept) >= min(most, count) or sample.stride == 1)
+    assert len(made) <= 2 * most * (1 + sample.stride.bit_length())
+
+
+def traced(program: Any, **options: Any) -> tuple[Result, dict[str, Any], list[dict[str, Any]]]:
+    tracer = Tracer()
+    chosen = Options(**({"device": "cpu", "jobs": 1, "top": 3, "max_block_ops": 9} | options))
+    result = optimize("p", program, chosen, tracer=tracer)
+    header, *lines = map(json.loads, trace_text("p", tracer.result()).splitlines())
+    return result, header, lines
+
+
+def test_every_candidate_is_counted_where_it_died() -> None:
+    result, header, lines = traced(attention(keys=256))
+    search, ended = result.report["search"], header["ended"]
+    for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
+        assert ended.get(reason, 0) == search["pruned"].get(reason, 0), reason
+    assert ended["ranked"] == len(result.candidates)
+    assert ended["not among top"] == search["instances"] - (search["candidates"] - 1)
+    assert set(ended) - {"not tried"} == {line["stage"] for line in lines if "segment" not in line}  # counted, not written
+    assert {*ended, *header["ended_in_segments"]} == set(header["meaning"]) <= set(STAGES)
+
+
+def test_candidates_inside_segments_are_counted_where_they_died() -> None:
+    result, header, lines = traced(three_products(16, 1024, 2048, 1536, 512))
+    cuts, ended = result.report["cuts"], header["ended_in_segments"]
+    assert cuts["searched"] == 3
+    for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
+        assert ended.get(reason, 0) == cuts["pruned"].get(reason, 0), reason
+    assert ended["not among top"] > 0
+    inside = [line for line in lines if "segment" in line]
+    assert set(ended) >= {line["stage"] for line in inside} >= {"kept", "not among top", "axes"}
+    assert all("op" in line or "kernels" in line for line in inside)
+    assert len({line["segment"] for line in inside}) == 3
+
+
+def test_fractions_say_how_many_are_shown() -> None:
+    _, header, lines = traced(attention(keys=256), domain="abstract")
+    lines = [line for line in lines if "segment" not in line]
+    shown: Counter[tuple[str, str | None]] = Counter((line["stage"], line.get("split")) for line in lines)
+    totals: Counter[str] = Counter()
+    for (stage, split), count in shown.items():
+        assert count <= MOST
+        [fraction] = {line["fraction"] for line in lines if (line["stage"], line.get("split")) == (stage, split)}
+        totals[stage] += round(count / fraction)
+    assert any(line["fraction"] < 1 for line in lines)
+    written = {stage: count for stage, count in header["ended"].items() if stage != "not tried"}  # which is counted only
+    assert all(abs(totals[stage] - count) <= max(2, count // 50) for stage, count in written.items())
+
+
+def test_tracing_changes_neither_the_result_nor_itself(tmp_path: Path) -> None:
+    first, second = traced(attention(keys=256)), traced(attention(keys=256), jobs=2)
+    assert first[1:] == second[1:]
+    plain = optimize("p", attention(keys=256), Options(device="cpu", jobs=1, top=3, max_block_ops=9))
+    assert timeless(first[0].report) == timeless(plain.report)
+    assert [candidate.source for candidate in first[0].candidates] == [candidate.source for candidate in plain.candidates]

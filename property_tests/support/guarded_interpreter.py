@@ -1,0 +1,170 @@
+"""Triton's interpreter with every address checked: `interpreter("property_tests.support.guarded_interpreter")` runs programs so.
+
+Each tensor that a program takes or makes has its own memory with a wide guard on both sides. An address that is loaded or
+stored under a true mask and lies in no tensor ends the program, as does a store into an input, a box of a tensor descriptor
+that reaches beyond its tensor, and what is a race on a GPU: a block that reads what another block of the same launch wrote (but
+the last to arrive, of joined kernels), or two blocks that store different values in one place.
+"""
+
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.triton.interpreter import Array, as_float64, serve
+
+_GUARD = 1 << 20  # bytes on each side
+
+
+class AddressError(Exception):
+    """A kernel reads or writes where it should not."""
+
+
+class _Region:
+    """The memory of one tensor, and which block stored each byte in the launch that runs."""
+
+    def __init__(self, name: str, first: int, nbytes: int, writable: bool) -> None:
+        self.name, self.first, self.nbytes, self.writable = name, first, nbytes, writable
+        self.writer = np.zeros(nbytes if writable else 0, np.int32)
+
+
+class Guard:
+    """Stands in the place of the interpreter's access to memory."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        self._regions: list[_Region] = []
+        self._block = 0
+        self._arrived: set[int] = set()  # blocks that have counted themselves in
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def watch(self, regions: Sequence[_Region]) -> None:
+        """These tensors, and nothing else, from now on."""
+        self._regions = list(regions)
+
+    def begin_launch(self) -> None:
+        """A new kernel: what was written before is there for all."""
+        self._arrived.clear()
+        for region in self._regions:
+            region.writer[:] = 0
+
+    def begin_block(self, number: int) -> None:
+        """Accesses are this block's."""
+        self._block = number + 1
+
+    def _located(self, pointers: Array, mask: Array, itemsize: int, what: str) -> list[tuple[_Region, Array, Array]]:
+        """By tensor: which of the accesses lie there, and the bytes at which they begin."""
+        addresses = np.asarray(pointers, np.uint64).astype(np.int64)
+        left = np.array(np.broadcast_to(mask, addresses.shape), bool)
+        found = []
+        for region in self._regions:
+            offsets = addresses - region.first
+            here = left & (offsets >= 0) & (offsets + itemsize <= region.nbytes)
+            if here.any():
+                found.append((region, here, offsets[here]))
+                left &= ~here
+        if left.any():
+            address = int(addresses[left].flat[0])
+            near = min(self._regions, key=lambda region: abs(address - region.first))
+            raise AddressError(
+                f"block {self._block - 1} {what} at byte {address - near.first} of {near.name}, {near.nbytes} bytes"
+            )
+        return found
+
+    def load(self, pointers: Array, mask: Array, other: Array, dtype: Any) -> Any:
+        """Checked, then as before."""
+        for region, _, offsets in self._located(pointers, mask, np.dtype(dtype).itemsize, "loads"):
+            if region.writable and self._block not in self._arrived:
+                writers = region.writer[offsets]
+                if ((writers != 0) & (writers != self._block)).any():
+                    raise AddressError(f"block {self._block - 1} loads of {region.name} what another block stores")
+        return self._plain.load(pointers, mask, other, dtype)
+
+    def store(self, pointers: Array, value: Array, mask: Array) -> Any:
+        """Checked, then as before."""
+        size = value.dtype.itemsize
+        for region, here, offsets in self._located(pointers, mask, size, "stores"):
+            if not region.writable:
+                raise AddressError(f"block {self._block - 1} stores into {region.name}")
+            writers = region.writer[offsets]
+            again = (writers != 0) & (writers != self._block)
+            if again.any() and self._block not in self._arrived:
+                old = self._plain.load(pointers, mask, value, value.dtype)[here]
+                if (old[again] != np.broadcast_to(value, pointers.shape)[here][again]).any():
+                    raise AddressError(f"block {self._block - 1} stores into {region.name} other values than another block")
+            for byte in range(size):
+                region.writer[offsets + byte] = self._block
+        return self._plain.store(pointers, value, mask)
+
+    def atomic_rmw(self, operation: Any, pointers: Array, value: Array, mask: Array, order: Any) -> Any:
+        """Checked, then as before; this is how blocks count themselves in."""
+        self._located(pointers, mask, value.dtype.itemsize, "counts")
+        self._arrived.add(self._block)
+        return self._plain.atomic_rmw(operation, pointers, value, mask, order)
+
+
+def install() -> Guard:
+    """From now on the interpreter's accesses are checked."""
+    from triton.runtime import interpreter
+
+    guard = Guard(interpreter._interpreter)
+    interpreter._interpreter = guard
+    builder = interpreter.InterpreterBuilder
+    set_dim, set_index, load_box = builder.set_grid_dim, builder.set_grid_idx, builder.create_descriptor_load
+
+    def set_grid_dim(self: Any, *grid: int) -> None:
+        guard.begin_launch()
+        set_dim(self, *grid)
+
+    def set_grid_idx(self: Any, x: int, y: int, z: int) -> None:
+        guard.begin_block((x * self.grid_dim[1] + y) * self.grid_dim[2] + z)
+        set_index(self, x, y, z)
+
+    def create_descriptor_load(self: Any, box: Any, *rest: Any) -> Any:
+        _, mask = box.materialize_pointers(rest[0])
+        if not np.all(mask.data):
+            raise AddressError("a box of a tensor descriptor reaches beyond its tensor")
+        return load_box(self, box, *rest)
+
+    builder.set_grid_dim, builder.set_grid_idx = set_grid_dim, set_grid_idx
+    builder.create_descriptor_load = create_descriptor_load
+    return guard
+
+
+def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+    import torch
+
+    from mirage_eg.backends.triton.compile import loaded
+
+    regions: list[_Region] = []
+
+    def place(name: str, layout: tuple[Sequence[int], str, Sequence[int]], writable: bool) -> Any:
+        shape, dtype, strides = layout
+        kind = getattr(torch, dtype)
+        elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        nbytes = elements * kind.itemsize
+        memory = torch.full((nbytes + 2 * _GUARD,), 255, dtype=torch.uint8)  # read as numbers: NaN
+        inside = memory[_GUARD : _GUARD + nbytes].view(kind).as_strided(shape, strides)
+        regions.append(_Region(name, inside.data_ptr(), nbytes, writable))
+        return inside
+
+    with loaded(source) as module:
+        tensors = []
+        for array, (name, kind) in zip(arrays, module.INPUTS.items(), strict=True):
+            tensors.append(place(name, kind, False).copy_(torch.from_numpy(np.ascontiguousarray(array))))
+        for name, kind in getattr(module, "BUFFERS", {}).items():
+            tensors.append(place(name, kind, True))
+            if name in getattr(module, "ZEROED", ()):
+                tensors[-1].zero_()
+        _guard.watch(regions)
+        library = {"torch": torch} if "torch" in signature(module.launch).parameters else {}
+        return as_float64(module.launch(*tensors, **library))
+
+
+if __name__ == "__main__":
+    _guard = install()
+    serve(_run)

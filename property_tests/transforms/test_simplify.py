@@ -1,0 +1,160 @@
+"""Clean-up before the search: the function stays, nothing gets dearer, and each law of rules/cleanup does what it says."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from html import escape
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.report.simplify import cleanup_html
+from mirage_eg.transforms.simplify import clean_up, cleanup_record, weight, without_repeats
+from mirage_eg.verify.reference import verify
+from property_tests.support.programs import PROGRAMS
+from property_tests.support.strategies import EVERY, TAME, kernel_programs
+
+MOVES = frozenset({"transpose", "reshape", "scale", "shift", "relu", "exp", "add", "mul", "matmul", "sum", "repeat", "concat"})
+
+
+@given(program=kernel_programs(MOVES | {"pow"}, attempts=12), seed=st.integers(0, 99))
+def test_clean_up_keeps_the_function_and_never_makes_it_dearer(program: Graph, seed: int) -> None:
+    after = clean_up(program).after
+    assert (after.input_types, after.output_types) == (program.input_types, program.output_types)
+    assert weight(after) <= weight(program)
+    draw = np.random.default_rng(seed)
+    inputs = [draw.integers(-4, 5, kind.shape) / 4 for kind in program.input_types]  # negative numbers and zeros too
+    with np.errstate(all="ignore"):
+        for got, want in zip(*(evaluate(graph, inputs, FloatAlgebra()) for graph in (after, program)), strict=True):
+            assert got.shape == want.shape
+            assert np.allclose(got, want, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@given(program=kernel_programs(TAME, attempts=8))
+def test_what_is_cleaned_passes_the_field_check(program: Graph) -> None:
+    assert verify(program, clean_up(program).after).equal
+
+
+@given(program=kernel_programs(EVERY, attempts=10))
+def test_clean_up_twice_changes_nothing_more(program: Graph) -> None:
+    once = clean_up(program).after
+    assert weight(clean_up(once).after) == weight(once)
+
+
+def written(write: Callable[[KernelGraph, Tensor], Tensor], shape: tuple[int, ...] = (2, 3, 4)) -> Graph:
+    program = new_kernel_graph()
+    program.mark_output(write(program, program.new_input(shape, name="X")))
+    return program.graph()
+
+
+HALF = Fraction(1, 2)
+CLEANED: dict[str, tuple[Callable[[KernelGraph, Tensor], Tensor], list[str]]] = {
+    "scales merge": (lambda p, x: p.scale(p.scale(x, HALF), HALF), ["scale"]),
+    "scales cancel": (lambda p, x: p.scale(p.scale(x, HALF), 2), []),
+    "scale by one": (lambda p, x: p.exp(p.scale(x, 1)), ["exp"]),
+    "shifts cancel": (lambda p, x: p.shift(p.shift(x, HALF), -HALF), []),
+    "shift by zero": (lambda p, x: p.exp(p.shift(x, 0)), ["exp"]),
+    "transposes cancel": (lambda p, x: p.exp(p.transpose(p.transpose(x, (1, 2, 0)), (2, 0, 1))), ["exp"]),
+    "transposes cancel through exp": (lambda p, x: p.transpose(p.exp(p.transpose(x, (0, 2, 1))), (0, 2, 1)), ["exp"]),
+    "transposes cancel through a sum of two": (
+        lambda p, x: p.transpose(p.add(p.transpose(x, (0, 2, 1)), p.transpose(p.exp(x), (0, 2, 1))), (0, 2, 1)),
+        ["exp", "add"],
+    ),
+    "transposes compose": (lambda p, x: p.transpose(p.transpose(x, (1, 2, 0)), (1, 2, 0)), ["transpose"]),
+    "reshapes merge": (lambda p, x: p.reshape(p.reshape(x, (6, 4)), (24,)), ["reshape"]),
+    "reshapes cancel through silu": (lambda p, x: p.reshape(p.silu(p.reshape(x, (6, 4))), (2, 3, 4)), ["silu"]),
+    "reshapes cancel through a product": (
+        lambda p, x: p.reshape(p.mul(p.reshape(x, (6, 4)), p.reshape(p.exp(x), (6, 4))), (2, 3, 4)),
+        ["exp", "mul"],
+    ),
+    "product of equals": (lambda p, x: p.mul(p.exp(x), p.exp(x)), ["exp", "square"]),
+    "product of equals behind views": (
+        lambda p, x: p.reshape(p.mul(p.reshape(x, (6, 4)), p.reshape(x, (6, 4))), (2, 3, 4)),
+        ["square"],
+    ),
+    "second power": (lambda p, x: p.pow(x, 2), ["square"]),
+    "common subexpression": (lambda p, x: p.add(p.exp(x), p.exp(x)), ["exp", "add"]),
+    "sum over one element": (lambda p, x: p.exp(p.sum(p.sum(x, 1), 1)), ["sum", "exp"]),
+    "repeat once": (lambda p, x: p.exp(p.repeat(x, 1, 0)), ["exp"]),
+}
+KEPT: dict[str, Callable[[KernelGraph, Tensor], Tensor]] = {
+    "scale is not exp": lambda p, x: p.scale(p.exp(x), HALF),
+    "a reshape is no transpose": lambda p, x: p.reshape(p.transpose(x, (0, 2, 1)), (2, 3, 4)),
+    "sums of different dims": lambda p, x: p.sum(p.sum(x, 0), 1),
+    "product of two values": lambda p, x: p.mul(p.exp(x), p.silu(x)),
+    "third power": lambda p, x: p.pow(x, 3),
+    "scale of a shift": lambda p, x: p.scale(p.shift(x, HALF), 2),
+    "reshapes of operands that broadcast": lambda p, x: p.mul(p.reshape(x, (6, 4)), p.reshape(p.sum(x, 2), (6, 1))),
+}
+
+
+@pytest.mark.parametrize("name", CLEANED)
+def test_clean_up_takes_out_what_is_in_vain(name: str) -> None:
+    write, wanted = CLEANED[name]
+    program = written(write)
+    after = clean_up(program).after
+    assert sorted(item.op for item in after.nodes if item.op not in ("input", "output")) == sorted(wanted)
+    assert verify(program, after).equal
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_clean_up_leaves_what_means_something(name: str) -> None:
+    program = written(KEPT[name])
+    assert clean_up(program).after is program
+
+
+def test_dead_code_goes_and_its_input_stays() -> None:
+    program = new_kernel_graph()
+    x, y = program.new_input((2, 3), name="X"), program.new_input((2, 3), name="Y")
+    program.exp(y)
+    program.mark_output(program.silu(x))
+    after = clean_up(program.graph()).after
+    assert [item.op for item in after.nodes] == ["input", "input", "silu", "output"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_that_are_clean_are_left_as_they_are(name: str) -> None:
+    program = PROGRAMS[name]()
+    assert clean_up(program).after is program
+    assert without_repeats(program) is program
+
+
+def test_the_report_shows_before_and_after() -> None:
+    record = cleanup_record(clean_up(written(CLEANED["transposes cancel"][0])))
+    assert record["changed"]
+    assert record["ops"] == {"transpose": {"before": 2, "after": 0}}
+    assert record["count"] == {"before": 3, "after": 1}
+    assert sum("transpose" in line for line in record["before"]) == 2
+    assert not any("transpose" in line for line in record["after"])
+    assert record["laws"]["transposes compose"] >= 1
+    assert [step["pass"] for step in record["passes"]] == ["laws"]
+    assert record["passes"][-1]["after"] == record["after"]
+    assert not cleanup_record(clean_up(PROGRAMS["product"]()))["changed"]
+
+
+def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
+    program = new_kernel_graph()
+    x, y = program.new_input((2, 3), name="X"), program.new_input((2, 3), name="Y")
+    program.exp(y)
+    twice = program.add(program.silu(x), program.silu(x))
+    program.mark_output(program.scale(program.scale(twice, 2), 3))
+    record = cleanup_record(clean_up(program.graph()))
+    dead, repeats, laws = record["passes"]
+    assert [step["pass"] for step in record["passes"]] == ["dead code", "common subexpressions", "laws"]
+    assert [step["before"] for step in (dead, repeats, laws)] == [record["before"], dead["after"], repeats["after"]]
+    assert laws["after"] == record["after"]
+
+    def count(listing: list[str], op: str) -> int:
+        return sum(f"= {op} " in line for line in listing)
+
+    assert (count(dead["before"], "exp"), count(dead["after"], "exp")) == (1, 0)
+    assert (count(repeats["before"], "silu"), count(repeats["after"], "silu")) == (2, 1)
+    assert (count(laws["before"], "scale"), count(laws["after"], "scale")) == (2, 1)
+    page = cleanup_html(record)
+    assert all(f"<summary>{step['pass']}</summary>" in page and escape(step["before"][-2]) in page for step in record["passes"])
+    assert "<summary>" not in cleanup_html(cleanup_record(clean_up(PROGRAMS["product"]())))
