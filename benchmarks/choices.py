@@ -3,8 +3,8 @@
     python benchmarks/choices.py MEASUREMENTS… [--json]
 
 MEASUREMENTS are `measurements.jsonl` files of `mirage-eg bench gpu`, each of one run on one machine. Two schedules of one
-µGraph that differ in one choice of one kernel are compared (mirage_eg/bench/tuning_pairs.py). Of a workload and batch size the last
-file counts.
+µGraph that differ in one choice of one kernel are compared (mirage_eg/bench/tuning_pairs.py). Of a
+workload and batch size the last file counts.
 """
 
 import argparse

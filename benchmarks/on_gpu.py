@@ -70,12 +70,27 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
     return [
-        Step("field", "field checks and passes on the GPU", (_tests("test_field_gpu.py", "test_passes.py"),), 300),
-        Step("compile", "emitted programs check and time themselves", (_tests("test_compile.py"),), 500),
-        Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("test_runtime_gpu.py"),), 580),
-        Step("spread", "tuning on every visible GPU", (_tests("test_spread_gpu.py"),), 120),
-        Step("memcheck", "compute-sanitizer: addresses", ((*_tests("test_sanitizer.py"), "-k", "memcheck"),), 580),
-        Step("synccheck", "compute-sanitizer: barriers", ((*_tests("test_sanitizer.py"), "-k", "synccheck"),), 580),
+        Step(
+            "field",
+            "field checks and passes on the GPU",
+            (_tests("backends/evaluator/test_finite_field_on_gpu.py", "backends/evaluator/test_elementwise_kernels.py"),),
+            300,
+        ),
+        Step("compile", "emitted programs check and time themselves", (_tests("backends/triton/test_compile.py"),), 500),
+        Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("backends/runtime/test_program_on_gpu.py"),), 580),
+        Step("spread", "tuning on every visible GPU", (_tests("optimizer/test_multi_gpu_on_gpu.py"),), 120),
+        Step(
+            "memcheck",
+            "compute-sanitizer: addresses",
+            ((*_tests("backends/runtime/test_sanitizer_on_gpu.py"), "-k", "memcheck"),),
+            580,
+        ),
+        Step(
+            "synccheck",
+            "compute-sanitizer: barriers",
+            ((*_tests("backends/runtime/test_sanitizer_on_gpu.py"), "-k", "synccheck"),),
+            580,
+        ),
         Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
         Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
         Step("gpu", "the rows against their peers", tuple(rows), 580),

@@ -30,6 +30,7 @@ from mirage_eg.report import svg
 from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.box_layout import place
 from mirage_eg.report.draw import to_svg
+from mirage_eg.report.egraph import EGraphView
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.roofline import Point, roofline, whole
 
@@ -293,7 +294,7 @@ def expression_figure() -> str:
     primitive = expand(program.graph())
     axes = infer_axes(primitive)
     oracle = build_oracle(load_rules("indexed"), express(primitive, axes, splits(axes)[0], "indexed"))
-    return oracle.egraph.named(primitive.input_names)._repr_svg_()
+    return EGraphView(oracle).named(primitive.input_names)._repr_svg_()
 
 
 _CHECKS = (  # boxes from top to bottom: lines of text, colour, layer, and which boxes they come from

@@ -52,7 +52,7 @@ def __dir__() -> list[str]:
 
 
 if "IPython" in sys.modules:  # a notebook: objects show themselves
-    import_module("mirage_eg.report.notebook").teach()
+    import_module("mirage_eg.report.notebook").register_formatters()
 
 __all__ = [
     "NEW_DIM",

@@ -28,7 +28,7 @@ from mirage_eg.pipeline.phrase import phrase
 from mirage_eg.pipeline.run.files import write_atomically
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.report.draw import to_svg
-from mirage_eg.report.result_view import result_html
+from mirage_eg.report.notebook import result_html
 from mirage_eg.report.tables import table
 
 

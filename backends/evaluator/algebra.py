@@ -1,7 +1,7 @@
-"""What a graph is evaluated in: an algebra says what its values are and what the few kinds of op do to them.
+"""Algebras, in which graphs are evaluated: the type of a value, and each kind of op on such values.
 
-One evaluator (`backends.evaluator.evaluate`) and several algebras: numbers (`floats`), the finite field (`field`), abstract terms
-(`terms`), degrees (`degree`). A value stands for a whole array; in a block graph for the tiles of all blocks and iterations
+One evaluator (`evaluate`) and several algebras: numbers (`floating_point`), the finite field (`finite_field`), degrees of
+polynomials (`polynomial_degree`). A value stands for a whole array; in a block graph for the tiles of all blocks and iterations
 at once.
 """
 

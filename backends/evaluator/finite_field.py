@@ -1,6 +1,6 @@
 """The algebra of the finite field: random testing that tells different programs apart. Part of the trusted core.
 
-A value is a triple of residues modulo the prime chain of `backends.evaluator.modular`; exp reads one component down: x ↦ ω^(x_q) mod p,
+A value is a triple of residues modulo the prime chain of `modular`; exp reads one component down: x ↦ ω^(x_q) mod p,
 where ω has order q, so ω^(a+b) = ω^a ω^b exactly, and two exponentials on a path are exact. Values are lazy: `read` finds out
 which components the outputs need, computes those and no others, and drops each behind its last reader. A component that does
 not exist (r of an exp) is a keyed random function of the one above it, and `FieldValue.unfaithful` says so.

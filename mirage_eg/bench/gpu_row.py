@@ -20,6 +20,7 @@ from tempfile import gettempdir
 from time import perf_counter, time
 from typing import Any, TypeVar
 
+from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.timing import Timing, gpu_available, time_launches, time_source
 from mirage_eg.backends.measure.trial import DeviceLost, Outcome, Trials
@@ -30,7 +31,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.tune import Effort, Record, Timer, Tuning, fingerprint
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.report.roofline import floor_us
 
 T = TypeVar("T")
 DEVICE_LOST = 75
@@ -138,7 +138,7 @@ def run_row(workload: str, batch: int, folder: Path, options: RowOptions) -> Rec
     )
     with gpu_lock(folder):
         row["ceilings"] = _ceilings()
-    row["floor_us"] = floor_us(program, row["ceilings"])
+    row["floor_us"] = lower_bound_us(program, row["ceilings"])
     row["peers"] = _peers(workload, program, folder, options)
     row["seconds"] = perf_counter() - started
     append(folder / ROWS, row)

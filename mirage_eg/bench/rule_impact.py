@@ -7,7 +7,6 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
-from mirage_eg.report.tables import table
 from mirage_eg.search.search import SearchLimits, SearchResult, search
 from mirage_eg.search.structure import Chain, Structure
 
@@ -32,13 +31,6 @@ class Impact:
     with_: Side
     found: tuple[str, ...]
     lost: tuple[str, ...]
-
-    def _repr_html_(self) -> str:
-        """Both searches as columns, then what is newly found or lost."""
-        sides = [(side.nodes, side.visited, side.structures, side.complete) for side in (self.without, self.with_)]
-        rows = zip(("e-nodes", "visited states", "structures", "searched to the end"), *sides, strict=True)
-        changes = [(word, entry) for word, entries in (("found", self.found), ("lost", self.lost)) for entry in entries]
-        return table((self.workload, "without", "with the file"), rows) + table(("", "structure"), changes)
 
 
 def impact(

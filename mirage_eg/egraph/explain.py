@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from mirage_eg.egraph.expression import Expression
 from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable
-from mirage_eg.egraph.oracle import Key, Oracle, spellings
+from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node, spellings
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.report.egraph import children_of, show_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 from traceback import clear_frames
-from typing import TYPE_CHECKING
 
 from egglog import bindings
 
@@ -26,9 +25,6 @@ from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.egraph.terms import call, term_name
 from mirage_eg.ir.errors import LimitError, RuleError
-
-if TYPE_CHECKING:
-    from mirage_eg.report.egraph import EGraphView
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
 UNUSED = -1  # the class of an input that no output depends on
@@ -80,12 +76,20 @@ class Oracle:
             classes.append(None if pruned else self.table.get((item.constructor, *item.constants, *children)))  # type: ignore[arg-type]
         return classes[term]
 
-    @property
-    def egraph(self) -> EGraphView:
-        """The e-graph as a picture and tables, for notebooks."""
-        from mirage_eg.report.egraph import EGraphView
 
-        return EGraphView(self)
+def show_node(oracle: Oracle, key: Key, names: Sequence[str] = ()) -> str:
+    """An e-node as text: children are class numbers, inputs are called by `names` where there are any."""
+    name, *arguments = key
+    if name == "Var" and (variables := {f"x{place}": named for place, named in enumerate(names)}):
+        return f"input {variables[str(arguments[0])]}"
+    sorts = oracle.sorts[str(name)]
+    return " ".join([str(name), *(f"#{it}" if sort == "E" else str(it) for it, sort in zip(arguments, sorts, strict=True))])
+
+
+def children_of(oracle: Oracle, key: Key) -> tuple[int, ...]:
+    """The classes of an e-node's children."""
+    name, *arguments = key
+    return tuple(int(value) for value, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort == "E")
 
 
 _SPAN = bindings.EgglogSpan(bindings.SrcFile("target", ""), 0, 0)

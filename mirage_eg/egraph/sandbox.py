@@ -27,7 +27,7 @@ ADDRESS_SPACE = 4 * 2**30  # bytes, the interpreter's own share included
 _START_SECONDS = 120.0  # for a worker to import what a call needs
 _PATIENCE = 5.0
 _LOOK_SECONDS = 0.1  # between looks at the time
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mirage_eg.egraph.sandbox import serve; serve(int(sys.argv[2]))"
+_START = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve(int(sys.argv[2]))"
 
 
 class Worker:

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from mirage_eg.egraph.expression import Expression
-from mirage_eg.egraph.oracle import Key, Oracle
+from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.report.tables import table
 
@@ -127,21 +127,6 @@ def _label(oracle: Oracle, key: Key) -> str:
     name, *arguments = key
     constants = (str(it) for it, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort != "E")
     return " ".join([str(name), *constants])
-
-
-def show_node(oracle: Oracle, key: Key, names: Sequence[str] = ()) -> str:
-    """An e-node as text: children are class numbers, inputs are called by `names` where there are any."""
-    name, *arguments = key
-    if name == "Var" and (variables := {f"x{place}": named for place, named in enumerate(names)}):
-        return f"input {variables[str(arguments[0])]}"
-    sorts = oracle.sorts[str(name)]
-    return " ".join([str(name), *(f"#{it}" if sort == "E" else str(it) for it, sort in zip(arguments, sorts, strict=True))])
-
-
-def children_of(oracle: Oracle, key: Key) -> tuple[int, ...]:
-    """The classes of an e-node's children."""
-    name, *arguments = key
-    return tuple(int(value) for value, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort == "E")
 
 
 def _box(lines: list[str], frame: tuple[float, float], corner: tuple[float, float], fill: str, edge: str, bold: bool) -> str:

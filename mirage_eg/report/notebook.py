@@ -1,34 +1,104 @@
-"""How objects show themselves in a notebook: one entry for each kind that a person meets.
+"""Notebook display: how the package's objects are shown by IPython, without a method of their own.
 
-The rooms below know nothing of pictures, so their kinds learn here to show themselves. What has a method of its own, such as
-`MuGraph` or a soundness report, is not listed.
+Kinds are registered by the name of their class, so that nothing is imported before it is shown.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mirage_eg.egraph.explain import Explanation
-from mirage_eg.egraph.expression import Expression
-from mirage_eg.egraph.laws import Law
-from mirage_eg.egraph.oracle import Oracle, Saturation
-from mirage_eg.egraph.rulebook import Rulebook, Theory
-from mirage_eg.ir.axes import Axes
-from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
-from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.layouts import Layouts
-from mirage_eg.optimizer.passes import Polished
-from mirage_eg.pipeline.run.records import Candidate, CompileRecord, Result
+from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
-from mirage_eg.report.notebook_records import RECORDS, chain, structure
-from mirage_eg.report.result_view import compile_table, result_html
+from mirage_eg.report.funnel import funnel
 from mirage_eg.report.tables import record, table
-from mirage_eg.search.search import SearchResult
-from mirage_eg.search.structure import Chain, Structure
-from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.verdict import FloatCheck, Verdict
+
+if TYPE_CHECKING:
+    from mirage_eg.egraph.expression import Expression
+    from mirage_eg.egraph.oracle import Oracle, Saturation
+    from mirage_eg.egraph.rulebook import Rulebook
+    from mirage_eg.egraph.soundness.check_file import Report
+    from mirage_eg.ir.axes import Axes
+    from mirage_eg.optimizer.layouts import Layouts
+    from mirage_eg.pipeline.run.records import CompileRecord
+    from mirage_eg.search.search import SearchResult
+    from mirage_eg.search.structure import Chain, Structure
+    from mirage_eg.verify.verdict import FloatCheck, Verdict
+
+RECORDS = (  # shown by their fields
+    "backends.cost.devices.Device",
+    "backends.cost.roofline_model.Cost",
+    "backends.cost.roofline_model.Part",
+    "backends.cost.roofline_model.Work",
+    "backends.evaluator.field_semantics.Draw",
+    "backends.evaluator.finite_field.FieldAlgebra",
+    "backends.measure.timing.Timing",
+    "backends.runtime.calls.CudaGraph",
+    "backends.triton.arena.Arena",
+    "backends.triton.arena.Buffer",
+    "backends.triton.compile.KernelCompile",
+    "backends.triton.compile.Target",
+    "backends.triton.program.Schedule",
+    "bench.gpu.Summary",
+    "bench.rule_impact.Side",
+    "egraph.expression.Split",
+    "egraph.expression.Term",
+    "egraph.laws.Signature",
+    "egraph.soundness.check_law.Counterexample",
+    "egraph.soundness.check_law.Finding",
+    "egraph.soundness.growth.Size",
+    "egraph.soundness.lints.Lint",
+    "ir.graph.Node",
+    "ir.graph.TensorType",
+    "optimizer.layouts.Access",
+    "optimizer.layouts.Choice",
+    "pipeline.partition_stage.Cuts",
+    "pipeline.run.options.Options",
+    "pipeline.stage_records.Instances",
+    "pipeline.stage_records.Ranked",
+    "report.bars.Bar",
+    "report.roofline.Point",
+    "search.instantiate.limits.TileLimits",
+    "search.partition.shortest_path.Partition",
+    "search.partition.shortest_path.Piece",
+    "search.partition.shortest_path.Way",
+    "search.search.SearchLimits",
+    "search.search.SplitRecord",
+    "search.structure.Load",
+    "search.structure.Step",
+    "verify.verdict.Difference",
+)
 
 
-def _axes(axes: Axes) -> str:
+def result_html(report: Mapping[str, Any]) -> str:
+    """The funnel and the times of a report."""
+    return funnel(report) + time_bars(report)
+
+
+def time_bars(report: Mapping[str, Any], marks: Sequence[tuple[str, float]] = ()) -> str:
+    """The µGraphs of a report by their measured times, or the cost model's where nothing was measured."""
+    mugraphs = report["mugraphs"]
+    shown = []
+    for rank, entry in enumerate(mugraphs, 1):
+        kernels = f"{entry['kernels']} kernel{'' if entry['kernels'] == 1 else 's'}"
+        us = entry["predicted_us"] if entry["measured_us"] is None else entry["measured_us"]
+        shown.append(Bar(f"#{rank} {kernels}", us, not entry["fused"]))
+    measured = mugraphs[0]["measured_us"] is not None
+    return bars(shown, marks, f"µs, measured on {report['device']}" if measured else "µs, predicted by the cost model")
+
+
+def compile_table(records: Sequence["CompileRecord"]) -> str:
+    """What the compiler said for each target: the most that one kernel takes, and all spills."""
+    rows = [
+        (
+            record.target,
+            "yes" if record.ok else f"no: {record.error}",
+            *("–" if count is None else f"{count:,}" for count in (record.shared_memory, record.registers, record.spills)),
+        )
+        for record in records
+    ]
+    return table(("target", "compiles", "bytes of shared memory", "registers a thread", "bytes spilled a thread"), rows)
+
+
+def _axes(axes: "Axes") -> str:
     rows = [
         (name, size, "yes" if place in axes.reduced else "no")
         for place, (name, size) in enumerate(zip(axes.names, axes.sizes, strict=True))
@@ -36,7 +106,7 @@ def _axes(axes: Axes) -> str:
     return table(("axis", "extent", "reduced by an op"), rows)
 
 
-def _expression(expression: Expression) -> str:
+def _expression(expression: "Expression") -> str:
     rows = [
         (f"t{place}", " ".join([term.constructor, *map(str, term.constants), *(f"t{child}" for child in term.children)]))
         for place, term in enumerate(expression.terms)
@@ -44,12 +114,18 @@ def _expression(expression: Expression) -> str:
     return table(("term", "what it is"), rows)
 
 
-def _saturation(saturation: Saturation) -> str:
+def _oracle(oracle: "Oracle") -> str:
+    from mirage_eg.report.egraph import EGraphView  # which loads egglog
+
+    return EGraphView(oracle)._repr_html_()
+
+
+def _saturation(saturation: "Saturation") -> str:
     matched = [row for row in saturation.matches if row[1]]
     return table(("iteration", "e-nodes"), enumerate(saturation.growth, 1)) + table(("law", "matches"), matched)
 
 
-def _search(found: SearchResult) -> str:
+def _search(found: "SearchResult") -> str:
     rows = [
         (record.split, record.saturation.nodes, record.visited, sum(record.pruned.values()), record.structures, record.complete)
         for record in found.records
@@ -57,7 +133,7 @@ def _search(found: SearchResult) -> str:
     return table(("split", "e-nodes", "visited", "pruned", "structures", "complete"), rows)
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: "Verdict") -> str:
     bound = verdict.bound_reason if verdict.error_bound is None else f"{verdict.error_bound:.3g}: {verdict.bound_reason}"
     rows = [
         ("verdict", verdict.verdict),
@@ -73,12 +149,12 @@ def _verdict(verdict: Verdict) -> str:
     return table(("", ""), [row for row in rows if row[1]])
 
 
-def _float_check(check: FloatCheck) -> str:
+def _float_check(check: "FloatCheck") -> str:
     rows = [("passes", check.problem or "yes"), ("error", f"{check.error:.3g}"), ("tolerance", f"{check.tolerance:.3g}")]
     return table(("float check", ""), [*rows, ("overflows", check.overflows), ("difference", check.difference or "none")])
 
 
-def _layouts(layouts: Layouts) -> str:
+def _layouts(layouts: "Layouts") -> str:
     rows = [
         (f"t{one.value}", list(one.shape), list(one.order), f"{one.us:.2f}", f"{one.row_major_us:.2f}")
         for one in layouts.choices
@@ -88,41 +164,90 @@ def _layouts(layouts: Layouts) -> str:
     return table(head, rows) + table(("", ""), [*said, ("proved best", layouts.optimal)])
 
 
-def _rulebook(rulebook: Rulebook) -> str:
+def _rulebook(rulebook: "Rulebook") -> str:
     return table(("theory", "laws"), [(theory.path, len(theory.laws)) for theory in rulebook.theories])
 
 
-_SVG: dict[type, Callable[[Any], str]] = {
-    Graph: to_svg,
-    KernelGraph: lambda graph: to_svg(graph.graph()),
-    ThreadblockGraph: lambda graph: to_svg(graph.graph()),
-    Candidate: lambda candidate: to_svg(candidate.graph),
-    Polished: lambda polished: to_svg(polished.graph),
-    Reference: lambda reference: to_svg(reference.program),
+def _structure(it: "Structure") -> str:
+    """What a structure loads and does, one line for each value; `proved` and the split in the head."""
+    outputs = {value: place for place, value in enumerate(it.outputs)}
+    rows = [(place, f"load input {load.input}", "looped" if load.looped else "", "") for place, load in enumerate(it.loads)]
+    for place, step in enumerate(it.steps, len(it.loads)):
+        does = " ".join([step.op, *map(str, step.constants), *(f"%{operand}" for operand in step.operands)])
+        reduced = f"reduces axis {', '.join(map(str, step.reduced))}" if step.reduced else ""
+        rows.append((place, does, reduced, f"output {outputs[place]}" if place in outputs else ""))
+    return table(("value", f"structure, {'proved' if it.proved else 'not proved'}", "", ""), rows)
+
+
+def _chain(it: "Chain") -> str:
+    """Both structures of a chain."""
+    return _structure(it.first) + _structure(it.last)
+
+
+def _impact(impact: Any) -> str:
+    """Both searches as columns, then what is newly found or lost."""
+    sides = [(side.nodes, side.visited, side.structures, side.complete) for side in (impact.without, impact.with_)]
+    rows = zip(("e-nodes", "visited states", "structures", "searched to the end"), *sides, strict=True)
+    changes = [(word, entry) for word, entries in (("found", impact.found), ("lost", impact.lost)) for entry in entries]
+    return table((impact.workload, "without", "with the file"), rows) + table(("", "structure"), changes)
+
+
+def _rules_report(report: "Report") -> str:
+    """The verdict on every law, with its counterexample, the lints, and the growth."""
+    verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in report.findings]
+    growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in report.growth]
+    pages = [table(("law", "", "verdict", "counterexample"), verdicts)]
+    if report.lints:
+        pages.append(table(("lint", "", ""), [(lint.level, lint.place, lint.message) for lint in report.lints]))
+    if growth:
+        pages.append(table(("workload", "e-nodes", "with the file", "classes", "with the file"), growth))
+    return "".join([*pages, f"<p>{'sound' if report.sound else 'not sound'}</p>"])
+
+
+_SVG: dict[str, Callable[[Any], str]] = {
+    "ir.graph.Graph": to_svg,
+    "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
+    "ir.builder.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
+    "pipeline.run.records.Candidate": lambda candidate: to_svg(candidate.graph),
+    "optimizer.passes.Polished": lambda polished: to_svg(polished.graph),
+    "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
-_HTML: dict[type, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
-    Axes: _axes,
-    Chain: chain,
-    CompileRecord: lambda record: compile_table([record]),
-    Explanation: lambda explanation: table(("kept" if explanation.kept else "pruned", "by"), explanation.steps),
-    Expression: _expression,
-    FloatCheck: _float_check,
-    Law: lambda law: table((law.name, law.place), [("", law.text)]),
-    Layouts: _layouts,
-    Oracle: lambda oracle: oracle.egraph._repr_html_(),
-    Result: lambda result: result_html(result.report),
-    Rulebook: _rulebook,
-    Saturation: _saturation,
-    SearchResult: _search,
-    Structure: structure,
-    Tensor: lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),
-    Theory: lambda theory: table((theory.path, ""), [(law.name, law.text) for law in theory.laws]),
-    Verdict: _verdict,
+_HTML: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
+    "ir.axes.Axes": _axes,
+    "search.structure.Chain": _chain,
+    "pipeline.run.records.CompileRecord": lambda record: compile_table([record]),
+    "egraph.explain.Explanation": lambda it: table(("kept" if it.kept else "pruned", "by"), it.steps),
+    "egraph.expression.Expression": _expression,
+    "verify.verdict.FloatCheck": _float_check,
+    "egraph.laws.Law": lambda law: table((law.name, law.place), [("", law.text)]),
+    "optimizer.layouts.Layouts": _layouts,
+    "egraph.oracle.Oracle": _oracle,
+    "pipeline.run.records.Result": lambda result: result_html(result.report),
+    "egraph.rulebook.Rulebook": _rulebook,
+    "egraph.oracle.Saturation": _saturation,
+    "search.search.SearchResult": _search,
+    "bench.rule_impact.Impact": _impact,
+    "egraph.soundness.check_file.Report": _rules_report,
+    "search.structure.Structure": _structure,
+    "ir.builder.Tensor": lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),
+    "egraph.rulebook.Theory": lambda theory: table((theory.path, ""), [(law.name, law.text) for law in theory.laws]),
+    "verify.verdict.Verdict": _verdict,
 }
 
 
-def teach() -> None:
-    """Give every kind above its method for notebooks."""
-    for method, shown in (("_repr_svg_", _SVG), ("_repr_html_", _HTML)):
-        for kind, show in shown.items():
-            setattr(kind, method, lambda self, show=show: show(self))
+def register_formatters(display: Any = None) -> None:
+    """Have IPython show the kinds above; `display` is a DisplayFormatter, where not given that of the running notebook."""
+    if display is None:
+        from IPython import get_ipython
+
+        shell = get_ipython()
+        if shell is None:
+            return
+        display = shell.display_formatter
+    for mime, kinds in (("image/svg+xml", _SVG), ("text/html", _HTML)):
+        for kind, show in kinds.items():
+            module, _, name = f"mirage_eg.{kind}".rpartition(".")
+            display.formatters[mime].for_type_by_name(module, name, show)
+
+
+__all__ = ["RECORDS", "compile_table", "register_formatters", "result_html", "time_bars"]

@@ -12,6 +12,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.lower_bound import device_lower_bound_us
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.layouts import laid_out
@@ -20,8 +21,8 @@ from mirage_eg.report.draw import kernel_numbers, to_svg
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.layouts import layout_picture
 from mirage_eg.report.memory import memory_picture, size
-from mirage_eg.report.result_view import time_bars
-from mirage_eg.report.roofline import device_floor_us, points, roofline, whole
+from mirage_eg.report.notebook import time_bars
+from mirage_eg.report.roofline import points, roofline, whole
 from mirage_eg.report.simplify import cleanup_html, threads_html
 from mirage_eg.report.svg import dark_style
 from mirage_eg.report.tables import numbered, table
@@ -219,7 +220,7 @@ def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
     mugraphs = report["mugraphs"]
     head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
     device = device_for(report["target"])
-    marks = [("floor at the cost model's rates", device_floor_us(program, device))]
+    marks = [("floor at the cost model's rates", device_lower_bound_us(program, device))]
     said = (
         f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "
         f"at the rates of {device.name} ({device.source})."

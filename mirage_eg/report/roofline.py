@@ -3,39 +3,19 @@
 The roof is that of Williams, Waterman and Patterson (CACM 2009): the smaller of bandwidth × intensity and the matrix rate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, floor, hypot, log10, prod
+from math import ceil, floor, hypot, log10
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.cost.roofline_model import predict
-from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.report import svg
 
 _WIDTH, _HEIGHT = 760.0, 380.0
 _LEFT, _TOP, _RIGHT, _BOTTOM = 86.0, 46.0, 24.0, 52.0
-
-
-def floor_us(program: Graph, rates: Mapping[str, float]) -> float:
-    """Microseconds below which no kernel can be: each input read and output written once, or all products at full rate."""
-    nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
-    return 1e6 * max(nbytes / rates["bytes_per_second"], _product_flops(program) / rates["flops_per_second"])
-
-
-def device_floor_us(program: Graph, device: Device) -> float:
-    """The floor at the rates of a device's record."""
-    return floor_us(program, {"bytes_per_second": device.memory_bandwidth, "flops_per_second": device.matrix_rate})
-
-
-def _product_flops(program: Graph) -> int:
-    graph = expand(program)
-    return sum(
-        2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
-        for item, values in graph.numbered()
-        if item.op == "matmul"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +37,7 @@ def points(graph: Graph, device: Device) -> tuple[Point, ...]:
 def whole(program: Graph, label: str, us: float) -> Point:
     """A program as one point: each input read and output written once, its products' operations."""
     nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
-    return Point(label, nbytes, _product_flops(program), us)
+    return Point(label, nbytes, product_flops(program), us)
 
 
 def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) -> str:

@@ -41,10 +41,10 @@ class FloatChecker:
         """Each candidate with values rounded as kernels do.
 
         Exponentials are shifted where its kernels shift them. Inputs have the size at which the program stays within the range
-        of its types (`backends.evaluator.input_scales`). Tolerance: 16 roundings of the program's coarsest type and K of the type that
+        of its types (`input_scales`). Tolerance: 16 roundings of the program's coarsest type and K of the type that
         accumulates, or as far as such roundings of its ops move the program. Elements at which the program is not finite, or
         would not be with other roundings, are left out; at all others the candidate must be.
-        On far inputs (`mirage_eg.verify.far_inputs`) it must be finite where the program in float64 is. Beside exponentials it may also be at
+        On far inputs (`far_inputs`) it must be finite where the program in float64 is. Beside exponentials it may also be at
         most `AS_WRONG` times as wrong as the program in its own types, op by op.
         """
         far = far_names(self._drawn.primitive)

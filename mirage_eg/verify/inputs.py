@@ -174,7 +174,7 @@ class Draws:
         return self._wide[name]
 
     def far(self, name: str) -> FloatDraw:
-        """Usual inputs moved by `mirage_eg.verify.far_inputs`; outputs are exact though an exponential leaves the range of float64."""
+        """Usual inputs moved by `far_inputs`; outputs are exact though an exponential leaves the range of float64."""
         if name in self._floats:
             return self._floats[name]
         far, usual, exact = FAR[name], self.usual, ShiftedFloats(FloatAlgebra(self._xp))

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
 from mirage_eg.backends.measure.trial import DeviceLost, Outcome
 from mirage_eg.bench import gpu_row
@@ -21,7 +22,6 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer.tune import Record
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.report.roofline import floor_us
 from property_tests.optimizer.test_tune import Clock
 from property_tests.support.programs import rms_linear
 
@@ -173,7 +173,7 @@ def test_the_mean_of_ratios_is_geometric() -> None:
 
 @pytest.mark.parametrize(("workload", "least", "most"), [("rmsnorm", 16.0, 17.5), ("lora", 0.6, 0.9), ("gqa", 0.6, 0.9)])
 def test_the_floor_is_bytes_at_the_measured_bandwidth(workload: str, least: float, most: float) -> None:
-    assert least < floor_us(load_program(workload, 1)[1], RATES) < most
+    assert least < lower_bound_us(load_program(workload, 1)[1], RATES) < most
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -62,7 +62,7 @@ def test_progress_that_is_switched_off_says_nothing(
 
 def test_the_first_command_tells_where_it_is_on_a_pipe() -> None:
     code = (
-        "from mirage_eg import terminal; terminal.SECONDS_A_LINE = 0.2\n"
+        "from mirage_eg.cli import terminal; terminal.SECONDS_A_LINE = 0.2\n"
         "from mirage_eg.cli.terminal import progress\n"
         "with progress() as observe:\n    observe('verify', 1, 2, ''); import time; time.sleep(0.7)\n"
     )

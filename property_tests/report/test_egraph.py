@@ -16,6 +16,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.growth import targets
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.report.egraph import EGraphView
 
 RULES = load_rules("indexed")
 
@@ -29,10 +30,10 @@ def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
 def test_the_picture_has_a_box_for_every_class_up_to_its_limit_and_counts_the_rest(name: str) -> None:
     _, oracle = example(name)
     for boxes in (5, 1000):
-        picture = replace(oracle.egraph, boxes=boxes)._repr_svg_()
+        picture = replace(EGraphView(oracle), boxes=boxes)._repr_svg_()
         root = ElementTree.fromstring(picture)
         groups = [item for item in root.iter() if item.tag.endswith("}g")]
-        total = len(oracle.egraph.classes())
+        total = len(EGraphView(oracle).classes())
         assert len(groups) == min(boxes, total)
         assert (f"and {total - boxes} more classes" in picture) == (total > boxes)
         assert "(root)" in picture
@@ -40,18 +41,20 @@ def test_the_picture_has_a_box_for_every_class_up_to_its_limit_and_counts_the_re
 
 def test_every_e_node_is_drawn_and_marked_classes_are_filled() -> None:
     target, oracle = example()
-    classes = oracle.egraph.classes()
+    classes = EGraphView(oracle).classes()
     assert sum(map(len, classes.values())) == len(oracle.table)
-    plain, marked = (replace(view, boxes=1000)._repr_svg_() for view in (oracle.egraph, oracle.egraph.mark(target, 3)))
+    plain, marked = (
+        replace(view, boxes=1000)._repr_svg_() for view in (EGraphView(oracle), EGraphView(oracle).mark(target, 3))
+    )
     assert plain.count("#ffe9a8") == 0
     assert marked.count("#ffe9a8") == 1
 
 
 def test_growth_and_matches_are_those_of_the_saturation() -> None:
     _, oracle = example()
-    assert [nodes for _, nodes in oracle.egraph.growth()] == list(oracle.saturation.growth)
-    page = oracle.egraph._repr_html_()
-    assert all(f">{count}</td>" in page for _, count in oracle.egraph.matches())
+    assert [nodes for _, nodes in EGraphView(oracle).growth()] == list(oracle.saturation.growth)
+    page = EGraphView(oracle)._repr_html_()
+    assert all(f">{count}</td>" in page for _, count in EGraphView(oracle).matches())
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -82,7 +85,7 @@ def test_a_form_that_a_law_found_names_the_law() -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_the_widget_of_egglog_is_given_every_e_node_and_class(name: str) -> None:
     _, oracle = example(name)
-    widget = oracle.egraph.widget()
+    widget = EGraphView(oracle).widget()
     assert isinstance(widget, VisualizerWidget)
     [text] = widget.egraphs
     graph = json.loads(text)
@@ -99,7 +102,7 @@ def test_without_anywidget_the_error_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.delitem(sys.modules, "egglog.visualizer_widget", raising=False)
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(UnsupportedError, match="pip install anywidget"):
-        example()[1].egraph.widget()
+        EGraphView(example()[1]).widget()
 
 
 def test_a_class_that_only_a_constructor_of_the_users_reaches_is_drawn(tmp_path: Path) -> None:
@@ -111,6 +114,6 @@ def test_a_class_that_only_a_constructor_of_the_users_reaches_is_drawn(tmp_path:
 """
     )
     _, target = targets("gqa", "indexed")[0]
-    view = build_oracle(load_rules("indexed", [path]), target).egraph
+    view = EGraphView(build_oracle(load_rules("indexed", [path]), target))
     assert "Twice #" in replace(view, boxes=1000)._repr_svg_()
     assert '"op": "Twice 2"' in view.to_json()

@@ -421,7 +421,7 @@ QUOTED: dict[str, Callable[[], str]] = {
     "no loaded theory declares": lambda: (
         read("mirage_eg/egraph/oracle.py") + read("mirage_eg/egraph/expression.py") + read("mirage_eg/egraph/rulebook.py")
     ),
-    "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").glob("*.py")),
+    "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").rglob("*.py")),
     "no fused kernel was found": lambda: read("mirage_eg/pipeline/report_json.py"),
     "no Dask scheduler answers": lambda: read("mirage_eg/pipeline/run/executors.py"),
     "not sound": lambda: read("mirage_eg/cli/rules.py"),

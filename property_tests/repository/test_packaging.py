@@ -37,7 +37,11 @@ def copy_checkout(target: Path) -> Path:
 
 def package_files() -> dict[str, bytes]:
     """What an install must hold, by name, from the folders at the top."""
-    files = {path: f"mirage_eg/{path.name}" for path in (ROOT / "mirage_eg").iterdir() if path.is_file()}
+    package = ROOT / "mirage_eg"
+    files = {path: str(path.relative_to(ROOT)) for path in package.glob("*") if path.is_file()}
+    for folder in package.iterdir():
+        if folder.is_dir() and not folder.is_symlink():
+            files |= {path: str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file()}
     for folder in LINKS:
         files |= {path: f"mirage_eg/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*") if path.is_file()}
     return {name: path.read_bytes() for path, name in files.items() if path.suffix in DATA}
@@ -93,14 +97,8 @@ def test_folders_at_the_top_are_linked_relatively(folder: str) -> None:
 
 
 def test_the_list_of_packages_is_complete() -> None:
-    folders = {
-        "mirage_eg",
-        *(
-            f"mirage_eg.{'.'.join(path.parent.relative_to(ROOT).parts)}"
-            for name in LINKS
-            for path in (ROOT / name).rglob("__init__.py")
-        ),
-    }
+    files = [name for name in package_files() if name.endswith("/__init__.py")]
+    folders = {name.removesuffix("/__init__.py").replace("/", ".") for name in files}
     with_data = {f"mirage_eg.{'.'.join(path.parent.relative_to(ROOT).parts)}" for path in (ROOT / "rules").rglob("*.egg")}
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders >= with_data
 

@@ -1,4 +1,4 @@
-"""Triton's interpreter with every address checked: `interpreter("property_tests.support.guarded_interpreter")` runs programs so.
+"""Triton's interpreter with every address checked, by `interpreter("property_tests.support.guarded_interpreter")`.
 
 Each tensor that a program takes or makes has its own memory with a wide guard on both sides. An address that is loaded or
 stored under a true mask and lies in no tensor ends the program, as does a store into an input, a box of a tensor descriptor

@@ -24,7 +24,6 @@ from mirage_eg.egraph.soundness.lints import Level, Lint, lint_collapse, lint_gu
 from mirage_eg.egraph.soundness.unfold import written_out
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
-from mirage_eg.report.tables import table
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
 EXAMPLES_PER_FILE, LEAST_EXAMPLES = 60_000, 200
@@ -50,17 +49,6 @@ class Report:
     def sound(self) -> bool:
         """Nothing is refuted, and no lint is an error."""
         return _passes(self.findings, self.lints)
-
-    def _repr_html_(self) -> str:
-        """The verdict on every law, with its counterexample, the lints, and the growth."""
-        verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in self.findings]
-        growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in self.growth]
-        pages = [table(("law", "", "verdict", "counterexample"), verdicts)]
-        if self.lints:
-            pages.append(table(("lint", "", ""), [(lint.level, lint.place, lint.message) for lint in self.lints]))
-        if growth:
-            pages.append(table(("workload", "e-nodes", "with the file", "classes", "with the file"), growth))
-        return "".join([*pages, f"<p>{'sound' if self.sound else 'not sound'}</p>"])
 
 
 def check_file(

@@ -19,7 +19,6 @@ from mirage_eg.egraph.soundness.assignments import Sizes, Source, Tensor, Values
 from mirage_eg.egraph.soundness.claims import Difference, Plan, difference, plan_law, spelled_out
 from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Meaning, Model, UndefinedError
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.report.tables import record
 
 EXAMPLES = 1_500  # assignments for a law
 LEAST_SHARE = 50  # of them, for one of its forms
@@ -43,8 +42,6 @@ class Counterexample:
     left: str
     right: str
 
-    _repr_html_ = record
-
     def __str__(self) -> str:
         lines = [f"{name} = {value}" for name, value in self.values]
         if self.left or self.right:
@@ -60,8 +57,6 @@ class Finding:
     truth: Truth
     trials: int
     counterexample: Counterexample | None = None
-
-    _repr_html_ = record
 
 
 def _evaluate(

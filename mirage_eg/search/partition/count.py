@@ -1,6 +1,6 @@
 """All µGraphs of up to so many kernels, counted: every way to cut a program, every structure of every segment on such a way.
 
-`optimize` searches only the segments of promising ways (`mirage_eg.search.partition.shortest_path`); this is what there is to search.
+`optimize` searches only the segments of promising ways (`shortest_path`); this is what there is to search.
 """
 
 from collections.abc import Callable

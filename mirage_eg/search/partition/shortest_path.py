@@ -1,6 +1,6 @@
 """The search for kernel boundaries: the cheapest way through the segments of a program, each searched when it matters.
 
-States are sets of values still needed, edges are segments (`mirage_eg.search.partition.segments`). An edge costs what the cost model says of the
+States are sets of values still needed, edges are segments (`segments`). An edge costs what the cost model says of the
 best µGraph that the structure search finds for its segment; until that has been looked for, it costs the least that any kernel
 could: the launch, and each input and output moved once. The cheapest way under these costs is found, its segments are searched,
 and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is

@@ -116,8 +116,8 @@ def test_padding_never_leaks(run_program: RunProgram, leak: str, shape: tuple[in
 def test_a_kernel_without_its_masks_is_caught(run_program: RunProgram, leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = block_program((7, 20), LEAKS[leak])
     arrays = inputs_of(graph)
-    for part in ("emit_reduce", "emit_matmul"):
-        monkeypatch.setattr(f"mirage_eg.backends.{part}.masked", lambda writer, expression, *rest: expression)
+    for part in ("reduction", "matmul"):
+        monkeypatch.setattr(f"mirage_eg.backends.triton.{part}.masked", lambda writer, expression, *rest: expression)
     assert not worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 1e-2
 
 

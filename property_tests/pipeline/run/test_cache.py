@@ -223,7 +223,7 @@ def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: P
     )
     code = (
         "import sys; sys.argv = 'mirage-eg optimize small.py --top 2 --device cpu --jobs 1 --json'.split()\n"
-        "from mirage_eg import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
+        "from mirage_eg.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         "print(*sys.modules.keys() & {'egglog', 'mpmath', 'triton', 'torch', 'ortools', 'mirage_eg.pipeline.optimize'}, 'end')"
     )
     outputs, environment = [], os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}

@@ -1,0 +1,32 @@
+"""Lower bounds of a program's time on a device: bytes that must move, operations of its matrix products."""
+
+from collections.abc import Mapping
+from math import prod
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+
+
+def lower_bound_us(program: Graph, rates: Mapping[str, float]) -> float:
+    """Microseconds below which no kernel can be: each input read and output written once, or all products at full rate."""
+    nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
+    return 1e6 * max(nbytes / rates["bytes_per_second"], product_flops(program) / rates["flops_per_second"])
+
+
+def device_lower_bound_us(program: Graph, device: Device) -> float:
+    """The lower bound at the rates of a device's record."""
+    return lower_bound_us(program, {"bytes_per_second": device.memory_bandwidth, "flops_per_second": device.matrix_rate})
+
+
+def product_flops(program: Graph) -> int:
+    """Floating-point operations of a program's matrix products."""
+    graph = expand(program)
+    return sum(
+        2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
+        for item, values in graph.numbered()
+        if item.op == "matmul"
+    )
+
+
+__all__ = ["device_lower_bound_us", "lower_bound_us", "product_flops"]
