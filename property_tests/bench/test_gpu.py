@@ -91,7 +91,7 @@ class Fatal:
         raise AssertionError("not asked for")
 
 
-def test_what_took_the_gpu_down_is_left_out_next_time_and_nothing_is_timed_twice(tmp_path: Path) -> None:
+def test_a_kernel_that_crashed_the_gpu_is_skipped_and_none_is_timed_twice(tmp_path: Path) -> None:
     key = {"workload": "gqa", "batch": 1}
     path = tmp_path / "timed.jsonl"
     first = Fatal()

@@ -48,7 +48,7 @@ def test_json_is_a_line_for_each_workload_and_limit_on_block_ops(domain: str) ->
         assert [row["without_oracle"] is not None for row in rows if row["workload"] == workload] == [False] * 11 + [True]
 
 
-def test_the_table_stands_beside_the_published_one_and_says_how_ops_are_counted() -> None:
+def test_the_table_has_the_published_figures_and_says_how_ops_are_counted() -> None:
     code, out, err = bench("rmsnorm", "--without-oracle", "0")
     assert (code, err) == (0, "")
     assert all(text in out for text in ("published s, many threads", "loads are counted", "19,934"))

@@ -58,7 +58,7 @@ def test_laws_that_feed_each_other_are_named_together(tmp_path: Path) -> None:
     assert not any(f"my.egg:{line}" in told for line in (2, 4, 6))
 
 
-def test_a_packaged_theory_that_is_off_by_default_is_blamed_where_it_is_guilty(tmp_path: Path) -> None:
+def test_a_packaged_theory_that_is_off_by_default_is_blamed_if_guilty(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text(f"; domain: indexed\n{INNOCENT[0]}\n", encoding="utf-8")
     target = targets("ntrans", "indexed")[-1][1]

@@ -97,7 +97,7 @@ def is_refused(program: Graph, candidate: Graph) -> bool:
 
 
 @pytest.mark.parametrize("case", UNSEEN, ids=[case[0] for case in UNSEEN])
-def test_hand_written_graphs_pass_the_query_if_they_are_right_and_miss_the_root_if_not(case: Case) -> None:
+def test_hand_written_graphs_pass_the_query_exactly_if_they_are_right(case: Case) -> None:
     _, program, candidate, equal = case
     if equal:
         assert ask(program, candidate()) == ([], True)

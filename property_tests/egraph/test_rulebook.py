@@ -47,7 +47,7 @@ def test_a_mistake_is_one_line_with_path_and_line(mistake: str, tmp_path: Path) 
     assert "\n" not in message
 
 
-def test_an_unnamed_law_is_named_after_its_place_and_joins_the_equivalence_laws(tmp_path: Path) -> None:
+def test_an_unnamed_law_is_named_by_its_place_and_is_an_equivalence_law(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text("; domain: indexed\n(rewrite (Exp (Log x)) x)\n")
     law = load_rules("indexed", [path]).laws[-1]

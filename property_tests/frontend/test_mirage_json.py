@@ -166,7 +166,7 @@ UNSEEN: list[tuple[str, Graph, Callable[[], Graph], bool]] = [
 
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize(("program", "candidate", "equal"), [case[1:] for case in UNSEEN], ids=[case[0] for case in UNSEEN])
-def test_unseen_files_are_read_as_they_were_written_and_get_the_right_verdict(
+def test_unseen_files_are_read_as_written_and_get_the_right_verdict(
     program: Graph, candidate: Callable[[], Graph], equal: bool, older: bool
 ) -> None:
     graph = candidate()
@@ -193,7 +193,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_unknown_op_is_unsupported_and_the_others_in_its_file_keep_their_verdicts(folder: Path) -> None:
+def test_an_unknown_op_is_unsupported_and_its_neighbours_keep_their_verdicts(folder: Path) -> None:
     data = write(gated(True, 1), gated(True, 1), gated(True, 1, wrong=True))
     [block] = [operator for operator in data[1] if "bgraph" in operator]
     block["bgraph"]["operators"][5]["op_type"] = "tb_wavelet_op"
@@ -267,7 +267,7 @@ def test_a_hostile_file_gets_one_line_and_exit_code_2(name: str, folder: Path) -
     assert time.perf_counter() - start < 15  # the start of Python with it, on a busy machine
 
 
-def test_every_single_deletion_and_replacement_in_a_file_is_read_or_refused_in_one_line() -> None:
+def test_every_single_edit_of_a_file_is_read_or_refused_in_one_line() -> None:
     text = json.dumps(write(gated(True, 1)))
     outcomes: Counter[str] = Counter()
     generator = random.Random(1)

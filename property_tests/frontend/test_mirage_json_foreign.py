@@ -197,7 +197,7 @@ def run(
 
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_a_foreign_file_gets_a_verdict_for_each_of_its_graphs_and_a_proof_for_each_that_is_right(
+def test_a_foreign_file_gets_a_verdict_for_each_graph_and_proofs_if_right(
     name: str, older: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, graphs, right = CASES[name]
@@ -272,7 +272,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_fault_in_the_middle_of_a_good_file_is_one_line_that_names_the_graph(
+def test_a_fault_inside_a_good_file_is_one_line_that_names_the_graph(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, graphs, _ = CASES["gated MLP"]
@@ -282,7 +282,7 @@ def test_a_fault_in_the_middle_of_a_good_file_is_one_line_that_names_the_graph(
     assert how == "cut in the middle" or "µGraph 1" in err
 
 
-def test_an_attention_whose_exponentials_overflow_is_marked_though_it_is_equal(
+def test_an_attention_whose_exponentials_overflow_is_equal_and_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shape = (8, 16, 64, 64)

@@ -164,7 +164,7 @@ PROGRAMS: dict[Callable[[bool], list[Operator]], tuple[list[Shape], Callable[...
 
 
 @pytest.mark.parametrize("written", PROGRAMS, ids=lambda written: written.__name__)
-def test_a_right_checkpoint_is_equal_and_proved_and_its_wrong_twin_is_neither(
+def test_a_right_checkpoint_is_equal_and_proved_and_its_wrong_twin_is_not(
     written: Callable[[bool], list[Operator]],
 ) -> None:
     shapes, compute = PROGRAMS[written]

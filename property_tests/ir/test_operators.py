@@ -100,7 +100,7 @@ def test_a_number_of_any_kind_is_the_constant_as_it_is_written(number: Any, oper
 
 
 @given(mask=st.lists(st.booleans(), min_size=12, max_size=12), seed=st.integers(0, 9))
-def test_where_takes_the_first_where_the_mask_is_one_and_the_second_elsewhere(mask: list[bool], seed: int) -> None:
+def test_where_takes_the_first_if_the_mask_is_one_and_else_the_second(mask: list[bool], seed: int) -> None:
     generator = np.random.default_rng(seed)
     x, y = generator.standard_normal((2, 3, 4))
     zeros_and_ones = np.array(mask, np.float64).reshape(3, 4)

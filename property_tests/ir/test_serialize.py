@@ -264,7 +264,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 
 @given(kernel_graphs(), st.booleans())
-def test_a_graph_is_sent_to_other_processes_as_it_was_made_whatever_was_derived_from_it(graph: Graph, derived: bool) -> None:
+def test_a_graph_is_sent_to_other_processes_without_its_derived_values(graph: Graph, derived: bool) -> None:
     before = pickle.dumps(graph)
     if derived:
         names = [name for name, value in vars(Graph).items() if isinstance(value, cached_property)]

@@ -40,7 +40,7 @@ def full(source: str) -> tuple[Outcome, Timing | None]:
 
 @settings(max_examples=30)
 @given(pauses=st.lists(st.integers(0, 3), max_size=12), count=st.integers(1, 4))
-def test_candidate_i_is_timed_on_gpu_i_modulo_their_number_however_fast_it_goes(pauses: Sequence[int], count: int) -> None:
+def test_candidate_i_is_timed_on_gpu_i_modulo_their_number_at_any_speed(pauses: Sequence[int], count: int) -> None:
     seen: dict[str, str] = {}
 
     def quick(source: str) -> Outcome:

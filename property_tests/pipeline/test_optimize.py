@@ -85,7 +85,7 @@ def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
     assert any("concat" in note for note in result.report["notes"])
 
 
-def test_the_library_form_has_the_librarys_own_softmax_and_not_its_exponential() -> None:
+def test_the_library_form_has_the_librarys_softmax_not_its_exponential() -> None:
     program = mi.new_kernel_graph()
     program.mark_output(program.softmax(program.new_input((2, 200_000), name="x"), 1))
     [only] = [candidate for candidate in run(program.graph()).candidates if not candidate.fused]
@@ -110,7 +110,7 @@ def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:
     assert ["concat"] in kernels and ["matmul", "relu"] in kernels
 
 
-def test_a_program_of_more_ops_than_a_block_holds_is_cut_into_kernels_that_are_verified_one_by_one() -> None:
+def test_a_program_longer_than_a_block_is_split_into_verified_kernels() -> None:
     result = run(attention(keys=256), max_block_ops=4)
     assert any("ops are more than the 4 of a block graph" in note for note in result.report["notes"])
     assert all(kernel["verdict"] == "equal" for way in result.report["cuts"]["kernels"] for kernel in way)

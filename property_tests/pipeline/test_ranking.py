@@ -98,7 +98,7 @@ def test_one_kernel_that_is_slow_does_not_stand_before_the_library() -> None:
     assert not notes_on([slow, library], Options())
 
 
-def test_what_overflows_stands_behind_what_is_as_fast_and_before_what_is_slower() -> None:
+def test_an_overflowing_graph_ranks_after_equally_fast_and_before_slower() -> None:
     over, safe, slow = candidate(10.0, overflows=True), candidate(10.3, kernels=2), candidate(20.0)
     assert ordered([over, slow, safe], Options()) == [safe, over, slow]
     timed = [candidate(10.0, overflows=True, measured=5.0), candidate(20.0, measured=5.05), candidate(1.0, measured=5.5)]

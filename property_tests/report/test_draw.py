@@ -187,7 +187,7 @@ def written_out(graph: Graph, known: dict[object, int]) -> list[object]:
     return outputs
 
 
-def test_operands_turn_to_where_they_come_from_and_say_so_where_order_matters() -> None:
+def test_operands_are_swapped_in_the_picture_with_a_mark_if_order_matters() -> None:
     def drawn(first: str, second: str, op: str) -> str:
         program = new_kernel_graph()
         values = {name: program.new_input((4, 4), name=name) for name in "AB"}
@@ -221,7 +221,7 @@ def test_block_graphs_say_which_tensor_they_load_and_views_are_no_kernels() -> N
 
 
 @given(drawings())
-def test_no_order_of_the_boxes_to_begin_with_has_fewer_crossings_than_the_one_that_is_kept(
+def test_no_initial_order_of_boxes_has_fewer_crossings_than_the_final_one(
     drawing: tuple[list[tuple[float, float]], list[tuple[int, int]], list[int]],
 ) -> None:
     sizes, lines, layers = drawing

@@ -27,7 +27,7 @@ def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_the_picture_has_a_box_for_every_class_up_to_its_limit_and_counts_the_rest(name: str) -> None:
+def test_the_picture_has_a_box_for_each_class_up_to_its_limit_and_a_count(name: str) -> None:
     _, oracle = example(name)
     for boxes in (5, 1000):
         picture = replace(EGraphView(oracle), boxes=boxes)._repr_svg_()
@@ -58,7 +58,7 @@ def test_growth_and_matches_are_those_of_the_saturation() -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_every_part_of_the_program_is_explained_by_a_path_of_e_nodes_from_a_root(name: str) -> None:
+def test_each_subexpression_of_the_program_has_a_path_of_e_nodes_to_a_root(name: str) -> None:
     target, oracle = example(name)
     for term in range(len(target.terms)):
         assert explain(oracle, target, term, RULES, target).kept

@@ -214,7 +214,7 @@ def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObjec
 
 
 @given(chains())
-def test_the_layouts_of_a_graph_stay_on_their_card_and_say_who_writes_and_reads(graph: Graph) -> None:
+def test_the_layouts_of_a_graph_are_on_one_card_with_writers_and_readers(graph: Graph) -> None:
     kept = polish(graph, "sm_90").graph
     drawn = layout_picture(kept, H100)
     on_card(drawn)

@@ -105,7 +105,7 @@ def test_every_number_of_the_funnel_is_the_reports(report: dict[str, Any], page:
     assert all(f">{step.count:,}</text>" in page for group in groups(report) for step in group.steps if step.count)
 
 
-def test_the_funnel_of_a_program_that_no_block_graph_holds_is_that_of_its_parts(report: dict[str, Any]) -> None:
+def test_the_funnel_of_a_partitioned_program_is_that_of_its_segments(report: dict[str, Any]) -> None:
     empty = report["search"] | {"visited": 0, "pruned": {}, "structures": 0, "chains": 0, "instances": 0}
     parts, finalists = groups(report | {"search": empty})
     assert (parts, finalists) == groups(report)[1:]

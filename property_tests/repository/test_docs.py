@@ -105,7 +105,7 @@ def test_a_page_with_commands_is_not_overlooked() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_that_installs_into_an_environment_activates_it_before_its_commands(name: str) -> None:
+def test_a_page_that_creates_an_environment_activates_it_first(name: str) -> None:
     """Otherwise the shell finds no mirage-eg; where a page installs nothing, its reader comes from one that does."""
     lines = [*commands(name)]
     installs = next((at for at, line in enumerate(lines) if "-m venv .venv" in line), None)
@@ -116,7 +116,7 @@ def test_a_page_that_installs_into_an_environment_activates_it_before_its_comman
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_in_a_command_is_there_or_the_page_says_where_it_comes_from(name: str) -> None:
+def test_each_file_in_a_command_exists_or_the_page_says_its_origin(name: str) -> None:
     text = read(name)
     written = {word for command in commands(name) for word in re.findall(r"--(?:out|trace) (\S+)", command)}
     for command in commands(name):
@@ -326,7 +326,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_pages_build_with_warnings_as_errors_and_load_nothing_from_elsewhere(site: Path) -> None:
+def test_the_pages_build_without_warnings_and_load_nothing_external(site: Path) -> None:
     built = sorted(site.rglob("*.html"))
     assert len(built) >= 18
     loads = r"<(script|img|iframe|source)[^>]*\ssrc=\"?(https?:|//)"

@@ -219,7 +219,7 @@ def test_guided_search_returns_exactly_what_the_laws_prove(name: str, max_ops: i
 
 @settings(max_examples=10)
 @given(program=elementwise_programs())
-def test_guided_search_returns_exactly_what_the_laws_prove_of_random_programs(program: Graph) -> None:
+def test_guided_search_returns_exactly_the_provable_for_random_programs(program: Graph) -> None:
     compare(program, 3)
 
 
@@ -244,7 +244,7 @@ def test_what_only_exhaustive_search_finds_rests_on_a_law_that_is_missing(
     assert missing["no law proves it"] < without["no law proves it"]
 
 
-def test_with_the_one_way_laws_too_guided_search_returns_nothing_that_is_not_proved() -> None:
+def test_guided_search_with_one_way_laws_returns_only_proved_structures() -> None:
     program = new_kernel_graph()
     x = program.new_input((2, 3), name="x")
     program.mark_output(program.square(program.div(x, program.exp(x))))
@@ -253,14 +253,14 @@ def test_with_the_one_way_laws_too_guided_search_returns_nothing_that_is_not_pro
     assert agreed
 
 
-def test_with_the_one_way_laws_a_product_of_equals_is_pruned_where_the_program_says_square() -> None:
+def test_one_way_laws_prune_a_product_of_equals_if_the_program_has_a_square() -> None:
     agreed, missing = compare(row_sums(), 4, load_rules("indexed"))
     assert agreed and missing["proved by a one-way law, from the other side"]
 
 
 @settings(max_examples=5)
 @given(program=elementwise_programs())
-def test_what_one_way_laws_prune_of_random_programs_has_a_twin_of_no_more_ops(program: Graph) -> None:
+def test_pruned_by_one_way_laws_has_a_twin_of_no_more_ops_in_random_programs(program: Graph) -> None:
     compare(program, 3, load_rules("indexed"))
 
 

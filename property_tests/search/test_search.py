@@ -43,7 +43,7 @@ def shapes(structure: Structure) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", [*ONE_KERNEL, *PROGRAMS])
-def test_every_structure_that_the_indexed_domain_proves_equals_its_program_in_float64(name: str) -> None:
+def test_each_structure_proved_by_the_indexed_domain_is_equal_in_float64(name: str) -> None:
     program, axes, result = found(name)
     assert result.structures
     generator = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_no_structure_is_returned_twice(name: str, domain: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["product", "rms_linear", "gated_mlp", "two_outputs", "grouped_heads"])
-def test_what_the_indexed_domain_proves_is_among_what_the_abstract_domain_admits(name: str) -> None:
+def test_the_abstract_domain_admits_all_that_the_indexed_domain_proves(name: str) -> None:
     _, _, indexed = found(name, "indexed", 8)
     _, _, abstract = found(name, "abstract", 8)
     records = [record for result in (indexed, abstract) for record in result.records if "spread" not in record.split]
@@ -121,7 +121,7 @@ def test_attention_is_found_as_flash_attention() -> None:
     )
 
 
-def test_the_indexed_domain_visits_no_more_states_and_fewer_where_the_abstract_one_confuses_axes() -> None:
+def test_the_indexed_domain_visits_no_more_states_and_fewer_if_axes_matter() -> None:
     for name, fewer in (("rmsnorm", False), ("gated_mlp", False), ("lora", False), ("gqa", True)):
         indexed, abstract = (sum(record.visited for record in found(name, domain, 8)[2].records) for domain in DOMAINS)
         assert indexed < abstract if fewer else indexed <= abstract
@@ -155,7 +155,7 @@ def test_an_oracle_does_not_depend_on_those_built_before_it() -> None:
             assert (one.saturation.nodes, one.saturation.classes) == (alone.saturation.nodes, alone.saturation.classes)
 
 
-def test_splits_that_differ_in_the_names_of_parts_share_an_oracle_and_it_is_theirs() -> None:
+def test_splits_that_differ_in_part_names_alone_share_an_oracle() -> None:
     program = expand(WORKLOADS["qknorm"](1))
     axes, rules = infer_axes(program), load_rules("indexed")
     built = []
@@ -196,7 +196,7 @@ def test_attention_is_found_as_flash_decoding() -> None:
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "lora"])
-def test_with_a_limit_on_those_that_load_alike_the_smallest_of_each_are_the_same(name: str) -> None:
+def test_a_limit_on_structures_of_equal_loads_keeps_the_smallest_of_each(name: str) -> None:
     program, axes, whole = found(name)
     limits = SearchLimits(13, max_alike=2)
     few = search(program, axes, load_rules("indexed"), limits)

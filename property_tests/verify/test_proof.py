@@ -235,7 +235,7 @@ def test_verify_proves_by_laws_of_the_users_own(tmp_path: Path, capsys: pytest.C
         run_verify(over_root(False), graph, 2, 0, False, [str(rules)])
 
 
-def test_a_graph_that_confuses_two_axes_is_told_so_and_a_program_that_does_is_told_apart() -> None:
+def test_a_graph_or_program_that_confuses_two_axes_gets_its_own_reason() -> None:
     def product(confused: bool, gram: bool = False) -> Graph:
         program = KernelGraph()
         x, w = program.new_input((8, 8), name="X"), program.new_input((8, 8))

@@ -47,7 +47,7 @@ def test_the_fit_stays_within_its_bounds(factor: float) -> None:
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=3, max_size=30, unique=True), st.randoms())
-def test_rank_correlation_is_one_for_any_rising_function_and_minus_one_for_a_falling_one(x: list[float], _: object) -> None:
+def test_rank_correlation_is_one_for_rising_and_minus_one_for_falling_maps(x: list[float], _: object) -> None:
     assert spearman(x, [value**3 for value in x]) == pytest.approx(1)
     assert spearman(x, [-value for value in x]) == pytest.approx(-1)
 

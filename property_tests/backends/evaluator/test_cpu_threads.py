@@ -113,7 +113,7 @@ def test_leaving_the_body_stops_it_at_the_next_piece() -> None:
         ready()
 
 
-def test_turns_at_the_interpreter_and_threads_of_blas_are_as_before_behind_it() -> None:
+def test_interpreter_turns_and_blas_threads_are_restored_after_the_task() -> None:
     """Also where the body leaves a limit that it entered before, or after, the work did."""
     turn, threads = sys.getswitchinterval(), blas_threads()
     inside, leave = Event(), Event()

@@ -220,7 +220,7 @@ def test_evaluating_in_slices_of_the_grid_changes_nothing(graph: Graph, seed: in
 
 
 @given(st.data(), SEEDS)
-def test_a_mutated_block_graph_is_equal_in_the_field_only_if_it_is_in_float64(data: st.DataObject, seed: int) -> None:
+def test_a_mutated_block_graph_equal_in_the_field_is_equal_in_float64(data: st.DataObject, seed: int) -> None:
     graph = data.draw(block_graphs(TAME - {"relu", "clamp", "max", "accum_max"}, attempts=5))
     others = mutants(graph)
     assume(others)
@@ -253,7 +253,7 @@ def test_attention_is_cut_along_its_heads_and_along_no_reduced_axis() -> None:
 
 
 @pytest.mark.parametrize(("elements", "slices"), [(40, 5), (10_000, 1)])
-def test_evaluating_while_something_holds_ends_at_the_first_slice_where_it_does_not(elements: int, slices: int) -> None:
+def test_evaluation_under_a_condition_ends_at_the_first_slice_that_fails_it(elements: int, slices: int) -> None:
     program = KernelGraph()
     q, k = program.new_input((6, 4, 3)), program.new_input((6, 3, 8))
     program.mark_output(program.exp(program.matmul(q, k)))
@@ -341,14 +341,14 @@ def strided_sum(columns: int) -> Graph:
     return program.graph()
 
 
-def test_a_strided_group_sum_adds_every_columnth_element_not_contiguous_groups() -> None:
+def test_a_strided_group_sum_adds_every_kth_column_not_contiguous_groups() -> None:
     x = np.random.default_rng(1).standard_normal((2, 24))
     [got] = evaluate(strided_sum(4), [x], FloatAlgebra())
     np.testing.assert_allclose(got, x.reshape(2, 2, 3, 4).sum(axis=(1, 2)))
     assert not np.allclose(got, x.reshape(2, 2, 4, 3).sum(axis=(1, 3)))
 
 
-def test_a_value_that_does_not_vary_over_the_loop_counts_as_often_as_the_loop_runs() -> None:
+def test_a_loop_invariant_value_counts_once_for_each_iteration() -> None:
     program = KernelGraph()
     x = program.new_input((2, 3))
     block = ThreadblockGraph((1,), forloop_range=5)
@@ -358,7 +358,7 @@ def test_a_value_that_does_not_vary_over_the_loop_counts_as_often_as_the_loop_ru
     np.testing.assert_allclose(evaluate(program.graph(), [array], FloatAlgebra())[0], 5 * array)
 
 
-def test_two_grid_dims_on_one_data_dim_are_a_mixed_radix_number_the_first_one_slower() -> None:
+def test_two_grid_dims_on_one_data_dim_are_a_mixed_radix_number() -> None:
     program = KernelGraph()
     x = program.new_input((12,))
     block = ThreadblockGraph((2, 3))

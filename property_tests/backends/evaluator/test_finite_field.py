@@ -285,7 +285,7 @@ def test_a_product_of_p_is_split_behind_8374_terms() -> None:
 
 
 @LEVELS
-def test_long_products_of_random_residues_equal_those_of_pythons_whole_numbers(k: int) -> None:
+def test_long_products_of_random_residues_equal_those_of_python_integers(k: int) -> None:
     prime = PRIMES[k]
     for count in (8374, 8375, 20_000):
         generator = np.random.default_rng(count)
@@ -316,7 +316,7 @@ def test_working_in_pieces_changes_nothing(shape: tuple[int, ...]) -> None:
 
 
 @given(SEEDS)
-def test_division_by_zero_is_undefined_and_spreads_to_what_reads_it_and_to_nothing_else(seed: int) -> None:
+def test_division_by_zero_is_undefined_and_spreads_to_its_readers_alone(seed: int) -> None:
     algebra = FieldAlgebra.of(seed)
     numbers = np.arange(12.0).reshape(3, 4)  # a single zero, at [0, 0]
     x = algebra.given([Component(numbers), Component(numbers), Component(numbers)])
@@ -389,7 +389,7 @@ def test_the_same_seed_draws_the_same_and_another_draw_draws_anew(seed: int, num
     assert not (sample(number) == sample(number + 1)).all(axis=1).any()
 
 
-def test_inputs_are_uniform_and_independent_of_each_other_and_of_their_components() -> None:
+def test_inputs_are_uniform_and_independent_as_are_their_components() -> None:
     algebra = FieldAlgebra.of(7)
     values = [algebra.input(place, (20_000,)) for place in range(2)]
     samples = [algebra.read([value], k)[0].residues / PRIMES[k] for value in values for k in range(3)]

@@ -41,7 +41,7 @@ def computed(program: Graph, magnitude: float = 1.0, scaled: bool = True) -> lis
 
 
 @pytest.mark.parametrize("depth", [3, 6])
-def test_a_deep_program_that_overflows_on_standard_normal_inputs_stays_in_range_on_scaled_ones(depth: int) -> None:
+def test_a_deep_program_overflows_on_standard_normal_inputs_not_scaled_ones(depth: int) -> None:
     program = chain(256, depth)
     assert not all(np.isfinite(x).all() for x in computed(program, scaled=False))
     [result] = computed(program)
@@ -88,7 +88,7 @@ def test_what_overflows_at_any_size_keeps_the_scales_of_its_products() -> None:
     assert input_scales(program.graph()) == (1.0,)
 
 
-def test_the_larger_magnitude_is_one_at_which_the_program_still_stays_in_range() -> None:
+def test_the_larger_magnitude_is_one_that_keeps_the_program_in_range() -> None:
     program = chain(256, 3)
     magnitude = large_magnitude(program, input_scales(program))
     assert magnitude > 1 and np.isfinite(computed(program, magnitude)[0]).all()
@@ -96,7 +96,7 @@ def test_the_larger_magnitude_is_one_at_which_the_program_still_stays_in_range()
     assert large_magnitude(deep, input_scales(deep)) == 1
 
 
-def test_a_kernel_that_rounds_where_the_program_does_not_overflow_is_still_found_to_overflow() -> None:
+def test_a_kernel_that_rounds_and_overflows_alone_is_found_to_overflow() -> None:
     program, candidate = chain(256, 2), KernelGraph()
     x, first, second = (candidate.new_input(kind.shape) for kind in program.input_types)
     large = candidate.scale(candidate.matmul(candidate.matmul(x, first), second), 2**17)  # leaves float16

@@ -55,9 +55,7 @@ def named(program: Program, arrays: list[FakeArray], results: tuple[FakeArray, .
 
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)
-def test_each_parameter_of_a_kernel_is_the_address_of_the_array_that_it_names(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_kernel_parameter_is_the_address_of_the_array_of_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = HAND_WRITTEN[name]("float16").mugraph
     driver, library = FakeDriver(), FakeLibrary()
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
@@ -97,7 +95,7 @@ def test_kernels_are_compiled_once_a_device_and_launched_as_compiled() -> None:
     assert driver.inside == 0
 
 
-def test_intermediates_are_reused_on_a_stream_and_never_shared_between_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intermediates_are_reused_on_a_stream_but_not_between_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     driver, library = FakeDriver(), FakeLibrary()
     with running(SPLIT.mugraph, driver) as program:
@@ -260,7 +258,7 @@ def test_a_wrong_output_buffer_is_named(change: dict[str, Any], monkeypatch: pyt
     assert len(driver.launched) == done
 
 
-def test_a_kernel_with_tensor_descriptors_gets_scratch_memory_for_each_program() -> None:
+def test_a_kernel_with_tensor_descriptors_gets_scratch_for_each_program() -> None:
     driver, library = FakeDriver(), FakeLibrary()
     graph = gated_mlp("float16", 64, 512, 256, 4, 8).mugraph
     with running(graph, driver, Schedule(descriptors=True)) as program:
@@ -376,7 +374,7 @@ def test_library_kernels_on_cupy_arrays_without_torch_say_what_to_install(monkey
     assert driver.launched == []
 
 
-def test_library_kernels_and_generated_ones_are_on_the_stream_of_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_and_generated_kernels_are_on_the_stream_of_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     class OfThreads(TorchOnTheHost):

@@ -25,7 +25,7 @@ def _both(m: int, dtype: str = "float16") -> Pair:
 
 
 @pytest.mark.parametrize(("stages", "descriptors"), [(2, False), (3, False), (3, True), (4, False)])
-def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_while_it_is_read(stages: int, descriptors: bool) -> None:
+def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_meanwhile(stages: int, descriptors: bool) -> None:
     source = emit(_both(64).mugraph, schedule=Schedule(num_stages=stages, descriptors=descriptors))
     assert COPIED in source
     assert _problem(source) == ""
@@ -45,7 +45,7 @@ def test_without_stages_nothing_is_overwritten() -> None:
 
 
 @pytest.mark.parametrize("graphs", [_both(32), _both(64, "float32"), gated_mlp("float16", 64, 1024, 512, 4, 8)])
-def test_where_no_wgmma_reads_it_or_only_wgmma_does_a_tile_is_read_where_it_is(graphs: Pair) -> None:
+def test_a_tile_with_one_kind_of_reader_is_read_in_place(graphs: Pair) -> None:
     source = emit(graphs.mugraph, schedule=Schedule(num_stages=2))
     assert COPIED not in source
     assert _problem(source) == ""

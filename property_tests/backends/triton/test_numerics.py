@@ -50,7 +50,7 @@ def test_what_overflows_for_another_reason_does_so_shifted_too() -> None:
     assert not np.isfinite(algebra.number(got)).all()
 
 
-def test_the_float_check_marks_a_librarys_exponential_and_not_the_kernels_own() -> None:
+def test_the_float_check_marks_a_library_exponential_not_the_kernels_own() -> None:
     written = new_kernel_graph()
     x = written.new_input((4, 512), name="x")
     written.mark_output(written.softmax(x, 1))

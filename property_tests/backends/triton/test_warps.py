@@ -41,7 +41,7 @@ def emitted_warps(source: str) -> list[int]:
 
 
 @given(st.sampled_from(LEGAL), st.integers(0, 10))
-def test_the_threads_of_a_hand_written_block_reach_the_kernel_however_they_are_laid_out(threads: int, cut: int) -> None:
+def test_threads_of_a_block_reach_the_kernel_in_any_arrangement(threads: int, cut: int) -> None:
     rows = min(1 << cut, threads)
     assert emitted_warps(emit(written(threads // rows, rows, 1))) == [threads // 32]
 

@@ -127,7 +127,7 @@ def test_cancellation_makes_attention_one_class_with_v_and_the_lint_says_so(tmp_
         assert not list(lint_collapse("rules", list(oracles(build, "abstract", ["gqa"]))))
 
 
-def test_a_law_that_follows_from_the_others_is_remarked_upon_and_a_new_one_is_not(tmp_path: Path) -> None:
+def test_a_law_that_follows_from_the_others_is_remarked_upon_others_are_not(tmp_path: Path) -> None:
     twin = "(rewrite (Div (Sum i x) y) (Sum i (Div x y)) :when ((= a (axes y)) (set-not-contains a i)))"
     messages = [lint.message for lint in check_file(written(tmp_path, twin)).lints]
     assert any("follows from the others" in message for message in messages)
@@ -281,7 +281,7 @@ def test_a_proof_by_laws_that_grow_forever_ends_within_its_limit(tmp_path: Path)
     assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 10
 
 
-def test_a_structure_that_rests_on_a_true_law_which_the_field_does_not_know_goes_on_because_it_is_proved(
+def test_a_structure_that_rests_on_a_true_law_outside_the_field_is_proved(
     tmp_path: Path,
 ) -> None:
     kept = "(relation positive (E))\n(rule ((= e (Exp x))) ((positive e)))\n(rewrite (Relu x) x :when ((positive x)))"

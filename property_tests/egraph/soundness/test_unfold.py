@@ -65,14 +65,14 @@ def test_a_true_law_on_what_is_no_op_holds(claim: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("claim", REFUTED)
-def test_a_wrong_law_on_what_is_no_op_is_refuted_and_those_it_rests_on_are_not(claim: str, tmp_path: Path) -> None:
+def test_a_wrong_law_on_own_functions_is_refuted_and_its_premises_hold(claim: str, tmp_path: Path) -> None:
     *others, last = findings(tmp_path, REFUTED[claim])
     assert last.truth is Truth.REFUTED
     assert last.counterexample is not None
     assert {finding.truth for finding in others} == {Truth.HELD}
 
 
-def test_a_counterexample_to_a_law_that_asks_for_a_relation_says_what_the_relation_was_asserted_of(tmp_path: Path) -> None:
+def test_a_counterexample_with_a_relation_names_its_asserted_terms(tmp_path: Path) -> None:
     shown = str(findings(tmp_path, REFUTED["differences are not positive"])[-1].counterexample)
     assert "x = (Sub (Exp x_" in shown
 

@@ -146,9 +146,7 @@ def test_a_home_that_takes_no_files_is_one_line_before_the_work(tmp_path: Path) 
     assert (tmp_path / "mirage_out" / "p" / "best.py").exists()
 
 
-def test_a_cache_of_triton_that_is_full_is_one_line_and_what_was_found_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_full_triton_cache_is_one_line_and_the_results_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     triton = pytest.importorskip("triton")
 
     def full(*_: object, **__: object) -> None:

@@ -151,7 +151,7 @@ def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa"])
-def test_an_outline_has_the_tiles_of_every_block_graph_that_the_plan_stands_for(name: str) -> None:
+def test_an_outline_has_the_tiles_of_every_block_graph_of_its_plan(name: str) -> None:
     program, axes, result = found(name)
     looped = 0
     for plan in [*result.structures[:40:8], *result.chains[:20:8]]:
