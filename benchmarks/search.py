@@ -104,7 +104,7 @@ def _search(graph: Graph, rules: Any) -> dict[str, Any]:
             "splits": len(found.records),
             "nodes": max(record.saturation.nodes for record in found.records),
             "visited": sum(record.visited for record in found.records),
-            "structures": len(found.structures) + len(found.chains),
+            "structures": len(found.structures) + len(found.split_reductions),
             "complete": all(record.complete for record in found.records),
             "seconds": perf_counter() - start,
             "cpu_seconds": process_time() - cpu_start,

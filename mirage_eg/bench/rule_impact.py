@@ -8,7 +8,7 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.search.search import SearchLimits, SearchResult, search
-from mirage_eg.search.structure import Chain, Structure
+from mirage_eg.search.structure import SplitReduction, Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,19 @@ def _side(found: SearchResult) -> Side:
         sum(saturation.nodes for saturation in saturations),
         1000 * sum(saturation.seconds for saturation in saturations),
         sum(record.visited for record in found.records),
-        len(found.structures) + len(found.chains),
+        len(found.structures) + len(found.split_reductions),
         all(record.complete for record in found.records),
     )
 
 
 def _keys(found: SearchResult) -> dict[object, str]:
     """Structures by what they compute, in whatever order of their steps, with a description."""
-    everything: list[Structure | Chain] = [*found.structures, *found.chains]
+    everything: list[Structure | SplitReduction] = [*found.structures, *found.split_reductions]
     return {_key(item): _describe(item) for item in everything}
 
 
-def _key(item: Structure | Chain) -> object:
-    return (_key(item.first), _key(item.last)) if isinstance(item, Chain) else canonical(item)
+def _key(item: Structure | SplitReduction) -> object:
+    return (_key(item.first), _key(item.last)) if isinstance(item, SplitReduction) else canonical(item)
 
 
 def canonical(structure: Structure) -> object:
@@ -100,8 +100,8 @@ def canonical(structure: Structure) -> object:
 _SYMMETRIC = ("add", "mul", "matmul")  # in a structure, what a matmul contracts is named
 
 
-def _describe(item: Structure | Chain) -> str:
-    if isinstance(item, Chain):
+def _describe(item: Structure | SplitReduction) -> str:
+    if isinstance(item, SplitReduction):
         return f"{_describe(item.first)}; then {_describe(item.last)}"
     loop = "no loop" if item.split.looped is None else "looped"
     return f"{len(item.steps)} ops, {loop}: {', '.join(step.op for step in item.steps)}"

@@ -107,8 +107,8 @@ def _nearest_of_search(found: Found, axes: Axes, rulebook: Rulebook, options: Op
     stopped = [record for record in found.search.records if not record.complete]
     for most in range(options.max_block_ops + 4, MOST_OPS + 1, 4):
         larger = search(found.primitive, axes, rulebook, _limits(options, most))
-        if larger.structures or larger.chains:
-            plans: list[Plan] = [*larger.structures[:1], *larger.chains[:1]]
+        if larger.structures or larger.split_reductions:
+            plans: list[Plan] = [*larger.structures[:1], *larger.split_reductions[:1]]
             needed = min(plan.ops for plan in plans)
             return (
                 f"a structure of {needed} block ops, {needed - options.max_block_ops} more than --max-block-ops allows",
@@ -200,7 +200,7 @@ def _fuses(part: Graph, rulebook: Rulebook, options: Options) -> bool:
     if Segmenter(named, SegmentLimits(max_ops=options.max_block_ops)).why_not_one() is not None:
         return False
     found = search(named, infer_axes(named), rulebook, _limits(options, options.max_block_ops))
-    return bool(found.structures or found.chains)
+    return bool(found.structures or found.split_reductions)
 
 
 def _limits(options: Options, most: int) -> SearchLimits:

@@ -119,7 +119,7 @@ def _optimize(
         named = _named(primitive, options)
         axes, found = search_structures(named.program, rulebook, options, watch, work, notes, tracer)
     with watch.stage("structures"):
-        plans: list[Plan] = [*found.structures, *found.chains]
+        plans: list[Plan] = [*found.structures, *found.split_reductions]
         structures, small_rejected = verify_structures(plans, named.program, axes, options, watch, work, notes)
     with watch.stage("instantiate"):
         most = None if on_gpu else options.top

@@ -17,7 +17,7 @@ from mirage_eg.search.search import SearchResult
 
 def why_nothing(found: SearchResult, structures: Sequence[Plan]) -> str:
     """One sentence on why no fused kernel came out."""
-    if not found.structures and not found.chains:
+    if not found.structures and not found.split_reductions:
         return (
             "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
             "raise --max-block-ops or add a law"
@@ -65,7 +65,7 @@ def make_report(
             "visited": sum(record.visited for record in found.records),
             "pruned": pruned,
             "structures": len(found.structures),
-            "chains": sum(record.structures for record in found.records) - len(found.structures),
+            "split_reductions": sum(record.structures for record in found.records) - len(found.structures),
             "complete": all(record.complete for record in found.records),
             "seconds": found.seconds,
         },

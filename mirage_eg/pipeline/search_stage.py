@@ -31,7 +31,7 @@ from mirage_eg.search.trace import Tracer
 from mirage_eg.search.traced_search import search_heard
 from mirage_eg.verify.reference import Reference
 
-CHAINS_PER_SPLIT = 6
+SPLIT_REDUCTIONS_PER_SPLIT = 6
 ALIKE = 8  # structures of each split that load alike, smallest first; others differ in where cheap ops stand
 STATES, FEWEST_STATES = 100_000, 1_000  # of all splits together, in equal shares; of each at least
 NODES, FEWEST_NODES = {"indexed": 10_000, "abstract": 50_000}, 2_000  # of the e-graph of one of up to 20 splits
@@ -100,7 +100,7 @@ def search_structures(
             notes.append(f"{_named([*cut])}: saturation {limit}; the e-graph may prune too much")
     return axes, SearchResult(
         tuple(sorted((structure for result in found for structure in result.structures), key=lambda plan: plan.ops)),
-        tuple(sorted((chain for result in found for chain in result.chains), key=lambda plan: plan.ops)),
+        tuple(sorted((chain for result in found for chain in result.split_reductions), key=lambda plan: plan.ops)),
         tuple(records),
         perf_counter() - begin,
     )
@@ -124,9 +124,9 @@ def _search_splits(
             left = replace(limits, seconds=until - time())
             tracer = Tracer()
             found = search_heard(primitive, axes, rulebook, left, split, build, tracer if traced else None)
-            few = found.chains[:CHAINS_PER_SPLIT]  # larger ones differ in where cheap ops stand
+            few = found.split_reductions[:SPLIT_REDUCTIONS_PER_SPLIT]  # larger ones differ in where cheap ops stand
             tracer.count("not tried", sum(record.structures for record in found.records) - len(found.structures) - len(few))
-            yield Searched(replace(found, chains=few), tracer.result())
+            yield Searched(replace(found, split_reductions=few), tracer.result())
 
 
 def _saturation(rulebook: Rulebook, splits: int) -> Limits:

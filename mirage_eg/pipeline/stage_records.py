@@ -9,11 +9,11 @@ from time import perf_counter
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.stopping import raise_if_stopped
 from mirage_eg.search.search import SearchResult
-from mirage_eg.search.structure import Chain, Structure
+from mirage_eg.search.structure import SplitReduction, Structure
 from mirage_eg.search.trace import Traced
 from mirage_eg.verify.verdict import Observer
 
-Plan = Structure | Chain
+Plan = Structure | SplitReduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def groups(report: Mapping[str, Any]) -> tuple[Group, ...]:
 
 def _whole(search: Mapping[str, Any], verify: Mapping[str, Any]) -> Iterator[Step]:
     yield from _visited(search, "structures in one kernel")
-    yield Step("structures with a split reduction", search["chains"])
+    yield Step("structures with a split reduction", search["split_reductions"])
     yield Step("structures that fail the field check", verify["structures_rejected"], pruned=True)
     yield Step("their µGraphs with grid, loop and tiles", search["instances"])
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mirage_eg.optimizer.layouts import Layouts
     from mirage_eg.pipeline.run.records import CompileRecord
     from mirage_eg.search.search import SearchResult
-    from mirage_eg.search.structure import Chain, Structure
+    from mirage_eg.search.structure import SplitReduction, Structure
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 RECORDS = (  # shown by their fields
@@ -179,7 +179,7 @@ def _structure(it: "Structure") -> str:
     return table(("value", f"structure, {'proved' if it.proved else 'not proved'}", "", ""), rows)
 
 
-def _chain(it: "Chain") -> str:
+def _chain(it: "SplitReduction") -> str:
     """Both structures of a chain."""
     return _structure(it.first) + _structure(it.last)
 
@@ -214,7 +214,7 @@ _SVG: dict[str, Callable[[Any], str]] = {
 }
 _HTML: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
     "ir.axes.Axes": _axes,
-    "search.structure.Chain": _chain,
+    "search.structure.SplitReduction": _chain,
     "pipeline.run.records.CompileRecord": lambda record: compile_table([record]),
     "egraph.explain.Explanation": lambda it: table(("kept" if it.kept else "pruned", "by"), it.steps),
     "egraph.expression.Expression": _expression,

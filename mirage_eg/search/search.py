@@ -18,7 +18,7 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.derivations import Closure, Derivations, close, walk_back
 from mirage_eg.search.enumerator import BOUNDS, Budget, Combination, Combiner
-from mirage_eg.search.structure import LOOP, Chain, Deaths, Index, Note, Space, Stage, Step, Structure, Value
+from mirage_eg.search.structure import LOOP, Deaths, Index, Note, Space, SplitReduction, Stage, Step, Structure, Value
 
 _CANDIDATES = 20  # that may be tried for each state that may be visited
 _KEPT = 4  # partial block graphs of each value, where a search of all was cut before it came to the outputs
@@ -62,7 +62,7 @@ class SearchResult:
     """All structures found, with the record of each split: those of one kernel, and chains of two that spread a reduction."""
 
     structures: tuple[Structure, ...]
-    chains: tuple[Chain, ...]
+    split_reductions: tuple[SplitReduction, ...]
     records: tuple[SplitRecord, ...]
     seconds: float
 
@@ -89,7 +89,7 @@ def search(
     deadline = None if limits.seconds is None else start + limits.seconds
     found: list[Structure] = []
     records: list[SplitRecord] = []
-    chains: list[Chain] = []
+    chains: list[SplitReduction] = []
     choices = split_choices(axes, limits) if choices is None else choices
     with oracle_builder(rulebook, saturation) if build is None else nullcontext(build) as build_one:
         build = share_renamed(build_one, rulebook)
@@ -107,7 +107,7 @@ def search(
                     found.append(structure)
                     count += 1
             else:
-                linked = run.chains()
+                linked = run.split_reductions()
                 chains += linked
                 count = len(linked)
             records.append(
@@ -172,7 +172,7 @@ class _Run:
         yield from self._write(space, combiner, combiner.join(range(len(goals)), self.limits.max_structures))
         self._count(combiner)
 
-    def chains(self) -> list[Chain]:
+    def split_reductions(self) -> list[SplitReduction]:
         """First kernels that end in partial results, each with every last kernel that makes the outputs of them."""
         limits = self.limits
         first_space = Space(*self.context, self._whole, stage=Stage.FIRST, index=self.index)
@@ -197,12 +197,12 @@ class _Run:
             for used in sorted(ends)
         }
         self._count(first)
-        chains: list[Chain] = []
+        chains: list[SplitReduction] = []
         for structure, end in self._pairs(first_space, first, starts, ends):
             if len(chains) == limits.max_structures:
                 self.complete_to = min(self.complete_to, structure.ops + end.ops - 1)
                 break
-            chains.append(Chain(structure, end))
+            chains.append(SplitReduction(structure, end))
         return chains
 
     def _pairs(

@@ -58,7 +58,7 @@ class Structure:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class SplitReduction:
     """Two block graphs: the first spreads a reduced axis over its grid, the last reduces the partial results."""
 
     first: Structure

@@ -10,7 +10,7 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.search import SearchLimits, SearchResult, search
-from mirage_eg.search.structure import Chain, Structure
+from mirage_eg.search.structure import SplitReduction, Structure
 from mirage_eg.search.trace import Tracer, class_names
 
 
@@ -41,7 +41,7 @@ def search_all_heard(
     with oracle_builder(rulebook, saturation) as build:
         results = [search_heard(program, axes, rulebook, limits, split, build, tracer) for split in choices]
     structures = (plan for result in results for plan in result.structures)
-    chains = (plan for result in results for plan in result.chains)
+    chains = (plan for result in results for plan in result.split_reductions)
     return SearchResult(
         tuple(sorted(structures, key=lambda plan: plan.ops)),
         tuple(sorted(chains, key=lambda plan: plan.ops)),
@@ -50,9 +50,9 @@ def search_all_heard(
     )
 
 
-def plan_line(plan: Structure | Chain) -> dict[str, Any]:
+def plan_line(plan: Structure | SplitReduction) -> dict[str, Any]:
     """What a trace says of a structure, or of two that make one µGraph."""
-    kernels = (plan.first, plan.last) if isinstance(plan, Chain) else (plan,)
+    kernels = (plan.first, plan.last) if isinstance(plan, SplitReduction) else (plan,)
     return {"kernels": [_structure_lines(kernel) for kernel in kernels], "proved": plan.proved}
 
 

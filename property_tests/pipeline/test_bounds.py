@@ -105,7 +105,7 @@ def first_stages(program: Graph, options: Options) -> tuple[SearchResult, Sequen
     with Workers(None, 1) as workers:
         work = Work(workers)
         axes, found = search_structures(program, load_rules("indexed"), options, unheard(), work, notes)
-        plans: list[Plan] = [*found.structures, *found.chains]
+        plans: list[Plan] = [*found.structures, *found.split_reductions]
         kept, _ = verify_structures(plans, program, axes, options, unheard(), work, notes)
         return found, plans, instantiate(kept, program, axes, CPU, options, unheard(), work, notes, options.top), notes
 
@@ -144,7 +144,7 @@ def some_plans() -> tuple[list[Plan], Graph, Axes]:
     program = written(squares_and_silu)
     axes = infer_axes(program)
     found = search(program, axes, load_rules("indexed"))
-    return [*found.structures[:8], *found.chains[:4]], program, axes
+    return [*found.structures[:8], *found.split_reductions[:4]], program, axes
 
 
 @pytest.mark.parametrize("name", ["group norm", "chain of six products"])

@@ -85,7 +85,7 @@ def everything() -> dict[type, Any]:
     met += [best.verdict, best.float_check, best.compile, tensor, block, explain(oracle, target, 1, rulebook, target)]
     met += [polish(best.graph, "sm_90"), choose_layouts(columns_reader(), H100), Reference(program), Options(), H100]
     met += [*compile_source(best.source, "sm_90"), *predict(best.graph, H100), *points(best.graph, H100), TileLimits(1 << 17)]
-    met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).chains[0]]
+    met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).split_reductions[0]]
     return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}
 
 

@@ -106,7 +106,7 @@ def test_every_number_of_the_funnel_is_the_reports(report: dict[str, Any], page:
 
 
 def test_the_funnel_of_a_partitioned_program_is_that_of_its_segments(report: dict[str, Any]) -> None:
-    empty = report["search"] | {"visited": 0, "pruned": {}, "structures": 0, "chains": 0, "instances": 0}
+    empty = report["search"] | {"visited": 0, "pruned": {}, "structures": 0, "split_reductions": 0, "instances": 0}
     parts, finalists = groups(report | {"search": empty})
     assert (parts, finalists) == groups(report)[1:]
 

@@ -17,7 +17,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.enumerator import BOUNDS
 from mirage_eg.search.search import SearchLimits, SearchResult, search
 from property_tests.support import programs
-from property_tests.support.reference_search import chains_by_interleaving, dags, dags_of_chain, structures_by_interleaving
+from property_tests.support.reference_search import chains_by_interleaving, dags, dags_of_pair, structures_by_interleaving
 
 
 def found(program: Graph, domain: str, limits: SearchLimits) -> SearchResult:
@@ -102,7 +102,9 @@ def test_every_chain_with_partial_results_is_reached_exactly_once(name: str) -> 
     limits = SearchLimits(5, max_combining_ops=4)
     wanted = chains_by_interleaving(program, infer_axes(program), load_rules("indexed"), 5, 4)
     assert set(wanted.values()) <= {1}
-    listed = [(chain.split, *dags_of_chain(chain, len(program.inputs))) for chain in found(program, "indexed", limits).chains]
+    listed = [
+        (chain.split, *dags_of_pair(chain, len(program.inputs))) for chain in found(program, "indexed", limits).split_reductions
+    ]
     assert len(set(listed)) == len(listed)
     assert set(listed) == set(wanted)
     assert listed or name == "rms_linear"  # whose shortest chain has more ops
@@ -120,7 +122,7 @@ def test_without_a_bound_the_search_visits_more_and_finds_the_same(bound: str) -
         limits = SearchLimits(max_ops)
         bounded, without = (found(program, "indexed", replace(limits, bounds=bounds)) for bounds in (BOUNDS, BOUNDS - {bound}))
         assert bounded.structures == without.structures
-        assert bounded.chains == without.chains
+        assert bounded.split_reductions == without.split_reductions
         assert bounded.structures
         more += visited(without) - visited(bounded)
     assert more > 0
@@ -133,7 +135,7 @@ def test_no_set_of_bounds_changes_what_is_found(program: Graph, bounds: set[str]
     limits = SearchLimits(max_ops)
     bounded, without = (found(program, "indexed", replace(limits, bounds=frozenset(kept))) for kept in (BOUNDS, bounds))
     assert bounded.structures == without.structures
-    assert bounded.chains == without.chains
+    assert bounded.split_reductions == without.split_reductions
     assert visited(bounded) <= visited(without)
 
 

@@ -184,14 +184,14 @@ def test_attention_is_found_with_its_keys_in_a_loop_and_split_over_the_grid(name
     norms = Counter(square=2, mean=2, sqrt=2) if name == "qknorm" else Counter[str]()
     flash = Counter(matmul=2, exp=1, sum=1, accum_sum=2, scale=1) + norms  # both products, and the row sums, in one loop
     assert any(s.split.looped == keys and shapes(s) - Counter(div=3, mul=3) == flash for s in result.structures)
-    decoding = [c for c in result.chains if c.split.spread == keys and shapes(c.last) == Counter(sum=2, div=1)]
+    decoding = [c for c in result.split_reductions if c.split.spread == keys and shapes(c.last) == Counter(sum=2, div=1)]
     assert any(shapes(c.first) - Counter(div=2, mul=2) == flash - Counter(accum_sum=2) for c in decoding)
     assert any(shapes(c.first) - Counter(div=2, mul=2) == flash for c in decoding if c.split.looped == keys)
 
 
 def test_attention_is_found_as_flash_decoding() -> None:
     _, axes, result = found("gqa")
-    chains = [c for c in result.chains if axes.sizes[c.split.spread or 0] == 4096]
+    chains = [c for c in result.split_reductions if axes.sizes[c.split.spread or 0] == 4096]
     assert any(shapes(c.first)["exp"] == 1 and shapes(c.last) == Counter(sum=2, div=1) for c in chains)
 
 
@@ -200,7 +200,7 @@ def test_a_limit_on_structures_of_equal_loads_keeps_the_smallest_of_each(name: s
     program, axes, whole = found(name)
     limits = SearchLimits(13, max_alike=2)
     few = search(program, axes, load_rules("indexed"), limits)
-    for all_, some in ((whole.structures, few.structures), (whole.chains, few.chains)):
+    for all_, some in ((whole.structures, few.structures), (whole.split_reductions, few.split_reductions)):
         firsts = [plan if isinstance(plan, Structure) else plan.first for plan in all_]
         seen: Counter[tuple[object, ...]] = Counter()
         wanted = []

@@ -13,7 +13,7 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
-from mirage_eg.search.structure import LOOP, Chain, Item, Load, Space, Stage, Structure, Value
+from mirage_eg.search.structure import LOOP, Item, Load, Space, SplitReduction, Stage, Structure, Value
 
 Dag = object  # a value as nested tuples: op, operands, constants, reduced axes
 
@@ -28,7 +28,7 @@ def dags(structure: Structure, partials: tuple[int, Sequence[Dag]] | None = None
     return tuple(values[i] for i in structure.outputs)
 
 
-def dags_of_chain(chain: Chain, inputs: int) -> tuple[object, ...]:
+def dags_of_pair(chain: SplitReduction, inputs: int) -> tuple[object, ...]:
     """Likewise, the partial results in any order."""
     first = dags(chain.first)
     return frozenset(first), dags(chain.last, (inputs, first))

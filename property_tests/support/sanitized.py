@@ -45,7 +45,7 @@ def run(name: str) -> int:
     axes = infer_axes(primitive)
     found = search(primitive, axes, load_rules("indexed"), SearchLimits())
     ran = 0
-    for plan in chain(islice(found.structures, PLANS), islice(found.chains, PLANS)):
+    for plan in chain(islice(found.structures, PLANS), islice(found.split_reductions, PLANS)):
         small, candidate = small_instance(plan, primitive, axes)
         arrays = inputs_of(small)
         wanted = evaluate(small, arrays, FloatAlgebra())

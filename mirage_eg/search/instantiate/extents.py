@@ -17,7 +17,7 @@ from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.instantiate.lower_bound import Shape
 from mirage_eg.search.instantiate.realize import Extents
-from mirage_eg.search.structure import Chain, Structure
+from mirage_eg.search.structure import SplitReduction, Structure
 
 MAX_GRID_DIMS = 3
 _COMBINING_OPTIONS = 2  # extents tried of a kernel that reduces partial results
@@ -62,7 +62,7 @@ def _grid(
 
 
 def choices_of(
-    plan: Structure | Chain, kernels: Sequence[Kernel], axes: Axes, limits: TileLimits, filters: Filters
+    plan: Structure | SplitReduction, kernels: Sequence[Kernel], axes: Axes, limits: TileLimits, filters: Filters
 ) -> list[tuple[Extents, ...]]:
     """The extents of all kernels together."""
     choices: list[tuple[Extents, ...]] = []
@@ -85,13 +85,13 @@ def _in_groups(first: Extents, kernel: Kernel, options: Sequence[Extents]) -> Ex
     return next((extents for extents in options if extents.grid == grid), None)
 
 
-def kernels_of(plan: Structure | Chain, program: Graph, axes: Axes) -> list[Kernel]:
+def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> list[Kernel]:
     inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
     sources = [axes.of(value) for value in inputs]
     match plan:
         case Structure():
             return [_kernel(plan, sources, axes, None, plan.split.looped)]
-        case Chain(first, last):
+        case SplitReduction(first, last):
             kernel = _kernel(first, sources, axes, first.split.spread, first.split.looped)
             partial = frozenset({len(axes.sizes)})
             sources = sources + [kernel.shapes[output].axes | partial for output in first.outputs]

@@ -21,12 +21,12 @@ from mirage_eg.search.instantiate.extents import MAX_GRID_DIMS, choices_of, kern
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, live_bytes, really_fits
 from mirage_eg.search.instantiate.lower_bound import Estimate
 from mirage_eg.search.instantiate.realize import Extents, Outline, realize, realize_outlined
-from mirage_eg.search.structure import Chain, Structure
+from mirage_eg.search.structure import SplitReduction, Structure
 
 _SMALL = 1 << 21  # elements that an op of a small instance may read together, tiles of all its operands' axes
 
 
-def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
+def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
     """The program and the plan's µGraph at small sizes.
 
     No two sizes agree, so that nothing fits by accident; only in programs of so many axes that arrays would be large, sizes
@@ -52,7 +52,11 @@ def small_instance(plan: Structure | Chain, program: Graph, axes: Axes) -> tuple
 
 
 def instances(
-    plan: Structure | Chain, program: Graph, axes: Axes, limits: TileLimits | None = None, filters: Filters | None = None
+    plan: Structure | SplitReduction,
+    program: Graph,
+    axes: Axes,
+    limits: TileLimits | None = None,
+    filters: Filters | None = None,
 ) -> Iterator[Graph]:
     """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
     instantiation = Instantiation(plan, program, axes, limits, filters)
@@ -84,7 +88,7 @@ class Instantiation:
 
     def __init__(
         self,
-        plan: Structure | Chain,
+        plan: Structure | SplitReduction,
         program: Graph,
         axes: Axes,
         limits: TileLimits | None = None,

@@ -14,7 +14,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import part_extent
-from mirage_eg.search.structure import Chain, Step, Structure
+from mirage_eg.search.structure import SplitReduction, Step, Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Outline:
         return [tuple(map(extent, tile)) for tile in self.tiles]
 
 
-def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents) -> Graph:
+def realize(plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Extents) -> Graph:
     """The kernel graph that `plan` becomes at `extents`, one for each of its kernels.
 
     `program` is in primitive ops and has the sizes of `extents`; its names and dtypes are kept.
@@ -80,14 +80,14 @@ def realize(plan: Structure | Chain, program: Graph, axes: Axes, *extents: Exten
 
 
 def realize_outlined(
-    plan: Structure | Chain, program: Graph, axes: Axes, *extents: Extents
+    plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Extents
 ) -> tuple[Graph, tuple[Outline, ...]]:
     """The same, with an outline of each kernel."""
     writer = _Writer(program, axes)
     match plan:
         case Structure():
             results = writer.kernel(plan, extents[0], _wanted(program, axes))
-        case Chain(first, last):
+        case SplitReduction(first, last):
             partials = [_Store(None, DType.float32) for _ in first.outputs]
             writer.sources += writer.kernel(first, extents[0], partials)
             results = writer.kernel(last, extents[1], _wanted(program, axes))

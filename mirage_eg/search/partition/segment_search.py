@@ -26,7 +26,7 @@ from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.search.partition.shortest_path import Kernels, Piece
 from mirage_eg.search.search import SearchLimits, search, split_choices
-from mirage_eg.search.structure import Chain, Load, Structure
+from mirage_eg.search.structure import Load, SplitReduction, Structure
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced, Tracer
 from mirage_eg.search.traced_search import plan_line, search_all_heard
 from mirage_eg.transforms.renamed_views import rename_views
@@ -88,7 +88,7 @@ def _find(task: Task, program: Graph) -> Found:
         found = search(named, axes, task.rulebook, limits, SATURATION, choices=choices)
     else:
         found = search_all_heard(named, axes, task.rulebook, limits, SATURATION, choices, tracer)
-    for plans in (found.structures, found.chains):
+    for plans in (found.structures, found.split_reductions):
         kernels += [
             _kernels(views.joined(entry.graph), device, entry.proved, entry.fused)
             for entry in _instances(plans, named, axes, task, device, tracer)
@@ -100,7 +100,7 @@ def _find(task: Task, program: Graph) -> Found:
     leading = {entry.kernels: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
     kept = dict.fromkeys([*sorted(leading, key=_order), *kernels[: task.keep]])
     if tracer is not None:
-        tracer.count("not tried", structures - len(found.structures) - len(found.chains))
+        tracer.count("not tried", structures - len(found.structures) - len(found.split_reductions))
     traced = () if tracer is None else tracer.result()
     late = time() >= task.until
     return Found(tuple(sorted(kept, key=_order)), visited, structures, tuple(sorted(pruned.items())), late, traced)
@@ -140,7 +140,12 @@ def _kernels(graph: Graph, device: Device, proved: bool, fused: bool) -> Kernels
 
 
 def _instances(
-    plans: Sequence[Structure | Chain], program: Graph, axes: Axes, task: Task, device: Device, tracer: Tracer | None = None
+    plans: Sequence[Structure | SplitReduction],
+    program: Graph,
+    axes: Axes,
+    task: Task,
+    device: Device,
+    tracer: Tracer | None = None,
 ) -> list[Kernels]:
     """The best µGraphs of the first plans of each split and way to load, the cheapest first.
 
@@ -206,7 +211,7 @@ def _instances(
     return best
 
 
-def _equal_when_small(plan: Structure | Chain, program: Graph, axes: Axes, seed: int) -> bool:
+def _equal_when_small(plan: Structure | SplitReduction, program: Graph, axes: Axes, seed: int) -> bool:
     small, candidate = small_instance(plan, program, axes)
     return Reference(small, seed=seed).check(candidate).goes_on(plan.proved)
 

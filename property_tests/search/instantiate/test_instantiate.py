@@ -43,7 +43,7 @@ def assert_equal(program: Graph, candidate: Graph) -> None:
 def test_every_instance_has_the_programs_types_fits_and_equals_it(name: str) -> None:
     program, axes, result = found(name)
     limits = TileLimits()
-    for plan in (*result.structures[:10], *result.chains[:10]):
+    for plan in (*result.structures[:10], *result.split_reductions[:10]):
         for graph in list(instances(plan, program, axes, limits))[:3]:
             assert (graph.input_types, graph.output_types) == (program.input_types, program.output_types)
             assert all(fits(block, limits) for block in graph.blocks)
@@ -53,7 +53,7 @@ def test_every_instance_has_the_programs_types_fits_and_equals_it(name: str) -> 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_chains_that_spread_a_reduction_equal_their_program_at_small_sizes(name: str) -> None:
     program, axes, result = found(name)
-    for chain in result.chains:
+    for chain in result.split_reductions:
         small, candidate = small_instance(chain, program, axes)
         first, last = candidate.blocks
         assert any(NEW_DIM in item["omap"] for item in first.outputs)
@@ -63,7 +63,7 @@ def test_chains_that_spread_a_reduction_equal_their_program_at_small_sizes(name:
 
 def test_attention_is_found_as_flash_decoding() -> None:
     _program, axes, result = found("attention")
-    chains = [chain for chain in result.chains if axes.sizes[chain.split.spread or 0] == 64]
+    chains = [chain for chain in result.split_reductions if axes.sizes[chain.split.spread or 0] == 64]
     assert any(
         [step.op for step in chain.last.steps] == ["sum", "sum", "div"] and len(chain.first.outputs) == 2 for chain in chains
     )
@@ -72,7 +72,7 @@ def test_attention_is_found_as_flash_decoding() -> None:
 def test_small_sizes_are_distinct() -> None:
     for name in PROGRAMS:
         program, axes, result = found(name)
-        for plan in (*result.structures[:3], *result.chains[:3]):
+        for plan in (*result.structures[:3], *result.split_reductions[:3]):
             small, _ = small_instance(plan, program, axes)
             sizes = infer_axes(small).sizes
             assert len(set(sizes)) == len(sizes)
@@ -127,7 +127,7 @@ def test_every_target_has_a_device_and_an_unknown_one_is_refused() -> None:
 def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str) -> None:
     program, axes, result = found(name)
     ratios = []
-    for plan in [*result.structures[::5], *result.chains[::9]][:30]:
+    for plan in [*result.structures[::5], *result.split_reductions[::9]][:30]:
         instantiation = Instantiation(plan, program, axes)
         for choice in instantiation.choices(H100)[::7][:8]:
             if (graph := instantiation.take(choice)) is not None:
@@ -141,7 +141,7 @@ def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str)
 def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> None:
     program, axes, result = found(name)
     tight = TileLimits(registers=24 * 1024, shared_memory=48 * 1024)
-    for plan in [*result.structures[:4], *result.chains[:2]]:
+    for plan in [*result.structures[:4], *result.split_reductions[:2]]:
         instantiation = Instantiation(plan, program, axes, tight)
         taken = [choice for choice in instantiation.choices(H100)[:40] if instantiation.take(choice) is not None]
         fitting = [
@@ -154,7 +154,7 @@ def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> Non
 def test_an_outline_has_the_tiles_of_every_block_graph_of_its_plan(name: str) -> None:
     program, axes, result = found(name)
     looped = 0
-    for plan in [*result.structures[:40:8], *result.chains[:20:8]]:
+    for plan in [*result.structures[:40:8], *result.split_reductions[:20:8]]:
         extents = [each for each in Instantiation(plan, program, axes).extents() if max(kernel.loop for kernel in each) > 1]
         for first, other in zip(extents[::9], extents[4::9], strict=False):
             _, outlines = realize_outlined(plan, program, axes, *first)

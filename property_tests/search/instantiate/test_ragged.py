@@ -30,7 +30,7 @@ from mirage_eg.search import structure
 from mirage_eg.search.instantiate.instantiate import Instantiation, small_instance
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.search import SearchLimits, SearchResult, search
-from mirage_eg.search.structure import Chain
+from mirage_eg.search.structure import SplitReduction
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import in_dtype, inputs_of, worst
 from property_tests.support.programs import PROGRAMS as OTHERS
@@ -82,7 +82,7 @@ def found(graph: Graph) -> tuple[Axes, SearchResult]:
 def ragged_axes(graph: Graph, plan: object) -> set[str]:
     """The kinds of axes that are cut with a rest in a µGraph."""
     kinds = set()
-    spread = isinstance(plan, Chain)
+    spread = isinstance(plan, SplitReduction)
     for number, block in enumerate(graph.blocks):
         new = {dim for item in block.outputs for dim, target in enumerate(item["omap"]) if target == NEW_DIM}
         for cut in (cut for cuts in block.cuts.values() for cut in cuts if cut):
@@ -99,7 +99,7 @@ def instances(graph: Graph, most: int) -> tuple[tuple[frozenset[str], Graph], ..
     """Ragged µGraphs of a program, for each set of kinds of axes the cheapest of some plans."""
     axes, result = found(graph)
     chosen: dict[frozenset[str], list[Graph]] = {}
-    for plan in (*result.structures, *result.chains):
+    for plan in (*result.structures, *result.split_reductions):
         instantiation = Instantiation(plan, graph, axes)
         for choice in instantiation.choices(H100)[:30]:
             made = instantiation.take(choice)
@@ -144,7 +144,7 @@ def test_workloads_of_prime_sizes_are_computed(run_program: RunProgram, name: st
     arrays = inputs_of(graph)
     wanted = evaluate(graph, arrays, FloatAlgebra())
     generator, ragged = np.random.default_rng(0), []
-    for plan in (*result.structures[:6], *result.chains[:6]):
+    for plan in (*result.structures[:6], *result.split_reductions[:6]):
         instantiation = Instantiation(plan, graph, axes)
         choices = instantiation.choices(H100)
         for place in generator.choice(len(choices), min(3, len(choices)), replace=False):
@@ -177,7 +177,7 @@ def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
     tight = TileLimits(registers=4 * 700, multiprocessors=16)
     axes, result = infer_axes(graph), search(graph, infer_axes(graph), load_rules("indexed"), SearchLimits(11))
     looped = 0
-    for chain in {chain.split: chain for chain in reversed(result.chains)}.values():  # the smallest of each split
+    for chain in {chain.split: chain for chain in reversed(result.split_reductions)}.values():  # the smallest of each split
         small, candidate = small_instance(chain, graph, axes)
         assert verify(small, candidate).equal
         instantiation = Instantiation(chain, graph, axes, tight)
@@ -201,7 +201,7 @@ def test_both_kernels_of_a_long_softmax_are_shifted_by_one_maximum(
     algebra = ShiftedFloats(FloatAlgebra())
     wanted = [algebra.number(value) for value in evaluate(graph, arrays, algebra)]
     first = []  # of each chain
-    for chain in result.chains:
+    for chain in result.split_reductions:
         instantiation = Instantiation(chain, graph, axes, tight)
         first.append(next(made for choice in instantiation.choices(H100) if (made := instantiation.take(choice)) is not None))
     shifted = [made for made in first if shifts_exponentials(made)]
@@ -321,7 +321,7 @@ def best_us(write: Callable[..., Tensor], *shapes: tuple[int, ...]) -> float:
     graph = program(write, *shapes, dtype="float16")
     axes, result = found(graph)
     best = float("inf")
-    for plan in (*result.structures, *result.chains):
+    for plan in (*result.structures, *result.split_reductions):
         instantiation = Instantiation(plan, graph, axes)
         for choice in instantiation.choices(H100):
             if choice.us >= best:
@@ -349,7 +349,7 @@ def test_a_prime_size_costs_what_the_next_multiple_of_64_costs(size: int) -> Non
 def test_sizes_that_divide_keep_equal_tiles(extent: int) -> None:
     graph = program(normed_product, (extent, 256), (256, 128))
     axes, result = found(graph)
-    for plan in (*result.structures, *result.chains)[:6]:
+    for plan in (*result.structures, *result.split_reductions)[:6]:
         instantiation = Instantiation(plan, graph, axes)
         taken = [instantiation.take(choice) for choice in instantiation.choices(H100)[:20]]
         assert not any(block.cuts for made in taken if made is not None for block in made.blocks) or extent == 96
