@@ -389,7 +389,7 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
 
 def _verified(candidate: "Candidate") -> str:
     verdict = candidate.verdict
-    tested = "tests alone undecided" if verdict.left_open else f"{verdict.verdict}, {verdict.draws} draws"
+    tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {verdict.draws} draws"
     check = candidate.float_check
     proved = "proved where defined" if candidate.verdict.partial else "proved"
     return "; ".join(filter(None, [proved if candidate.proved else "", tested, check.problem]))

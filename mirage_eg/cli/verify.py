@@ -11,7 +11,7 @@ from mirage_eg.frontend.mirage_json import Unsupported, read_published
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.peak_memory import peak_mib
-from mirage_eg.verify.evidence import check_floats, judge
+from mirage_eg.verify.evidence import check_floats, verify_candidates
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 UNSUPPORTED = "unsupported"
@@ -29,7 +29,7 @@ def run_verify(
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
-        judged = iter(judge(program, graphs, draws=draws, seed=seed, rulebook=rulebook, observe=observe))
+        judged = iter(verify_candidates(program, graphs, draws=draws, seed=seed, rulebook=rulebook, observe=observe))
         checks = iter(check_floats(program, graphs, seed=seed, observe=observe) if floats else ())
     imprecise = False
     counts: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def _understand(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
 
 def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool) -> None:
     if as_json:
-        first = {"index": index, "verdict": UNSUPPORTED, "known_by": [], "bound": None}
+        first = {"index": index, "verdict": UNSUPPORTED, "evidence": [], "bound": None}
         print(json_line(first | {"seconds": 0.0, "peak_mib": peak_mib(), "op": entry.op}))
     else:
         print(f"{label}: {UNSUPPORTED}: {entry.op}")
@@ -65,23 +65,23 @@ def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool
 def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, check: FloatCheck | None, as_json: bool) -> None:
     if as_json:
         fields = record(verdict) | ({} if check is None else {"float_check": record(check)})
-        first = {"index": index, "verdict": fields.pop("verdict"), "known_by": fields.pop("known_by")}
+        first = {"index": index, "verdict": fields.pop("verdict"), "evidence": fields.pop("evidence")}
         print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds, "peak_mib": peak_mib()} | fields))
         return
     bound = "" if verdict.error_bound is None else f"error bound {verdict.error_bound:.3g}, "
-    bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.left_open is None else ""
+    bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.undecided_because is None else ""
     draws = "1 draw" if verdict.draws == 1 else f"{verdict.draws} draws"
-    known = " and ".join(verdict.known_by)
+    known = " and ".join(verdict.evidence)
     print(f"{label}: {verdict.verdict} ({known}; {draws}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
     if verdict.laws:
         where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
         print(f"  proved{where} with the laws {', '.join(verdict.laws)}")
-    if verdict.left_open is not None:
-        print(f"  the tests alone are undecided: {verdict.left_open}")
+    if verdict.undecided_because is not None:
+        print(f"  the tests alone are undecided: {verdict.undecided_because}")
     elif verdict.difference is not None:
         print(f"  first difference at {verdict.difference}")
-    if verdict.not_proved is not None:
-        print(f"  not proved: {verdict.not_proved}")
+    if verdict.unproved_because is not None:
+        print(f"  not proved: {verdict.unproved_because}")
     if check is not None:
         at = f" at {check.difference}" if check.difference else ""
         print(

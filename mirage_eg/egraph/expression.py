@@ -44,7 +44,7 @@ def splits(axes: Axes) -> tuple[Split, ...]:
     return (Split(), *(Split(axis) for axis in sorted(axes.reduced)))
 
 
-def spread_splits(axes: Axes) -> tuple[Split, ...]:
+def grid_splits(axes: Axes) -> tuple[Split, ...]:
     """Every split that spreads a reduced axis over the grid."""
     return tuple(Split(split.looped, axis) for axis in sorted(axes.reduced) for split in splits(axes))
 

@@ -80,7 +80,7 @@ class Compiler:
             if graph in self.tuned:
                 measured = self.tuned[graph].us
                 graph = with_warps(graph, self.tuned[graph].variant.schedule.num_warps or ())
-            proved = "proved" in verdict.known_by
+            proved = "proved" in verdict.evidence
             candidates.append(
                 Candidate(
                     graph=graph,

@@ -92,9 +92,9 @@ def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device)
     if found.compile_errors:
         return "compile", f"a verified µGraph does not compile: {found.compile_errors[0]}", "smaller tiles, or another --target"
     first = found.rejected[0] if found.rejected else None
-    if first is not None and first.verdict is Equality.UNDECIDED and first.not_proved is not None:
+    if first is not None and first.verdict is Equality.UNDECIDED and first.unproved_because is not None:
         change = "a law that passes mirage-eg rules check, or one that the field knows too"
-        return "verification", f"a µGraph that is undecided at full size: {first.not_proved}", change
+        return "verification", f"a µGraph that is undecided at full size: {first.unproved_because}", change
     difference = first.difference if first is not None else None
     return (
         "verification",

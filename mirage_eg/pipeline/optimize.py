@@ -41,7 +41,7 @@ from mirage_eg.search.partition.segments import counts
 from mirage_eg.search.partition.shortest_path import Piece, Way
 from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
-from mirage_eg.transforms.simplify import clean_up, cleanup_record
+from mirage_eg.transforms.simplify import simplification_record, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.subgraph_check import Part
 from mirage_eg.verify.verdict import Observer
@@ -111,7 +111,7 @@ def _optimize(
         with watch.stage("new ops"):
             notes += check_new_ops()
     with watch.stage("cleanup"):
-        cleaned = clean_up(expand(program))
+        cleaned = simplify(expand(program))
     with watch.stage("search"):
         primitive = drop_shifts(cleaned.after)
         if primitive != cleaned.after:
@@ -188,7 +188,7 @@ def _optimize(
     report["per_op"] = {"kernels": len(per_op), "predicted_us": sum(cost.us for cost in per_op)}
     best = candidates[0].graph  # where it is the library's, nothing was decided
     decided = {with_warps(polish(entry.graph, options.target).graph, 1): entry.graph for entry in chosen}
-    report["cleanup"] = cleanup_record(cleaned)
+    report["cleanup"] = simplification_record(cleaned)
     report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), options.target))
     report["memory"] = memory_record(candidates[0].graph, program)
     if measurements:

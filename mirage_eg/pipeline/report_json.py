@@ -75,7 +75,7 @@ def make_report(
             "q": best.verdict.q,
             "error_bound": best.verdict.error_bound,
             "bound_reason": best.verdict.bound_reason,
-            "known_by": list(best.verdict.known_by),
+            "evidence": list(best.verdict.evidence),
             "laws": list(best.verdict.laws),
             "partial": list(best.verdict.partial),
         },

@@ -14,10 +14,10 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work import Work
 from mirage_eg.pipeline.stage_records import Ranked, Watch
-from mirage_eg.verify.evidence import with_proof
+from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.subgraph_check import Part, Probe
+from mirage_eg.verify.subgraph_check import Part, SubgraphCheck
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 STAGE = "verify"
@@ -50,7 +50,7 @@ class FullSize:
         The kernels `parts` are checked where they stand in `primitive`, the program in primitive ops.
         """
         item = (tuple((entry.graph, entry.proved) for entry in finalists), primitive, tuple(parts))
-        probe = Probe(primitive, parts) if parts else None
+        probe = SubgraphCheck(primitive, parts) if parts else None
         checked, inside = work.once(STAGE, item, lambda: self._verify(finalists, probe), tuple[list[Checked], list[Verdict]])
         pairs: list[tuple[Ranked, Checked]] = [*zip(finalists, checked, strict=True)]
         return Verified(
@@ -59,7 +59,7 @@ class FullSize:
             tuple(inside),
         )
 
-    def _verify(self, finalists: Sequence[Ranked], probe: Probe | None) -> tuple[list[Checked], list[Verdict]]:
+    def _verify(self, finalists: Sequence[Ranked], probe: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
         prover = Prover(self.reference.program, self.rulebook if self.rulebook.domain == "indexed" else None)
         proofs = [prover.prove(entry.graph) if prover.nodes <= PROOF_NODES else NOT_TRIED for entry in finalists]
         self.ready()
@@ -69,7 +69,7 @@ class FullSize:
 
         tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress, probe)]
         verdicts = [
-            with_proof(verdict, f"candidate {place}", proof, entry.proved and self.rulebook.packaged)
+            combine_evidence(verdict, f"candidate {place}", proof, entry.proved and self.rulebook.packaged)
             for place, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=False))
         ]
         equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]

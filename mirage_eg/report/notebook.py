@@ -137,14 +137,14 @@ def _verdict(verdict: "Verdict") -> str:
     bound = verdict.bound_reason if verdict.error_bound is None else f"{verdict.error_bound:.3g}: {verdict.bound_reason}"
     rows = [
         ("verdict", verdict.verdict),
-        ("known by", ", ".join(verdict.known_by)),
+        ("known by", ", ".join(verdict.evidence)),
         ("draws", f"{verdict.draws} modulo {verdict.p:,} and {verdict.q:,}"),
         ("error bound", bound),
         ("laws", ", ".join(verdict.laws)),
         ("proved where both are defined, by", ", ".join(verdict.partial)),
-        ("not proved", verdict.not_proved),
-        ("tests alone", verdict.left_open and f"undecided: {verdict.left_open}"),
-        ("difference", None if verdict.left_open else verdict.difference),
+        ("not proved", verdict.unproved_because),
+        ("tests alone", verdict.undecided_because and f"undecided: {verdict.undecided_because}"),
+        ("difference", None if verdict.undecided_because else verdict.difference),
     ]
     return table(("", ""), [row for row in rows if row[1]])
 

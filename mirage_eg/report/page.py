@@ -23,7 +23,7 @@ from mirage_eg.report.layouts import layout_picture
 from mirage_eg.report.memory import memory_picture, size
 from mirage_eg.report.notebook import time_bars
 from mirage_eg.report.roofline import points, roofline, whole
-from mirage_eg.report.simplify import cleanup_html, threads_html
+from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
 from mirage_eg.report.tables import numbered, table
 
@@ -48,7 +48,7 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
     sections = (
         _summary(report, best),
         _section("Program", _program(program)),
-        _section("Clean-up", cleanup_html(report["cleanup"])),
+        _section("Clean-up", simplification_html(report["cleanup"])),
         _section("Search", _search(report)),
         _section("Cuts into kernels", _cuts(report)),
         _section("The best µGraph", _best(report, program, best)),

@@ -7,7 +7,7 @@ from typing import Any
 from mirage_eg.report.tables import table
 
 
-def cleanup_html(record: Mapping[str, Any]) -> str:
+def simplification_html(record: Mapping[str, Any]) -> str:
     """The passes that changed the program, each with the program before and after it; the report's `cleanup`."""
     if not record["changed"]:
         return "<p>The program is searched as it was written: no pass found anything to take out.</p>\n"
@@ -38,4 +38,4 @@ def threads_html(records: Sequence[Mapping[str, Any]]) -> str:
     return f"<h3>Elementwise chains kept in registers</h3>\n{table(('block graph', 'ops before', 'after'), rows)}"
 
 
-__all__ = ["cleanup_html", "threads_html"]
+__all__ = ["simplification_html", "threads_html"]

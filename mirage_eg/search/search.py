@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from mirage_eg.egraph.expression import Split, express, splits, spread_splits
+from mirage_eg.egraph.expression import Split, express, grid_splits, splits
 from mirage_eg.egraph.oracle import Build, Limits, Oracle, Saturation, oracle_builder
 from mirage_eg.egraph.renaming import share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
@@ -131,7 +131,7 @@ def search(
 
 def split_choices(axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
     """The splits that are searched, those of one kernel first."""
-    return (*splits(axes), *(spread_splits(axes) if limits.max_kernels > 1 else ()))
+    return (*splits(axes), *(grid_splits(axes) if limits.max_kernels > 1 else ()))
 
 
 class _Run:

@@ -36,7 +36,7 @@ _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow":
 
 
 @dataclass(frozen=True, slots=True)
-class CleanUp:
+class Simplification:
     """The program before and after; how often each law matched, and the limit that stopped saturation, if one did.
 
     `passes` has the program behind each pass, in order.
@@ -50,14 +50,14 @@ class CleanUp:
     seconds: float
 
 
-def clean_up(program: Graph) -> CleanUp:
+def simplify(program: Graph) -> Simplification:
     """The same function with fewer ops, if the laws give it; `program` itself where nothing is to be done.
 
     Programs with block graphs are left as they are.
     """
     begin = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
-        return CleanUp(program, program, (), (), None, 0.0)
+        return Simplification(program, program, (), (), None, 0.0)
     narrow = with_late_broadcasts(program)
     near = without_far_logarithms(narrow)
     alive = without_dead_code(near)
@@ -76,7 +76,7 @@ def clean_up(program: Graph) -> CleanUp:
         *(("broadcasts", narrow), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
-    return CleanUp(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
+    return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
 
 
 @cache
@@ -337,7 +337,7 @@ class _Reader:
                 return Node(own.op, tuple(operands), own.attributes)
 
 
-def cleanup_record(cleaned: CleanUp) -> dict[str, Any]:
+def simplification_record(cleaned: Simplification) -> dict[str, Any]:
     """Before and after in JSON's types; both programs are listed where something changed."""
     counts: tuple[Mapping[str, int], ...] = tuple(
         Counter(item.op for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
@@ -370,4 +370,4 @@ def _listed(program: Graph) -> list[str]:
     return str(program).splitlines()
 
 
-__all__ = ["CleanUp", "clean_up", "cleanup_record", "weight", "without_dead_code", "without_repeats"]
+__all__ = ["Simplification", "simplification_record", "simplify", "weight", "without_dead_code", "without_repeats"]

@@ -21,7 +21,7 @@ class ContradictionError(MirageError):
     """The laws prove equal what the tests show to be different."""
 
 
-def judge(
+def verify_candidates(
     program: Graph,
     candidates: Mapping[str, Graph],
     *,
@@ -49,7 +49,7 @@ def judge(
     results = []
     for (name, candidate), (verdict, seconds) in zip(candidates.items(), tested, strict=True):
         start = perf_counter()
-        results.append((with_proof(verdict, name, prover.prove(candidate)), seconds + perf_counter() - start))
+        results.append((combine_evidence(verdict, name, prover.prove(candidate)), seconds + perf_counter() - start))
         watch("prove", len(results), len(candidates), "")
     return results
 
@@ -63,23 +63,23 @@ def check_floats(
     return reference.float_check_all(list(candidates.values()), lambda done, total: watch("floats", done, total, ""))
 
 
-def with_proof(verdict: Verdict, name: str, proof: Proof, searched: bool = False) -> Verdict:
+def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool = False) -> Verdict:
     """The verdict with what the prover says; `searched`: the search found it in the program's class, by its own laws."""
     if not (proof.proved or (searched and not proof.partial)):
-        return replace(verdict, not_proved=proof.reason)
+        return replace(verdict, unproved_because=proof.reason)
     if verdict.verdict is Equality.NOT_EQUAL:
         if proof.partial or (verdict.difference is not None and not isfinite(verdict.difference.got)):
             names = f" (partial laws: {', '.join(proof.partial)})" if proof.partial else ""
-            return replace(verdict, not_proved=f"the laws show it only where both are defined{names}")
+            return replace(verdict, unproved_because=f"the laws show it only where both are defined{names}")
         by = f"the laws {', '.join(proof.laws)}" if proof.proved else "the laws of the search"
         raise ContradictionError(
             f"{name}: proved equal by {by}, but differs at {verdict.difference}: "
             "a law is unsound or mirage_eg is wrong; mirage-eg rules check tests the laws"
         )
     if verdict.verdict is Equality.UNDECIDED and proof.doubt is not None:
-        return replace(verdict, not_proved=proof.doubt)
+        return replace(verdict, unproved_because=proof.doubt)
     if verdict.verdict is Equality.UNDECIDED:  # a proof decides what the tests leave open
         return replace(
-            verdict, verdict=Equality.EQUAL, difference=None, known_by=("proved",), laws=proof.laws, partial=proof.partial
+            verdict, verdict=Equality.EQUAL, difference=None, evidence=("proved",), laws=proof.laws, partial=proof.partial
         )
-    return replace(verdict, known_by=("proved", "tested"), laws=proof.laws, partial=proof.partial)
+    return replace(verdict, evidence=("proved", "tested"), laws=proof.laws, partial=proof.partial)

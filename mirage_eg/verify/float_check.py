@@ -13,7 +13,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.far_inputs import far_names
-from mirage_eg.verify.inputs import Draws, FloatDraw
+from mirage_eg.verify.inputs import FloatTrial, RandomInputs
 from mirage_eg.verify.verdict import Difference, FloatCheck
 
 AS_WRONG = 4  # times as wrong as the program in its own types a µGraph may be on far inputs
@@ -30,7 +30,7 @@ class Result(NamedTuple):
 class FloatChecker:
     """A program with its draws, and the types that its results are rounded to."""
 
-    def __init__(self, program: Graph, drawn: Draws, xp: Any) -> None:
+    def __init__(self, program: Graph, drawn: RandomInputs, xp: Any) -> None:
         self._program, self._drawn, self._xp = program, drawn, xp
         self._roundoff = max(dtype.unit_roundoff for dtype in program.dtypes)  # of the coarsest
         self._working = program.working_dtype
@@ -68,7 +68,7 @@ class FloatChecker:
             for candidate, first, rest in zip(candidates, usual, others, strict=True)
         ]
 
-    def _usual(self, candidate: Graph, draw: FloatDraw) -> Result:
+    def _usual(self, candidate: Graph, draw: FloatTrial) -> Result:
         """A difference counts if rounding does not move the program as far."""
         tolerance, got = self._tolerance(candidate), self._as_kernels_do(candidate, draw.inputs)
         result = self._compare(got, draw, draw.sizes, tolerance)
@@ -85,12 +85,12 @@ class FloatChecker:
         sizes = with_spread(self._xp, draw.sizes, self._spreads, tolerance)
         return self._compare(got, replace(draw, outputs=known), sizes, tolerance)
 
-    def _far(self, candidate: Graph, draw: FloatDraw, own: Sequence[float]) -> Result:
+    def _far(self, candidate: Graph, draw: FloatTrial, own: Sequence[float]) -> Result:
         tolerance = self._tolerance(candidate)
         sizes = [self._xp.maximum(size, AS_WRONG * error / tolerance) for size, error in zip(draw.sizes, own, strict=True)]
         return self._compare(self._as_kernels_do(candidate, draw.inputs), draw, sizes, tolerance)
 
-    def _compare(self, got: Sequence[Array], draw: FloatDraw, sizes: Sequence[Array], tolerance: float) -> Result:
+    def _compare(self, got: Sequence[Array], draw: FloatTrial, sizes: Sequence[Array], tolerance: float) -> Result:
         where = "float64" if draw.name == self._drawn.usual else f"float64, {draw.name} inputs"
         names, types = self._program.output_names, self._program.output_types
         wanted = [  # what no number of its type is near is left out

@@ -40,7 +40,7 @@ USUAL = ("zero-mean", "positive", "negative", "small")  # inputs of usual size, 
 
 
 @dataclass(frozen=True, slots=True)
-class FieldDraw:
+class FieldTrial:
     """Inputs and outputs in the field."""
 
     algebra: FieldAlgebra
@@ -51,7 +51,7 @@ class FieldDraw:
 
 
 @dataclass(frozen=True, slots=True)
-class FloatDraw:
+class FloatTrial:
     """Inputs as their types hold them, in float32 (on a GPU also in float64, for small programs), and outputs in float64."""
 
     name: str
@@ -62,7 +62,7 @@ class FloatDraw:
     known: KnownNumbers | None = None  # of what is made in float64
 
 
-class Draws:
+class RandomInputs:
     """What is drawn for one program and one seed."""
 
     def __init__(self, program: Graph, seed: int, xp: Any = np) -> None:
@@ -74,9 +74,9 @@ class Draws:
         self._room = Room(KEPT_BYTES)  # for what graphs make of all draws
         self._memory: dict[tuple[int, int], Array] = {}
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
-        self._fields: dict[tuple[bool, tuple[int, ...]], FieldDraw] = {}
-        self._floats: dict[str, FloatDraw] = {}
-        self._wide: dict[str, FloatDraw] = {}
+        self._fields: dict[tuple[bool, tuple[int, ...]], FieldTrial] = {}
+        self._floats: dict[str, FloatTrial] = {}
+        self._wide: dict[str, FloatTrial] = {}
 
     def together(self, draws: int) -> int:
         """How many of so many draws are to be computed together."""
@@ -95,7 +95,7 @@ class Draws:
             self.numbers("zero-mean", share=True)
             self.far("large")
 
-    def field(self, first: int, count: int = 1, share: bool = False, joins: bool = False) -> FieldDraw:
+    def field(self, first: int, count: int = 1, share: bool = False, joins: bool = False) -> FieldTrial:
         """Draw `first` in the field, and those behind it if several are to be computed together.
 
         With `share`, what the program makes inside is kept for the graphs that make it too; `joins` as `meanings.Draw` has it.
@@ -122,10 +122,10 @@ class Draws:
                         "wanted one that can be tested (is something divided by the difference of equal values?)"
                     )
             unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
-            self._fields[joins, numbers] = FieldDraw(algebra, inputs, outputs, unfaithful, known)
+            self._fields[joins, numbers] = FieldTrial(algebra, inputs, outputs, unfaithful, known)
         return self._fields[joins, numbers]
 
-    def numbers(self, name: str, share: bool = False) -> FloatDraw:
+    def numbers(self, name: str, share: bool = False) -> FloatTrial:
         """Inputs of usual size (`backends.evaluator.input_scales`) as `_NUMBERS` says, or far ones; `share` as for `field`."""
         if name in FAR:
             draw = self.far(name)
@@ -141,7 +141,7 @@ class Draws:
         inputs = [self._numbers(name, place, kind, scale) for place, (kind, scale) in places]
         known = KnownNumbers(self._room) if share and self._xp is np else None
         outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, known=known)
-        return self._kept(FloatDraw(name, inputs, outputs, sizes_of(self._xp, outputs), known=known))
+        return self._kept(FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), known=known))
 
     @cached_property
     def usual(self) -> str:
@@ -152,7 +152,7 @@ class Draws:
     def _any_finite(self, x: Array) -> bool:
         return bool(self._xp.isfinite(x).any())
 
-    def many(self, number: int, count: int) -> FloatDraw:
+    def many(self, number: int, count: int) -> FloatTrial:
         """`count` draws of zero-mean inputs, the first dim of all arrays; each `number` gives others."""
         scales = input_scales(self._program)
         places = enumerate(zip(self._program.input_types, scales, strict=True))
@@ -162,9 +162,9 @@ class Draws:
             for place, kind, scale in stacked
         ]
         outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, stack=1)
-        return FloatDraw(f"{count} draws, number {number}", inputs, outputs, sizes_of(self._xp, outputs))
+        return FloatTrial(f"{count} draws, number {number}", inputs, outputs, sizes_of(self._xp, outputs))
 
-    def wide_numbers(self, name: str, share: bool = False) -> FloatDraw:
+    def wide_numbers(self, name: str, share: bool = False) -> FloatTrial:
         """`numbers` for float64: on a GPU the inputs of small programs stand in it, so that no µGraph has to widen them."""
         draw = self.numbers(name, share)
         if self._xp is np or sum(x.size for x in draw.inputs) > TOGETHER_ON_GPU:
@@ -173,7 +173,7 @@ class Draws:
             self._wide[name] = replace(draw, inputs=[x.astype(np.float64) for x in draw.inputs])
         return self._wide[name]
 
-    def far(self, name: str) -> FloatDraw:
+    def far(self, name: str) -> FloatTrial:
         """Usual inputs moved by `far_inputs`; outputs are exact though an exponential leaves the range of float64."""
         if name in self._floats:
             return self._floats[name]
@@ -191,12 +191,12 @@ class Draws:
             if values is None:
                 continue
             outputs = [exact.number(x) for x in values]
-            draw = FloatDraw(name, inputs, outputs, sizes_of(self._xp, outputs), size)
+            draw = FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), size)
             if size == last or not far.holds or all(map(isfinite, self.own_errors(draw))):
                 break
         return self._kept(draw)
 
-    def own_errors(self, draw: FloatDraw) -> list[float]:
+    def own_errors(self, draw: FloatTrial) -> list[float]:
         """How wrong each output of the program is in its own types, op by op; infinite where they cannot hold it."""
         algebra = ShiftedFloats(FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True))
         made = evaluate(self.written, draw.inputs, algebra, self.slice_elements, rounded=True)
@@ -224,7 +224,7 @@ class Draws:
                 moving.append((x, kind, scale))
         return inputs, moving
 
-    def _kept(self, draw: FloatDraw) -> FloatDraw:
+    def _kept(self, draw: FloatTrial) -> FloatTrial:
         """The draw, noted if it will be asked for again or is small."""
         if draw.name in (USUAL[0], "large") or sum(x.size for x in draw.inputs) <= SMALL_ELEMENTS:
             self._floats[draw.name] = draw

@@ -26,8 +26,8 @@ from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, T
 from mirage_eg.verify.compare import compare_numbers, compare_residues, with_spread
 from mirage_eg.verify.error_bound import Bound, longest_reduction
 from mirage_eg.verify.float_check import FloatChecker
-from mirage_eg.verify.inputs import USUAL, Draws, FieldDraw, FloatDraw
-from mirage_eg.verify.subgraph_check import Probe
+from mirage_eg.verify.inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
+from mirage_eg.verify.subgraph_check import SubgraphCheck
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 MOST_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
@@ -66,7 +66,7 @@ class Reference:
         self.program, self.seed, self.xp, self.draws = program, seed, xp, draws
         self._bound = Bound(program)
         self._longest = longest_reduction(program)
-        self._drawn = Draws(program, seed, xp)
+        self._drawn = RandomInputs(program, seed, xp)
         self._together = self._drawn.together(draws)
         self._spreads: dict[tuple[Graph, str], list[Array]] = {}
 
@@ -88,7 +88,7 @@ class Reference:
 
     @with_own_threads
     def check_all(
-        self, candidates: Sequence[Graph], on_progress: OnProgress | None = None, probe: Probe | None = None
+        self, candidates: Sequence[Graph], on_progress: OnProgress | None = None, probe: SubgraphCheck | None = None
     ) -> list[tuple[Verdict, float]]:
         """The verdict on each candidate and the seconds that it took; then those on the parts of `probe`, where they stand.
 
@@ -124,7 +124,7 @@ class Reference:
                 self._compare_maxima(trial)
         return [(self._verdict(trial), trial.seconds) for trial in trials]
 
-    def _run_all(self, trials: Sequence[Trial], draw: FieldDraw, probe: Probe | None) -> None:
+    def _run_all(self, trials: Sequence[Trial], draw: FieldTrial, probe: SubgraphCheck | None) -> None:
         """Candidates and parts on one draw, or on several together."""
         inside = dict(zip(probe.parts, probe.field(draw), strict=True)) if probe and any(trial.part for trial in trials) else {}
         waiting: list[Callable[[], None]] = []  # on a GPU, which has the next trial to compute meanwhile
@@ -146,7 +146,7 @@ class Reference:
             elif not verdict.equal:
                 trial.undefined = True
 
-    def _run(self, trial: Trial, draw: FieldDraw) -> Callable[[], None]:
+    def _run(self, trial: Trial, draw: FieldTrial) -> Callable[[], None]:
         """One candidate on one draw, or on several together; the function given back notes the result."""
         algebra, known = draw.algebra, draw.known
         values = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, stack=algebra.stack, known=known)
@@ -170,7 +170,7 @@ class Reference:
 
         return note
 
-    def _compare_in_float64(self, trials: Sequence[Trial], probe: Probe | None) -> None:
+    def _compare_in_float64(self, trials: Sequence[Trial], probe: SubgraphCheck | None) -> None:
         """All on inputs of usual size; where the field does not tell, on others too, until a difference is shown.
 
         Ops that the field does not know may be undefined, or differ, far from usual inputs only.
@@ -182,13 +182,13 @@ class Reference:
         self._compare_on("large", [trial for trial in trials if trial.suspected or trial.unfaithful], probe)
         self._compare_on("tails", [trial for trial in trials if trial.suspected], probe)
 
-    def _compare_on(self, name: str, trials: Sequence[Trial], probe: Probe | None) -> None:
+    def _compare_on(self, name: str, trials: Sequence[Trial], probe: SubgraphCheck | None) -> None:
         """Largest errors in float64 on these inputs, and first differences beyond rounding."""
         trials = [trial for trial in trials if trial.shown is None]
         if not trials:
             return
         whole, algebra = self._drawn.wide_numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
-        inside: dict[Any, FloatDraw] = {}
+        inside: dict[Any, FloatTrial] = {}
         if probe and any(trial.part for trial in trials):
             inside = dict(zip(probe.parts, probe.numbers(whole, algebra), strict=True))
         waiting: list[Callable[[], None]] = []  # as in `_run_all`
@@ -206,7 +206,7 @@ class Reference:
             whole.known.forget()
 
     def _confirmed(
-        self, trial: Trial, draw: FloatDraw, got: Sequence[Array], numbers: Wait, stack: int = 0
+        self, trial: Trial, draw: FloatTrial, got: Sequence[Array], numbers: Wait, stack: int = 0
     ) -> tuple[float, Any, bool]:
         """The comparison; where it shows a difference, once more with exponentials shifted, and beyond what rounding moves."""
         result = numbers()
@@ -281,7 +281,7 @@ class Reference:
             bound_reason=reason if equal else f"no bound: the tests say `{verdict}`",
             coverage=trial.compared / trial.total,
             difference=difference,
-            left_open=trial.doubt,
+            undecided_because=trial.doubt,
             float_error=trial.error,
         )
 

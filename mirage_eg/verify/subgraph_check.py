@@ -2,7 +2,7 @@
 
 A kernel of a cut program reads some of the program's values and is to make others. The program, with all these values as
 outputs, is computed once for each draw; then every kernel is given the right values of what it reads. So a wrong kernel is
-told from the right ones behind it. A kernel of few outputs gets more draws of its own (`Probe.alone`). Part of the
+told from the right ones behind it. A kernel of few outputs gets more draws of its own (`SubgraphCheck.alone`). Part of the
 trusted core.
 """
 
@@ -14,7 +14,7 @@ from mirage_eg.backends.evaluator.finite_field import FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.verify.compare import sizes_of
-from mirage_eg.verify.inputs import FieldDraw, FloatDraw
+from mirage_eg.verify.inputs import FieldTrial, FloatTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Part:
         return [f"value {value}" for value in self.makes]
 
 
-class Probe:
+class SubgraphCheck:
     """A program of primitive ops whose values are read inside."""
 
     def __init__(self, program: Graph, parts: Sequence[Part]) -> None:
@@ -43,7 +43,7 @@ class Probe:
         self._program = Graph((*inside, *outputs))
         self._values = values
 
-    def field(self, draw: FieldDraw) -> list[FieldDraw]:
+    def field(self, draw: FieldTrial) -> list[FieldTrial]:
         """For each part its inputs and what it is to make of them."""
         algebra, known = draw.algebra, draw.known
         made = [
@@ -53,7 +53,7 @@ class Probe:
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [self._field(part, draw, at) for part in self.parts]
 
-    def _field(self, part: Part, draw: FieldDraw, at: Mapping[int, FieldValue]) -> FieldDraw:
+    def _field(self, part: Part, draw: FieldTrial, at: Mapping[int, FieldValue]) -> FieldTrial:
         made = [at[value] for value in part.makes]
         unfaithful = frozenset[str]().union(*(value.unfaithful for value in made))
         return replace(draw, inputs=[at[value] for value in part.reads], outputs=draw.algebra.read(made), unfaithful=unfaithful)
@@ -80,15 +80,15 @@ class Probe:
                 needed.update(item.operands)
         return found[::-1]
 
-    def numbers(self, draw: FloatDraw, algebra: FloatAlgebra) -> list[FloatDraw]:
+    def numbers(self, draw: FloatTrial, algebra: FloatAlgebra) -> list[FloatTrial]:
         """The same in float64."""
         made = evaluate(self._program, draw.inputs, algebra, known=draw.known)
         at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
         return [
-            FloatDraw(draw.name, [at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs), known=draw.known)
+            FloatTrial(draw.name, [at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs), known=draw.known)
             for part in self.parts
             for outputs in [[at[value] for value in part.makes]]
         ]
 
 
-__all__ = ["Part", "Probe"]
+__all__ = ["Part", "SubgraphCheck"]

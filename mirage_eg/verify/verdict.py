@@ -42,19 +42,19 @@ class Verdict:
     bound_reason: str
     coverage: float  # of the elements compared in the field
     difference: Difference | None = None
-    left_open: str | None = None  # why the tests alone do not decide
+    undecided_because: str | None = None  # why the tests alone do not decide
     float_error: float | None = None  # largest |got − wanted| / (|wanted| + rms) in float64; None: nothing finite
-    known_by: tuple[str, ...] = ("tested",)  # and `proved`, where the loaded laws show it equal
+    evidence: tuple[str, ...] = ("tested",)  # and `proved`, where the loaded laws show it equal
     laws: tuple[str, ...] = ()  # that the proof used
     partial: tuple[str, ...] = ()  # of them those with sides not defined alike: proved where both graphs are defined
-    not_proved: str | None = None  # why there is no proof, where one was tried
+    unproved_because: str | None = None  # why there is no proof, where one was tried
 
     @property
     def equal(self) -> bool:
         """Whether the verdict is `equal`."""
         return self.verdict is Equality.EQUAL
 
-    def goes_on(self, proved: bool) -> bool:
+    def worth_full_size(self, proved: bool) -> bool:
         """Whether a structure is worth its full size: equal, or left open by the field where the laws prove it."""
         return self.equal or (proved and self.verdict is Equality.UNDECIDED)
 

@@ -19,7 +19,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.search import SearchLimits, search
-from mirage_eg.transforms.simplify import clean_up
+from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import verify
 
@@ -77,7 +77,7 @@ def written(name: str) -> Graph:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_constant_of_any_size_is_cleaned_up_searched_and_proved(name: str) -> None:
     program = written(name)
-    cleaned = clean_up(expand(program)).after
+    cleaned = simplify(expand(program)).after
     assert verify(program, cleaned).difference is None  # equal; undecided where nothing stays finite
     assert Prover(program).prove(cleaned).proved
     search(cleaned, infer_axes(cleaned), load_rules("indexed"), SearchLimits(max_states=200))
@@ -85,13 +85,13 @@ def test_a_constant_of_any_size_is_cleaned_up_searched_and_proved(name: str) -> 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_merged_constants_are_numbers_that_a_float_holds(name: str) -> None:
-    for item in clean_up(expand(written(name))).after.nodes:
+    for item in simplify(expand(written(name))).after.nodes:
         for _, value in item.attributes:
             assert not isinstance(value, Fraction) or (isfinite(float(value)) and float(value) != 0)
 
 
 def test_constants_that_fit_are_merged() -> None:
-    cleaned = clean_up(expand(written("merged scales"))).after
+    cleaned = simplify(expand(written("merged scales"))).after
     factors = [item["factor"] for item in cleaned.nodes if item.op == "scale"]
     assert factors == [Fraction(12345678901234, 10**14) ** 9]
 

@@ -20,7 +20,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.evidence import judge
+from mirage_eg.verify.evidence import verify_candidates
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.mirage_json_writer import write
@@ -44,15 +44,15 @@ def test_published_graphs_get_the_right_verdict_and_the_equal_ones_a_proof(
     _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
     graphs = serialize.read(FOLDER / f"{file}.json", read_published)
     named = {str(i): graph for i, graph in enumerate(graphs) if isinstance(graph, Graph)}
-    results = [result for result, _ in judge(program, named)]
+    results = [result for result, _ in verify_candidates(program, named)]
     assert [result.verdict for result in results] == [verdict] * count
-    assert all(("proved" in result.known_by) == (verdict is Equality.EQUAL) for result in results)
+    assert all(("proved" in result.evidence) == (verdict is Equality.EQUAL) for result in results)
 
 
 @published
 @pytest.mark.slow
 @pytest.mark.skipif(settings().max_examples < 200, reason="every seed with HYPOTHESIS_PROFILE=ci or nightly")
-@pytest.mark.parametrize("seed", range(1, 10))  # 0 is what `judge` above draws by
+@pytest.mark.parametrize("seed", range(1, 10))  # 0 is what `verify_candidates` above draws by
 @pytest.mark.parametrize(("name", "batch", "file", "count", "verdict"), CHECKPOINTS)
 def test_published_graphs_get_the_same_verdict_with_every_seed(
     name: str, batch: int, file: str, count: int, verdict: Equality, seed: int
@@ -175,9 +175,9 @@ def test_unseen_files_are_read_as_written_and_get_the_right_verdict(
     else:
         [read] = read_published(json.loads(json.dumps(write(graph, older=older))))
     assert isinstance(read, Graph)
-    [(verdict, _)] = judge(program, {"0": read})
+    [(verdict, _)] = verify_candidates(program, {"0": read})
     assert verdict.verdict is (Equality.EQUAL if equal else Equality.NOT_EQUAL)
-    assert ("proved" in verdict.known_by) == equal
+    assert ("proved" in verdict.evidence) == equal
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -204,7 +204,7 @@ def test_an_unknown_op_is_unsupported_and_its_neighbours_keep_their_verdicts(fol
     assert [line["verdict"] for line in lines] == ["equal", "unsupported", "not equal"]
     assert [line["index"] for line in lines] == [0, 1, 2]
     assert lines[1]["op"] == "tb_wavelet_op"
-    assert all({"known_by", "bound", "seconds"} <= set(line) for line in lines)
+    assert all({"evidence", "bound", "seconds"} <= set(line) for line in lines)
     code, out, err = run(str(folder / "program.json"), str(folder / "graphs.json"))
     assert (code, err) == (2, "")
     assert out.splitlines()[-1].endswith("3 µGraphs: 1 equal, 1 not equal, 0 undecided, 1 unsupported")

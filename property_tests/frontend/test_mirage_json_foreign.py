@@ -205,7 +205,7 @@ def test_a_foreign_file_gets_a_verdict_for_each_graph_and_proofs_if_right(
     verdicts = [json.loads(line) for line in lines]
     assert (code, err) == (1, "")
     assert [line["verdict"] for line in verdicts] == ["equal" if equal else "not equal" for equal in right]
-    assert ["proved" in line["known_by"] for line in verdicts] == right
+    assert ["proved" in line["evidence"] for line in verdicts] == right
 
 
 def test_unknown_operators_and_types_in_the_middle_leave_the_other_verdicts(

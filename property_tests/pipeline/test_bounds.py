@@ -28,7 +28,7 @@ from mirage_eg.pipeline.search_stage import ALIKE, instantiate, search_structure
 from mirage_eg.pipeline.stage_records import Instances, Plan, Watch
 from mirage_eg.search.instantiate.instantiate import Instantiation, instances, small_instance
 from mirage_eg.search.search import SearchResult, search
-from mirage_eg.transforms.simplify import clean_up
+from mirage_eg.transforms.simplify import simplify
 
 CPU = device_for("sm_90")
 
@@ -93,7 +93,7 @@ PROGRAMS: dict[str, Callable[[KernelGraph], Tensor]] = {
 def written(write: Callable[[KernelGraph], Tensor]) -> Graph:
     program = mi.new_kernel_graph()
     program.mark_output(write(program))
-    return clean_up(expand(program.graph())).after
+    return simplify(expand(program.graph())).after
 
 
 def unheard() -> Watch:

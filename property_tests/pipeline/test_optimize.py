@@ -134,10 +134,10 @@ def test_the_report_has_what_it_promises_and_is_json() -> None:
     assert {"program", "domain", "device", "target", "egraph", "egraphs", "search", "verify", "compile", "best"} <= set(report)
     assert {"count", "nodes", "classes", "saturated", "seconds"} <= set(report["egraph"])
     assert {"visited", "pruned", "structures", "candidates", "seconds"} <= set(report["search"])
-    assert {"draws", "p", "q", "accepted", "rejected", "error_bound", "known_by"} <= set(report["verify"])
+    assert {"draws", "p", "q", "accepted", "rejected", "error_bound", "evidence"} <= set(report["verify"])
     assert {"target", "ok", "shared_memory", "registers", "spills"} <= set(report["compile"])
     assert {"kernels", "grid", "loop", "predicted_us", "measured_us"} <= set(report["best"])
-    assert report["verify"]["known_by"] == ["proved", "tested"]
+    assert report["verify"]["evidence"] == ["proved", "tested"]
     json.dumps(report)
 
 
@@ -155,7 +155,7 @@ def test_one_kernel_at_most_means_no_partial_results() -> None:
 def test_both_domains_end_in_a_fused_kernel(domain: str) -> None:
     result = run(rms_linear(), domain=domain, max_block_ops=9)
     assert result.candidates[0].fused
-    assert result.report["verify"]["known_by"] == ["proved", "tested"]  # whichever domain found it, the indexed laws prove it
+    assert result.report["verify"]["evidence"] == ["proved", "tested"]  # whichever domain found it, the indexed laws prove it
 
 
 def test_superoptimize_gives_callable_mugraphs_that_can_be_written(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.egraph.expression import Expression, express, splits, spread_splits
+from mirage_eg.egraph.expression import Expression, express, grid_splits, splits
 from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder
 from mirage_eg.egraph.renaming import share_renamed
 from mirage_eg.egraph.rule_files import DOMAINS
@@ -148,7 +148,7 @@ def test_too_few_ops_find_nothing() -> None:
 def test_an_oracle_does_not_depend_on_those_built_before_it() -> None:
     program = expand(WORKLOADS["qknorm"](1))
     axes, rules = infer_axes(program), load_rules("indexed")
-    targets = [express(program, axes, split, "indexed") for split in (*splits(axes), *spread_splits(axes))]
+    targets = [express(program, axes, split, "indexed") for split in (*splits(axes), *grid_splits(axes))]
     with oracle_builder(rules) as build:
         for target in targets:
             one, alone = build(target), build_oracle(rules, target)
@@ -165,7 +165,7 @@ def test_splits_that_differ_in_part_names_alone_share_an_oracle() -> None:
         return build_oracle(rules, target)
 
     build = share_renamed(count, rules)
-    for split in (*splits(axes), *spread_splits(axes)):
+    for split in (*splits(axes), *grid_splits(axes)):
         target = express(program, axes, split, "indexed")
         shared, alone = build(target), build_oracle(rules, target)
         assert len(shared.table) == len(alone.table)

@@ -7,7 +7,7 @@ It knows the ops of `Space` and nothing else of the search: no derivations, no j
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from mirage_eg.egraph.expression import Split, express, splits, spread_splits
+from mirage_eg.egraph.expression import Split, express, grid_splits, splits
 from mirage_eg.egraph.oracle import Oracle, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
@@ -166,7 +166,7 @@ def chains_by_interleaving(
     """How often each chain of two block graphs is reached, under every split that spreads an axis over the grid."""
     found: Counter[object] = Counter()
     inputs = len(program.inputs)
-    for split, oracle in _oracles(program, axes, rulebook, spread_splits(axes)):
+    for split, oracle in _oracles(program, axes, rulebook, grid_splits(axes)):
         context = (program, axes, split, rulebook.domain, oracle)
         ends: dict[object, Counter[tuple[Dag, ...]]] = {}
         for whole, space in _spaces(program, axes, split, rulebook, oracle, Stage.FIRST):

@@ -23,7 +23,7 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.search.instantiate.instantiate import small_instance
 from mirage_eg.search.search import SearchLimits, search
-from mirage_eg.transforms.simplify import clean_up
+from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from property_tests.support.fake_driver import layouts
 from property_tests.support.hand_written import inputs_of, worst
@@ -41,7 +41,7 @@ def run(name: str) -> int:
     """Run the workload's plans; gives how many programs were right."""
     import cupy
 
-    primitive = drop_shifts(clean_up(expand(WORKLOADS[name](1))).after)
+    primitive = drop_shifts(simplify(expand(WORKLOADS[name](1))).after)
     axes = infer_axes(primitive)
     found = search(primitive, axes, load_rules("indexed"), SearchLimits())
     ran = 0

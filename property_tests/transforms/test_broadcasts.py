@@ -16,7 +16,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
-from mirage_eg.transforms.simplify import clean_up
+from mirage_eg.transforms.simplify import simplify
 from property_tests.support.hand_written import inputs_of, worst
 from property_tests.support.strategies import TAME, kernel_programs
 
@@ -80,14 +80,14 @@ READ: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_what_reads_a_broadcast_reads_what_is_narrow(name: str) -> None:
-    cleaned = clean_up(written(READ[name])).after
+    cleaned = simplify(written(READ[name])).after
     wide = {values[0] for item, values in cleaned.numbered() if item.op == "broadcast"}
     assert all(item.op == "output" for item in cleaned.nodes if wide.intersection(item.operands))
 
 
 def test_a_broadcast_that_is_reshaped_stays_where_it_is() -> None:
     program = written(lambda p, x, y, w: p.exp(p.reshape(p.broadcast(x, WIDE), (32, 48))))
-    assert [item.op for item in clean_up(program).after.nodes][-4:] == ["broadcast", "reshape", "exp", "output"]
+    assert [item.op for item in simplify(program).after.nodes][-4:] == ["broadcast", "reshape", "exp", "output"]
 
 
 def test_a_program_without_broadcasts_is_left_alone() -> None:

@@ -13,7 +13,7 @@ import mirage_eg as mi
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.transforms.matrix_chains import associate
-from mirage_eg.transforms.simplify import clean_up, cleanup_record
+from mirage_eg.transforms.simplify import simplification_record, simplify
 from mirage_eg.verify.reference import verify
 
 SIZES = st.lists(st.integers(1, 9), min_size=3, max_size=8)
@@ -91,7 +91,7 @@ def test_a_product_that_another_op_reads_is_not_taken_apart() -> None:
 
 
 def test_clean_up_associates_chains_and_shows_it() -> None:
-    record = cleanup_record(clean_up(narrow_end(False, False)))
+    record = simplification_record(simplify(narrow_end(False, False)))
     assert [step["pass"] for step in record["passes"]] == ["chains of products"]
 
 

@@ -13,8 +13,8 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.report.simplify import cleanup_html
-from mirage_eg.transforms.simplify import clean_up, cleanup_record, weight, without_repeats
+from mirage_eg.report.simplify import simplification_html
+from mirage_eg.transforms.simplify import simplification_record, simplify, weight, without_repeats
 from mirage_eg.verify.reference import verify
 from property_tests.support.programs import PROGRAMS
 from property_tests.support.strategies import EVERY, TAME, kernel_programs
@@ -24,7 +24,7 @@ MOVES = frozenset({"transpose", "reshape", "scale", "shift", "relu", "exp", "add
 
 @given(program=kernel_programs(MOVES | {"pow"}, attempts=12), seed=st.integers(0, 99))
 def test_clean_up_keeps_the_function_and_never_makes_it_dearer(program: Graph, seed: int) -> None:
-    after = clean_up(program).after
+    after = simplify(program).after
     assert (after.input_types, after.output_types) == (program.input_types, program.output_types)
     assert weight(after) <= weight(program)
     draw = np.random.default_rng(seed)
@@ -37,13 +37,13 @@ def test_clean_up_keeps_the_function_and_never_makes_it_dearer(program: Graph, s
 
 @given(program=kernel_programs(TAME, attempts=8))
 def test_what_is_cleaned_passes_the_field_check(program: Graph) -> None:
-    assert verify(program, clean_up(program).after).equal
+    assert verify(program, simplify(program).after).equal
 
 
 @given(program=kernel_programs(EVERY, attempts=10))
 def test_clean_up_twice_changes_nothing_more(program: Graph) -> None:
-    once = clean_up(program).after
-    assert weight(clean_up(once).after) == weight(once)
+    once = simplify(program).after
+    assert weight(simplify(once).after) == weight(once)
 
 
 def written(write: Callable[[KernelGraph, Tensor], Tensor], shape: tuple[int, ...] = (2, 3, 4)) -> Graph:
@@ -97,7 +97,7 @@ KEPT: dict[str, Callable[[KernelGraph, Tensor], Tensor]] = {
 def test_clean_up_takes_out_what_is_in_vain(name: str) -> None:
     write, wanted = CLEANED[name]
     program = written(write)
-    after = clean_up(program).after
+    after = simplify(program).after
     assert sorted(item.op for item in after.nodes if item.op not in ("input", "output")) == sorted(wanted)
     assert verify(program, after).equal
 
@@ -105,7 +105,7 @@ def test_clean_up_takes_out_what_is_in_vain(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_clean_up_leaves_what_means_something(name: str) -> None:
     program = written(KEPT[name])
-    assert clean_up(program).after is program
+    assert simplify(program).after is program
 
 
 def test_dead_code_goes_and_its_input_stays() -> None:
@@ -113,19 +113,19 @@ def test_dead_code_goes_and_its_input_stays() -> None:
     x, y = program.new_input((2, 3), name="X"), program.new_input((2, 3), name="Y")
     program.exp(y)
     program.mark_output(program.silu(x))
-    after = clean_up(program.graph()).after
+    after = simplify(program.graph()).after
     assert [item.op for item in after.nodes] == ["input", "input", "silu", "output"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_that_are_clean_are_left_as_they_are(name: str) -> None:
     program = PROGRAMS[name]()
-    assert clean_up(program).after is program
+    assert simplify(program).after is program
     assert without_repeats(program) is program
 
 
 def test_the_report_shows_before_and_after() -> None:
-    record = cleanup_record(clean_up(written(CLEANED["transposes cancel"][0])))
+    record = simplification_record(simplify(written(CLEANED["transposes cancel"][0])))
     assert record["changed"]
     assert record["ops"] == {"transpose": {"before": 2, "after": 0}}
     assert record["count"] == {"before": 3, "after": 1}
@@ -134,7 +134,7 @@ def test_the_report_shows_before_and_after() -> None:
     assert record["laws"]["transposes compose"] >= 1
     assert [step["pass"] for step in record["passes"]] == ["laws"]
     assert record["passes"][-1]["after"] == record["after"]
-    assert not cleanup_record(clean_up(PROGRAMS["product"]()))["changed"]
+    assert not simplification_record(simplify(PROGRAMS["product"]()))["changed"]
 
 
 def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
@@ -143,7 +143,7 @@ def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
     program.exp(y)
     twice = program.add(program.silu(x), program.silu(x))
     program.mark_output(program.scale(program.scale(twice, 2), 3))
-    record = cleanup_record(clean_up(program.graph()))
+    record = simplification_record(simplify(program.graph()))
     dead, repeats, laws = record["passes"]
     assert [step["pass"] for step in record["passes"]] == ["dead code", "common subexpressions", "laws"]
     assert [step["before"] for step in (dead, repeats, laws)] == [record["before"], dead["after"], repeats["after"]]
@@ -155,6 +155,6 @@ def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
     assert (count(dead["before"], "exp"), count(dead["after"], "exp")) == (1, 0)
     assert (count(repeats["before"], "silu"), count(repeats["after"], "silu")) == (2, 1)
     assert (count(laws["before"], "scale"), count(laws["after"], "scale")) == (2, 1)
-    page = cleanup_html(record)
+    page = simplification_html(record)
     assert all(f"<summary>{step['pass']}</summary>" in page and escape(step["before"][-2]) in page for step in record["passes"])
-    assert "<summary>" not in cleanup_html(cleanup_record(clean_up(PROGRAMS["product"]())))
+    assert "<summary>" not in simplification_html(simplification_record(simplify(PROGRAMS["product"]())))

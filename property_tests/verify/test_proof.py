@@ -20,7 +20,7 @@ from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.verify.evidence import ContradictionError, judge
+from mirage_eg.verify.evidence import ContradictionError, verify_candidates
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference, verify
 from mirage_eg.verify.verdict import Equality
@@ -161,8 +161,8 @@ def test_a_proof_decides_what_the_tests_leave_undecided() -> None:
 
     # Not a number everywhere: no test says anything.
     assert Reference(graph(False)).check(graph(True)).verdict is Equality.UNDECIDED
-    [(verdict, _)] = judge(graph(False), {"0": graph(True)})
-    assert verdict.equal and verdict.known_by == ("proved",)
+    [(verdict, _)] = verify_candidates(graph(False), {"0": graph(True)})
+    assert verdict.equal and verdict.evidence == ("proved",)
 
 
 def test_each_kind_of_evidence_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,17 +180,17 @@ def test_each_kind_of_evidence_is_said_once(tmp_path: Path, capsys: pytest.Captu
     text = capsys.readouterr().out
     first, *rest = text.splitlines()
     assert ": equal (proved; 1 draw, seed 0; " in first and "undecided" not in first and "bound" not in first
-    [left_open] = [line for line in rest if "undecided" in line]
-    assert "the tests alone are undecided: the field differs at out0[0, 0]: " in left_open
-    assert "float64 does not differ" in left_open and text.count("differs at") == 1
+    [undecided_because] = [line for line in rest if "undecided" in line]
+    assert "the tests alone are undecided: the field differs at out0[0, 0]: " in undecided_because
+    assert "float64 does not differ" in undecided_because and text.count("differs at") == 1
     assert "first difference" not in text and text.count("the laws") == 1
     assert run_verify(graph(False), path, 2, 0, as_json=True) == 0
     record = json.loads(capsys.readouterr().out)
-    assert (record["verdict"], record["known_by"], record["difference"]) == ("equal", ["proved"], None)
-    assert record["left_open"].startswith("the field differs")
+    assert (record["verdict"], record["evidence"], record["difference"]) == ("equal", ["proved"], None)
+    assert record["undecided_because"].startswith("the field differs")
     path.write_text(serialize.to_json(graph(False)))
     assert run_verify(graph(False), path, 2, 0, as_json=True) == 0
-    assert json.loads(capsys.readouterr().out)["left_open"] is None
+    assert json.loads(capsys.readouterr().out)["undecided_because"] is None
 
 
 def test_a_proof_against_a_not_equal_stops_everything(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_proof_against_a_not_equal_stops_everything(tmp_path: Path) -> None:
         return program.graph()
 
     with pytest.raises(ContradictionError, match="0: proved equal by the laws a lie, but differs at out0"):
-        judge(graph("sub"), {"0": graph("add")}, rulebook=load_rules("indexed", [tmp_path / "wrong.egg"]))
+        verify_candidates(graph("sub"), {"0": graph("add")}, rulebook=load_rules("indexed", [tmp_path / "wrong.egg"]))
 
 
 def test_a_concat_of_tiles_cannot_be_flattened() -> None:
@@ -298,9 +298,9 @@ def test_a_false_law_of_a_user_does_not_overrule_the_field(name: str, tmp_path: 
     (tmp_path / "mine.egg").write_text(f"{text}\n")
     book = load_rules("indexed", [tmp_path / "mine.egg"])
     assert Prover(program, book).prove(candidate).proved
-    [(verdict, _)] = judge(program, {"0": candidate}, rulebook=book)
+    [(verdict, _)] = verify_candidates(program, {"0": candidate}, rulebook=book)
     assert not verdict.equal
-    assert verdict.known_by == ("tested",) and verdict.not_proved is not None
+    assert verdict.evidence == ("tested",) and verdict.unproved_because is not None
 
 
 def test_a_true_law_of_a_user_decides_what_the_field_has_no_model_of(tmp_path: Path) -> None:
@@ -313,9 +313,9 @@ def test_a_true_law_of_a_user_decides_what_the_field_has_no_model_of(tmp_path: P
 
     (tmp_path / "mine.egg").write_text('(rewrite (Relu x) x :when ((above_zero x)) :name "relu of what is positive")\n')
     book = load_rules("indexed", [tmp_path / "mine.egg"])
-    [(verdict, _)] = judge(activated(True), {"0": activated(False)}, rulebook=book)
+    [(verdict, _)] = verify_candidates(activated(True), {"0": activated(False)}, rulebook=book)
     assert verdict.equal and "relu of what is positive" in verdict.laws
-    [(verdict, _)] = judge(activated(True), {"0": activated(False)})
+    [(verdict, _)] = verify_candidates(activated(True), {"0": activated(False)})
     assert verdict.verdict is Equality.UNDECIDED
 
 

@@ -19,7 +19,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.verify.error_bound import longest_reduction
-from mirage_eg.verify.inputs import Draws
+from mirage_eg.verify.inputs import RandomInputs
 from mirage_eg.verify.reference import Reference, float_check, verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.strategies import TAME, as_program, block_graphs, kernel_programs, mutants
@@ -576,7 +576,7 @@ def test_what_only_a_prime_makes_equal_is_told_by_float64(name: str) -> None:
 
 
 def test_draws_depend_on_the_program() -> None:
-    one, other = (Draws(written(lambda p, x: p.scale(x, 1), (1, columns)), 0) for columns in (1, 2))
+    one, other = (RandomInputs(written(lambda p, x: p.scale(x, 1), (1, columns)), 0) for columns in (1, 2))
     first = [draws.field(0).algebra.read(draws.field(0).inputs)[0].residues[0, 0] for draws in (one, other)]
     assert first[0] != first[1]
     program = written(lambda p, x: p.scale(x, 1), (1, 1))

@@ -5,7 +5,7 @@ import pytest
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.subgraph_check import Part, Probe
+from mirage_eg.verify.subgraph_check import Part, SubgraphCheck
 from mirage_eg.verify.verdict import Verdict
 
 FIRST, SECOND = 2, 3  # x, w; then the product, and what is made of it
@@ -30,7 +30,7 @@ PRODUCT = Part(single("matmul", (8, 12), (12, 6)), (0, 1), (FIRST,))
 
 def verdicts(whole: Graph, *parts: Part) -> tuple[Verdict, list[Verdict]]:
     """On the program against itself, and on the parts."""
-    first, *rest = (verdict for verdict, _ in Reference(whole).check_all([whole], probe=Probe(whole, parts)))
+    first, *rest = (verdict for verdict, _ in Reference(whole).check_all([whole], probe=SubgraphCheck(whole, parts)))
     return first, rest
 
 

@@ -88,7 +88,7 @@ _RATIONALS = (*map(Fraction, range(1, 5)), *(Fraction(n, d) for d in (2, 3) for 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Draws assignments for one law; a number is drawn as often as it is listed."""
+    """RandomInputs assignments for one law; a number is drawn as often as it is listed."""
 
     plan: Plan
     parts: tuple[str, ...]

@@ -17,7 +17,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.reference import COARSE_COMPARISONS, Reference
-from mirage_eg.verify.subgraph_check import Part, Probe
+from mirage_eg.verify.subgraph_check import Part, SubgraphCheck
 from property_tests.support.programs import PROGRAMS
 
 NAMES = sorted(PROGRAMS)
@@ -112,7 +112,7 @@ def test_a_kernel_of_one_element_is_compared_often_and_found_wrong_if_it_is(righ
     part = new_kernel_graph()
     root = part.sqrt(part.mean(part.square(part.new_input((1, 8), name="y")), 1))
     part.mark_output(root if right else part.scale(root, -1.0))
-    probe = Probe(program, [Part(part.graph(), (0,), (at,))])
+    probe = SubgraphCheck(program, [Part(part.graph(), (0,), (at,))])
     (first, _), (verdict, _) = Reference(program).check_all([program], probe=probe)
     assert first.equal and first.draws == 2
     assert verdict.equal == right

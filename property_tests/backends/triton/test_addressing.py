@@ -21,7 +21,7 @@ from mirage_eg.optimizer.tuning_space import Variant, details, first, joined
 from mirage_eg.search.instantiate.instantiate import small_instance
 from mirage_eg.search.search import SearchLimits, search
 from mirage_eg.search.structure import SplitReduction, Structure
-from mirage_eg.transforms.simplify import clean_up
+from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from property_tests.support.hand_written import HAND_WRITTEN, attention, inputs_of, split_attention, worst
 
@@ -78,7 +78,7 @@ def test_variants_with_64_bit_offsets_and_flattened_grids(
 
 @pytest.mark.parametrize("name", ["rmsnorm", "gqa", "qknorm"])
 def test_variants_of_found_structures(run_guarded: RunProgram, name: str) -> None:
-    primitive = drop_shifts(clean_up(expand(WORKLOADS[name](1))).after)
+    primitive = drop_shifts(simplify(expand(WORKLOADS[name](1))).after)
     axes = infer_axes(primitive)
     found = search(primitive, axes, load_rules("indexed"), SearchLimits())
     plans: list[Structure | SplitReduction] = [*islice(found.structures, PLANS), *islice(found.split_reductions, PLANS)]

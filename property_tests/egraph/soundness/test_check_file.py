@@ -296,5 +296,5 @@ def test_a_structure_that_rests_on_a_true_law_outside_the_field_is_proved(
         small, candidate = small_instance(structure, program, axes)
         verdict = Reference(small).check(candidate)
         assert verdict.verdict is Equality.UNDECIDED
-        assert verdict.goes_on(structure.proved)
-        assert not verdict.goes_on(False)
+        assert verdict.worth_full_size(structure.proved)
+        assert not verdict.worth_full_size(False)

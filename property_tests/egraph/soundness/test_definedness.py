@@ -24,7 +24,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.evidence import ContradictionError, judge, with_proof
+from mirage_eg.verify.evidence import ContradictionError, combine_evidence, verify_candidates
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Difference, Equality
@@ -196,7 +196,7 @@ def test_an_undefined_term_of_another_output_proves_nothing() -> None:
     program = two_outputs(lambda g, h: g.sqrt(g.mul(h, h)))
     proof = Prover(program).prove(two_outputs(lambda g, h: g.scale(h, 1)))
     assert not proof.proved and proof.reason == "the laws show it only where every output is defined"
-    assert not with_proof(verify(program, program), "0", proof, searched=True).known_by.count("proved")
+    assert not combine_evidence(verify(program, program), "0", proof, searched=True).evidence.count("proved")
 
 
 def test_dead_code_is_no_part_of_a_programs_terms() -> None:
@@ -216,17 +216,17 @@ def test_a_partial_proof_of_what_differs_is_no_contradiction() -> None:
     program, candidate, _ = TRUE_WHERE_DEFINED["a product of roots"]
     tested = verify(program, program)
     different = type(tested)(Equality.NOT_EQUAL, 1, tested.p, tested.q, 0, None, "", 1.0, DIFFERS)
-    said = with_proof(different, "0", Prover(program).prove(candidate))
-    assert said.verdict is Equality.NOT_EQUAL and said.known_by == ("tested",)
-    assert said.not_proved == "the laws show it only where both are defined (partial laws: product of roots)"
-    assert with_proof(different, "0", Proof(True, ("mul commutes",))).known_by == ("tested",)
+    said = combine_evidence(different, "0", Prover(program).prove(candidate))
+    assert said.verdict is Equality.NOT_EQUAL and said.evidence == ("tested",)
+    assert said.unproved_because == "the laws show it only where both are defined (partial laws: product of roots)"
+    assert combine_evidence(different, "0", Proof(True, ("mul commutes",))).evidence == ("tested",)
     with pytest.raises(ContradictionError):
-        with_proof(replace(different, difference=replace(DIFFERS, got=2.0)), "0", Proof(True, ("mul commutes",)))
+        combine_evidence(replace(different, difference=replace(DIFFERS, got=2.0)), "0", Proof(True, ("mul commutes",)))
 
 
 def test_verify_says_that_a_proof_holds_where_both_are_defined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, candidate, _ = TRUE_WHERE_DEFINED["the square of a root"]
-    [(verdict, _)] = judge(program, {"0": candidate})
+    [(verdict, _)] = verify_candidates(program, {"0": candidate})
     assert verdict.partial == ("square of a root",)
     path = tmp_path / "candidate.json"
     path.write_text(serialize.to_json(candidate))
