@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from mirage_eg.ir import shapes
+from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.shapes import Shape
 
 
@@ -294,8 +295,6 @@ _ROWS = (
     ),
 )
 
-OPS: dict[str, Op] = {row.name: row for row in _ROWS}
-
-PACKAGED = frozenset(OPS)  # without those from outside, which `register_op` adds
+OPS = OpTable({row.name: row for row in _ROWS}, lambda spec: _elementwise(spec.name, 1))
 
 VIEWS = frozenset({"reshape", "broadcast"})  # in a kernel graph they look otherwise at memory: no kernel

@@ -19,6 +19,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import one_pass
 from mirage_eg.backends.evaluator.modular import PRIMES, Modulus, Number, modulus
+from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.ops import Attributes
 
 
@@ -352,7 +353,7 @@ def _pow(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Componen
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.
-ELEMENTWISE: Mapping[str, Meaning] = {
+_PACKAGED: Mapping[str, Meaning] = {
     "add": _binary(Modulus.add),
     "sub": _binary(Modulus.subtract),
     "mul": _binary(Modulus.multiply),
@@ -375,3 +376,4 @@ ELEMENTWISE: Mapping[str, Meaning] = {
     "scale": Meaning(((0, 0),), _scale),
     "shift": Meaning(((0, 0),), _shift),
 }
+ELEMENTWISE = OpTable(_PACKAGED, lambda spec: keyed(spec.name))

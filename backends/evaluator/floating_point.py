@@ -16,6 +16,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_pieces, reduction
 from mirage_eg.backends.evaluator.matmul import product
+from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -183,7 +184,7 @@ def _gelu(xp: Any, x: Array) -> Array:
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.
-ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
+_PACKAGED: Mapping[str, Callable[..., Array]] = {
     "add": lambda xp, x, y: x + y,
     "sub": lambda xp, x, y: x - y,
     "mul": lambda xp, x, y: x * y,
@@ -206,3 +207,4 @@ ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
     "scale": lambda xp, x, factor: x * float(factor),
     "shift": lambda xp, x, offset: x + float(offset),
 }
+ELEMENTWISE = OpTable(_PACKAGED, lambda spec: spec.numbers)

@@ -6,6 +6,8 @@ from typing import Any
 
 import mpmath
 
+from mirage_eg.ir.custom_ops import OpTable
+
 DIGITS = 60
 Number = Any  # an mpf
 
@@ -29,7 +31,7 @@ def _rsqrt(x: Number) -> Number:
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.
-ELEMENTWISE: Mapping[str, Callable[..., Number]] = {
+_PACKAGED: Mapping[str, Callable[..., Number]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
@@ -52,3 +54,4 @@ ELEMENTWISE: Mapping[str, Callable[..., Number]] = {
     "scale": lambda x, factor: x * number(factor),
     "shift": lambda x, offset: x + number(offset),
 }
+ELEMENTWISE = OpTable(_PACKAGED, lambda spec: spec.exactly)

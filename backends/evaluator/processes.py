@@ -1,8 +1,13 @@
-"""Worker processes: they leave Ctrl-C to their parent and die with it."""
+"""Worker processes: they leave Ctrl-C to their parent, die with it, and have its custom ops."""
 
 import ctypes
+import pickle
 import signal
 import sys
+from importlib.machinery import PathFinder
+from types import FunctionType
+
+from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
 
 _PR_SET_PDEATHSIG = 1
 
@@ -15,4 +20,28 @@ def begin_worker() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-__all__ = ["begin_worker"]
+def pickled_ops() -> bytes:
+    """The custom ops of this process, pickled; functions that a worker cannot import (of a script, a lambda) by value."""
+    if not REGISTRY:
+        return b""
+    import cloudpickle
+
+    specs = tuple(REGISTRY.values())
+    for module in {sys.modules.get(function.__module__) for spec in specs for function in _functions(spec)}:
+        if module is not None and PathFinder.find_spec(module.__name__.partition(".")[0]) is None:
+            cloudpickle.register_pickle_by_value(module)  # a neighbour of a program file, say
+    pickled: bytes = cloudpickle.dumps(specs)
+    return pickled
+
+
+def _functions(spec: OpSpec) -> list[FunctionType]:
+    return [function for function in (spec.numbers, spec.exactly) if isinstance(function, FunctionType)]
+
+
+def install_ops(pickled: bytes) -> None:
+    """Add the custom ops of the parent to this process."""
+    if pickled:
+        REGISTRY.update({spec.name: spec for spec in pickle.loads(pickled)})
+
+
+__all__ = ["begin_worker", "install_ops", "pickled_ops"]

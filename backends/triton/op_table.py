@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from mirage_eg.ir.custom_ops import OpSpec, OpTable
+
 Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
 
@@ -75,7 +77,7 @@ def _triton_pow(x: Sequence[str], attributes: Attributes) -> str:
     return f"tl.where({x[0]} < 0, -1.0, 1.0) * {magnitude}" if size % 2 else magnitude
 
 
-ELEMENTWISE: dict[str, ElementwiseRow] = {
+_PACKAGED: Mapping[str, ElementwiseRow] = {
     "add": ElementwiseRow("total", _infix("+"), _infix("+"), _always, True),
     "sub": ElementwiseRow("difference", _infix("-"), _infix("-"), _always, True),
     "mul": ElementwiseRow("scaled", _infix("*"), _infix("*"), _always, True),
@@ -115,6 +117,13 @@ ELEMENTWISE: dict[str, ElementwiseRow] = {
     ),
 }
 
+
+def _custom(spec: OpSpec) -> ElementwiseRow:
+    return ElementwiseRow(spec.name, _call(spec.triton), _call(spec.torch), _always if spec.keeps_zero else _never, False)
+
+
+ELEMENTWISE = OpTable(_PACKAGED, _custom)
+
 HELPERS = {
     # Triton has no tanh on every target; near zero the quotient cancels, so a series takes over.
     "tanh": '''@triton.jit
@@ -128,7 +137,7 @@ def tanh(x):
 ''',
 }
 
-NOUNS = {name: row.noun for name, row in ELEMENTWISE.items()} | {
+_NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
     "matmul": "product",
     "sum": "sum",
     "mean": "mean",
@@ -147,6 +156,7 @@ NOUNS = {name: row.noun for name, row in ELEMENTWISE.items()} | {
     "rms_norm": "normalized",
     "layer_norm": "normalized",
 }
+NOUNS = OpTable(_NOUNS, lambda spec: spec.name)
 
 
 def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequence[tuple[int, ...]]) -> str:

@@ -1,32 +1,20 @@
-"""An elementwise op from outside the package: its row, its meaning in the algebras, its Triton expression.
+"""`register_op`: a custom elementwise op is one row of the registry; the tables of all rooms read their part of the row.
 
-The laws of the op, and the laws of `axes` and `below` without which the search cannot use it, are a rule file of the user's.
+A rule file of the user's holds the laws of the op, and the laws of `axes` and `below` without which the search cannot use it.
 """
 
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from string import Formatter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.evaluator import field_semantics, floating_point, mpmath_ops
-from mirage_eg.backends.triton import op_table
-from mirage_eg.ir import ops, shapes
+from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
 from mirage_eg.ir.errors import GraphError
-
-
-@dataclass(frozen=True, slots=True)
-class NewOp:
-    """An op from outside: what it computes, and its expressions in `{x}`."""
-
-    name: str
-    numbers: Callable[..., Any]
-    triton: str
-    torch: str
+from mirage_eg.ir.ops import OPS
 
 
 def register_op(
@@ -38,19 +26,19 @@ def register_op(
     torch: str,
     keeps_zero: bool = False,
 ) -> None:
-    """Add an elementwise op of one operand to the op table and to every algebra.
+    """Add an elementwise op of one operand to the op table and to every algebra, in this process and its workers.
 
     `numbers(xp, x)` computes on NumPy or CuPy arrays, `exactly(x)` on mpmath's numbers; `triton` and `torch` are expressions in
-    `{x}`, which stands for a name or a call. `keeps_zero`: zero in gives zero out. In the finite field the op is a random
-    function, equal on equal arguments, as tanh is. Registering a name again replaces what it meant.
+    `{x}`, a name or a call. `keeps_zero`: zero in gives zero out. In the finite field the op is a random function, equal on
+    equal arguments, as tanh is. A second registration of a name replaces the first.
 
     Raises:
         GraphError: the name is no identifier or is an op of the package; a function or expression does not take one operand.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise GraphError(f"register_op: got the name {name!r}, wanted lower-case letters, digits and underscores")
-    if name in ops.OPS and name not in _REGISTERED:
-        raise GraphError(f"register_op: an op {name!r} stands already in the op table; choose another name")
+    if name in OPS and name not in REGISTRY:
+        raise GraphError(f"register_op: the op table has an op {name!r} already; choose another name")
     for function, wanted in ((numbers, 2), (exactly, 1)):
         if len(inspect.signature(function).parameters) != wanted:
             raise GraphError(f"register_op: {name}: wanted numbers(xp, x) and exactly(x); a new op takes one operand")
@@ -61,38 +49,11 @@ def register_op(
         at_zero = numbers(np, np.zeros(1)) if keeps_zero else np.zeros(1)
     if not np.all(at_zero == 0):
         raise GraphError(f"register_op: {name}: got keeps_zero=True, but numbers(np, x) is {at_zero[0]:g} at x = 0")
-    _REGISTERED[name] = NewOp(name, numbers, triton, torch)
-    row = ops.Op(
-        name=name,
-        kind=ops.Kind.ELEMENTWISE,
-        arity=(1, 1),
-        levels=ops.EVERYWHERE,
-        shape=shapes.broadcast,
-    )
-    ops.OPS[name] = row
-    _table(floating_point.ELEMENTWISE)[name] = numbers
-    _table(mpmath_ops.ELEMENTWISE)[name] = exactly
-    _table(field_semantics.ELEMENTWISE)[name] = field_semantics.keyed(name)
-    op_table.ELEMENTWISE[name] = op_table.ElementwiseRow(
-        name,
-        lambda x, attributes: triton.format(x=x[0]),
-        lambda x, attributes: torch.format(x=x[0]),
-        lambda attributes: keeps_zero,
-        False,
-    )
-    op_table.NOUNS[name] = name
-
-
-_REGISTERED: dict[str, NewOp] = {}
-
-
-def registered() -> Mapping[str, NewOp]:
-    """The ops from outside, by name."""
-    return _REGISTERED
+    REGISTRY[name] = OpSpec(name, numbers, exactly, triton, torch, keeps_zero)
 
 
 def _problem(text: str) -> str | None:
-    """Why a text is no expression in `{x}`, if it is none."""
+    """The reason why a text is not an expression in `{x}`, if it is not."""
     try:
         fields = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
         if fields != {"x"}:
@@ -103,6 +64,4 @@ def _problem(text: str) -> str | None:
     return None
 
 
-def _table(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """A table that is read-only to everyone else."""
-    return cast(dict[str, Any], rows)
+__all__ = ["register_op"]

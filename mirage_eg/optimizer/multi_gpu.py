@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from mirage_eg.backends.evaluator.processes import begin_worker
+from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import DeviceLost, Outcome, Trials
 from mirage_eg.ir.errors import MirageError
@@ -132,16 +132,17 @@ def spread_trials(gpus: Sequence[str], source: str, target: str, seed: int) -> S
 
     def start(gpu: str) -> Executor:
         executor: Executor = loky.ProcessPoolExecutor(
-            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, target, seed)
+            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, target, seed, pickled_ops())
         )
         return executor
 
     return SpreadTimer(gpus, start, Calls(_quick, _full))
 
 
-def _make_trials(source: str, target: str, seed: int) -> None:
+def _make_trials(source: str, target: str, seed: int, ops: bytes) -> None:
     global _trials
     begin_worker()
+    install_ops(ops)
     _trials = Trials(source, target, seed)
 
 

@@ -10,9 +10,9 @@ from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.cpu_threads import beside
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.frontend.custom_op import registered
-from mirage_eg.frontend.custom_op_check import check_new_ops
+from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -65,7 +65,7 @@ def optimize(
     `tracer` hears where every candidate ended.
 
     A result that the cache on disk has is given back at once, and a finished one goes there; not so with a `tuning` of one's
-    own or with ops from outside, of which the cache knows nothing. The report says `cache`: hit, miss or off. `looked_up`: the
+    own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off. `looked_up`: the
     caller has asked the cache in vain.
     """
     on_gpu = uses_gpu(options)  # refuses before any work
@@ -79,10 +79,7 @@ def optimize(
         kept = None
         if checkpoint is not None:
             kept = stack.enter_context(closing(Checkpoint(checkpoint, run.identity, resume)))
-        workers = (
-            Workers(None, 1) if registered() else Workers(options.executor, options.jobs)
-        )  # workers know no ops from outside
-        work = Work(stack.enter_context(workers), kept)
+        work = Work(stack.enter_context(Workers(options.executor, options.jobs)), kept)
         full_size = stack.enter_context(at_full_size(program, rulebook, options, watch, work))
         result = _optimize(name, program, options, rulebook, watch, tuning or Tuning(), work, full_size, tracer)
     if run.cache is None:
@@ -107,9 +104,9 @@ def _optimize(
     on_gpu = uses_gpu(options)
     device = device_for(options.target)
     notes: list[str] = []
-    if registered():
-        with watch.stage("new ops"):
-            notes += check_new_ops()
+    if REGISTRY:
+        with watch.stage("custom ops"):
+            notes += check_custom_ops()
     with watch.stage("cleanup"):
         cleaned = simplify(expand(program))
     with watch.stage("search"):

@@ -10,28 +10,15 @@ import mpmath
 import numpy as np
 import pytest
 
-from mirage_eg.backends.evaluator import field_semantics, floating_point, mpmath_ops
 from mirage_eg.backends.evaluator.floating_point import erf
-from mirage_eg.backends.triton import op_table
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.frontend import custom_op, custom_op_check
+from mirage_eg.frontend import custom_op_check
 from mirage_eg.frontend.custom_op import register_op
-from mirage_eg.frontend.custom_op_check import check_new_ops
-from mirage_eg.ir import ops
+from mirage_eg.frontend.custom_op_check import check_custom_ops
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import GraphError
 
 NAME = "gelu_of_mine"
-TABLES: tuple[Any, ...] = (
-    *(
-        ops.OPS,
-        floating_point.ELEMENTWISE,
-        mpmath_ops.ELEMENTWISE,
-        field_semantics.ELEMENTWISE,
-        op_table.ELEMENTWISE,
-        op_table.NOUNS,
-    ),
-    custom_op._REGISTERED,
-)
 
 
 def numbers(xp: Any, x: Any) -> Any:
@@ -56,8 +43,8 @@ def run_program() -> Iterator[RunProgram]:
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch, run_program: RunProgram) -> None:
-    """The op is in no table behind the test, and one interpreter serves all tests."""
+def forgotten(monkeypatch: pytest.MonkeyPatch, run_program: RunProgram) -> Iterator[None]:
+    """The registry is as before after the test, and one interpreter serves all tests."""
 
     class Lent:
         def __enter__(self) -> RunProgram:
@@ -66,16 +53,16 @@ def forgotten(monkeypatch: pytest.MonkeyPatch, run_program: RunProgram) -> None:
         def __exit__(self, *raised: object) -> None:
             pass
 
-    for table in TABLES:
-        monkeypatch.setitem(table, NAME, None)
     monkeypatch.setattr(custom_op_check, "interpreter", Lent)
+    yield
+    REGISTRY.pop(NAME, None)
 
 
 def test_right_expressions_pass_and_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
-    assert check_new_ops() == []
+    assert check_custom_ops() == []
     monkeypatch.delattr(custom_op_check, "interpreter")
-    assert check_new_ops() == []
+    assert check_custom_ops() == []
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -95,7 +82,7 @@ def test_an_expression_that_computes_something_else_is_refused_in_one_line(name:
     changed, message = WRONG[name]
     register(**changed)
     with pytest.raises(GraphError, match=message) as caught:
-        check_new_ops()
+        check_custom_ops()
     assert "\n" not in str(caught.value)
 
 
@@ -111,7 +98,7 @@ def test_an_expression_that_computes_something_else_is_refused_in_one_line(name:
 )
 def test_rounding_and_undefined_inputs_refuse_no_right_expression(right: dict[str, Any]) -> None:
     register(**right, keeps_zero=False)
-    assert check_new_ops() == []
+    assert check_custom_ops() == []
 
 
 @pytest.mark.parametrize("text", ["{x} + {y}", "x", "{}", "{x} + {", "{x.real}", "{x} + {0}", "{x} * (1.0", "y = {x}"])
@@ -128,17 +115,17 @@ def test_a_false_claim_about_zero_is_refused_at_once() -> None:
 
 def test_a_changed_expression_is_run_again() -> None:
     register()
-    check_new_ops()
+    check_custom_ops()
     register(triton="({x} * 2.0)")
     with pytest.raises(GraphError, match="gives 2 at x = 1"):
-        check_new_ops()
+        check_custom_ops()
 
 
 def test_without_torch_a_note_says_that_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     register(triton="({x} * 2.0)")
     without: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setattr(custom_op_check, "find_spec", without)
-    assert check_new_ops() == [
+    assert check_custom_ops() == [
         f"{NAME}: the Triton and torch expressions were not compared with `numbers`: torch is not installed"
     ]
 

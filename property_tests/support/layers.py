@@ -14,7 +14,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "backends/cost": ("ir", "backends/triton"),
     "backends/runtime": ("ir", "backends/triton"),
     "backends/measure": ("ir", "backends/triton"),
-    "frontend": ("ir", "backends/evaluator", "backends/triton"),
+    "frontend": ("ir", "backends/triton"),
     "egraph": ("ir", "backends/evaluator", "frontend"),
     "verify": ("ir", "backends/evaluator", "backends/triton", "egraph"),
     "transforms": ("ir", "backends/evaluator", "backends/cost", "egraph", "verify"),

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import go_on, is_beside
-from mirage_eg.backends.evaluator.processes import begin_worker
+from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.run.code_hash import code_hash
 
@@ -125,10 +125,11 @@ class Workers:
         futures: dict[Future[list[Any]], list[int]] = {}
         unsent: list[list[int]] = []
         executor = self._open()
+        ops = pickled_ops()
         broken = False
         for chunk in chunks:
             try:
-                futures[executor.submit(run_chunk, function, common, [items[i] for i in chunk])] = chunk
+                futures[executor.submit(run_chunk, function, common, [items[i] for i in chunk], ops)] = chunk
             except BrokenExecutor:
                 broken = True
                 unsent.append(chunk)
@@ -248,8 +249,9 @@ def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
         yield from done
 
 
-def run_chunk(function: Function, common: Any, items: Sequence[Any]) -> list[Any]:
-    """What a worker does."""
+def run_chunk(function: Function, common: Any, items: Sequence[Any], ops: bytes) -> list[Any]:
+    """The results of a chunk, computed in a worker that first receives the custom ops."""
+    install_ops(ops)
     return list(function(common, items))
 
 

@@ -8,9 +8,9 @@ from importlib import metadata
 from typing import Any
 
 from mirage_eg.egraph.rule_files import chosen_files, text_hash
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, PACKAGED
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.pipeline.run.cache import ResultCache, cache_at_hand, key_of, reported
 from mirage_eg.pipeline.run.code_hash import code_hash
@@ -31,9 +31,9 @@ class Asked:
 
 
 def asked(name: str, program: Graph, options: Options, on_gpu: bool) -> Asked:
-    """What a run is asked for; the cache knows nothing of ops from outside."""
+    """What a run is asked for; the cache is off where there are custom ops."""
     run = identity(name, program, options)
-    cache = cache_at_hand() if options.cache and OPS.keys() <= PACKAGED else None
+    cache = cache_at_hand() if options.cache and not REGISTRY else None
     return Asked(run, cache, {} if cache is None else key_of(run, on_gpu=on_gpu, budget=options.budget))
 
 
