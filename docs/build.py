@@ -207,6 +207,10 @@ its first extents of each structure only, up to 1.08 (gated_mlp, b = 1). Of the 
 1.00 ± 0.02. Commit 3f1841d has the table and its script."""
 
 
+_DELETED = """Choices that lose are deleted. Off over on, measured once more on an H200 (torch 2.11, Triton 3.6, 30 s of
+tuning a row): `descriptors`, loads through tensor descriptors (TMA), 0.90 (gated_mlp, b = 1, the only pair)."""
+
+
 def _pairs() -> str:
     """The table of `benchmarks/choices.py`, from its lines."""
     lines = [json.loads(it) for it in PAIRS.read_text(encoding="utf-8").splitlines()]
@@ -222,7 +226,9 @@ def _pairs() -> str:
 the rows above, two schedules of one µGraph that differ in this choice of one kernel alone, the pair with the fastest member:
 warm time with the choice off over time with it on, and (µs with it on). Above 1 the choice gains. Empty: not tried there.
 
-{table}"""
+{table}
+
+{_DELETED}"""
 
 
 def verification() -> str:

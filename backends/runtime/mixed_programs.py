@@ -48,7 +48,6 @@ class MixedLane:
         self._fixed = [fixed.get(value) for value in range(len(plan.inputs), len(values))]  # None: a caller may see it
         self._makers = [library.maker(layout, site.device) for layout in plan.buffers]
         self._ready: dict[tuple[str, tuple[int, ...]], tuple[Any, LaunchCall]] = {}
-        self._scratch: list[Any] = []
 
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
         """As `Lane.run`."""
@@ -72,9 +71,6 @@ class MixedLane:
 
     def _prepare(self, kernel: str, grid: tuple[int, ...], arguments: int) -> tuple[Any, LaunchCall]:
         slots = new_slots(arguments)
-        if needed := self._site.scratch(kernel, grid):
-            self._scratch.append(self._site.library.memory(needed, self._site.device))
-            slots[arguments] = self._site.library.address(self._scratch[-1])
         self._ready[kernel, grid] = slots, self._site.prepare(kernel, grid, slots, range(arguments))
         return self._ready[kernel, grid]
 

@@ -85,9 +85,10 @@ class Program:
             if not record.ok:
                 raise UnsupportedError(f"{record.kernel}: {record.error}")
             metadata = kernel.metadata
+            if metadata.global_scratch_size:
+                raise UnsupportedError(f"{record.kernel}: got a kernel with scratch memory; wanted one without")
             handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
-            scratch = metadata.global_scratch_size * metadata.num_ctas
-            made[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared, scratch)
+            made[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared)
         self._loaded[device] = made
         return made
 

@@ -6,7 +6,6 @@ Launches are prepared once. They take their arguments from slots, one for each v
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from threading import Lock
 from typing import Any
 
@@ -22,7 +21,6 @@ class Function:
     handle: int
     threads: int
     shared: int
-    scratch: int  # bytes of device memory of each block, where tensor descriptors stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +33,17 @@ class Site:
     driver: Driver
     functions: dict[str, Function]
 
-    def scratch(self, kernel: str, grid: tuple[int, ...]) -> int:
-        """Bytes of device memory that the kernel needs for itself."""
-        return self.functions[kernel].scratch * prod(grid)
-
     def prepare(self, kernel: str, grid: tuple[int, ...], slots: Any, places: Sequence[int]) -> LaunchCall:
-        """A launch with arguments from these slots, then from the last two: scratch memory and, for a profiler, null."""
+        """A launch with arguments from these slots, then twice null: no kernel has scratch memory or a profiler."""
         function, first, size = self.functions[kernel], ctypes.addressof(slots), ctypes.sizeof(ctypes.c_uint64)
-        arguments = (*places, len(slots) - 2, len(slots) - 1)
+        arguments = (*places, len(slots) - 1, len(slots) - 1)
         parameters = (ctypes.c_void_p * len(arguments))(*(first + size * place for place in arguments))
         return self.driver.prepare(function.handle, grid, function.threads, function.shared, self.stream, parameters)
 
 
 def new_slots(values: int) -> Any:
-    """A slot for each value, then those of scratch memory and of null."""
-    return (ctypes.c_uint64 * (values + 2))()
+    """A slot for each value, then one of null."""
+    return (ctypes.c_uint64 * (values + 1))()
 
 
 class Lane:
@@ -69,12 +63,10 @@ class Lane:
         self._filled = len(self._written)  # slots that a call fills, which come first
         place = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(len(values)))))}
         self._slots = slots = new_slots(len(values))
-        needed = max((site.scratch(launch.kernel, launch.grid) for launch in plan.launches), default=0)
-        self._memory = [library.memory(nbytes, site.device) if nbytes else None for nbytes in (plan.arena_bytes, needed)]
-        arena, scratch = (0 if memory is None else library.address(memory) for memory in self._memory)
+        self._memory = library.memory(plan.arena_bytes, site.device) if plan.arena_bytes else None
+        arena = 0 if self._memory is None else library.address(self._memory)
         for value, offset in plan.arena:
             slots[place[value]] = arena + offset
-        slots[len(values)] = scratch  # of all kernels: they run one after the other
         self._zeroed = {value: library.zeros(values[value], site.device) for value in plan.zeroed}
         for value, array in self._zeroed.items():
             slots[place[value]] = library.address(array)

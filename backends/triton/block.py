@@ -27,7 +27,6 @@ from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judge
 from mirage_eg.backends.triton.split_reduction import Export, peak_tile
 from mirage_eg.backends.triton.storage import accumulates, is_kept_apart, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
-from mirage_eg.backends.triton.tma import describable, descriptor_load
 from mirage_eg.backends.triton.writer import GRID_NAMES, Choices, Writer, aligned, cast, condition, times
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
@@ -76,13 +75,12 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class BlockKernel:
-    """A kernel as text, and the names of the pointers that it takes. With `descriptors` it needs scratch memory."""
+    """A kernel as text, and the names of the pointers that it takes."""
 
     name: str
     source: str
     arguments: tuple[str, ...]
     helpers: frozenset[str]
-    descriptors: bool
 
 
 def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
@@ -102,7 +100,7 @@ def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
     arguments = list(dict.fromkeys(arguments))
     source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(lines)]) + "\n"
     helpers = frozenset(helper for writer in writers for helper in writer.helpers)
-    return BlockKernel(name, source, tuple(arguments), helpers, any(writer.head for writer in writers))
+    return BlockKernel(name, source, tuple(arguments), helpers)
 
 
 def _arguments(part: Part) -> list[str]:
@@ -142,7 +140,7 @@ def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
     offset = ".to(tl.int64)" if wide else ""
     extents = sorted({extent for writer in writers for extent in writer.ranges})
     ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in extents]
-    return [*ranges, *(line for writer in writers for line in writer.head), *block]
+    return [*ranges, *block]
 
 
 def _body(writer: Writer) -> list[str]:
@@ -230,12 +228,9 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
     if graph.phases[value] is Phase.LOOP:
         splits[item["fmap"]].append((REPLICATED, graph.loop))
     steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
-    if graph.phases[value] is Phase.LOOP and describable(writer, pointer, tile):
-        load = descriptor_load(writer, pointer, steps, tile)
-    else:
-        where = address(writer, pointer, steps, tile)
-        mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
-        load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
+    where = address(writer, pointer, steps, tile)
+    mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
+    load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
     if any(reads_stored(graph, consumer) for consumer in consumers):
         load = cast(load, stored, dtype)
     else:

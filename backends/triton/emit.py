@@ -25,10 +25,6 @@ from mirage_eg.ir.shapes import Shape, text
 # What the file itself names or calls.
 _TABLES = ("INPUTS", "BUFFERS", "ZEROED", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
-_ALLOCATOR = [
-    "    # Tensor descriptors stand in memory that Triton asks for.",
-    '    triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))',
-]
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of functions
 
 
@@ -110,7 +106,6 @@ def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
     written = [file.names[value] for value in file.buffers]
     library = ["torch"] if file.calls_torch else []
     kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
-    descriptors = any(kernel.descriptors for kernel in file.kernels)
     buffers = [f"*(buffers or allocate({inputs[0]}.device))"] if written else []
     given = [*inputs, *buffers, *(f"{name}={name}" for name in library)]
     return "\n".join(
@@ -124,8 +119,7 @@ def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
             f'    """Run on `buffers` of `allocate`, or on new ones; returns {made}."""'
             if written
             else f'    """Returns {made}."""',
-            *([_IMPORT] if library or descriptors else []),
-            *(_ALLOCATOR if descriptors else []),
+            *([_IMPORT] if library else []),
             f"    return launch({', '.join(given)})\n",
         ]
     )

@@ -14,7 +14,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph, Node, TensorType
 from mirage_eg.ir.shapes import Shape
 
-_FLAGS = ("swapped", "exp2", "last_first", "descriptors", "joined", "half_partials", "reciprocals", "loads_first")  # of Choices
+_FLAGS = ("swapped", "exp2", "last_first", "joined", "half_partials", "reciprocals", "loads_first")  # of Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ class Schedule:
     exp2: bool | tuple[bool, ...] = False
     last_first: bool | tuple[bool, ...] = False
     programs: int | tuple[int, ...] = 0
-    descriptors: bool | tuple[bool, ...] = False
     joined: bool | tuple[bool, ...] = False
     half_partials: bool | tuple[bool, ...] = False
     reciprocals: bool | tuple[bool, ...] = False

@@ -26,11 +26,10 @@ class Choices:
 
     `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
     exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
-    `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `descriptors`: tiles of
-    the loop are loaded through tensor descriptors (TMA) where they can be. `joined`: where the next kernel combines what this
-    one's blocks store in parts, the last block to arrive does it. `half_partials`: partial results of half types are stored as
-    float16, each row with a scale (`emit_halves`). `reciprocals`: a division by what is broadcast is a multiplication by its
-    reciprocal. `loads_first`: what is loaded before the loop is asked for before anything is computed.
+    `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `joined`: where the next
+    kernel combines what this one's blocks store in parts, the last block to arrive does it. `half_partials`: partial results of
+    half types are stored as float16, each row with a scale (`float16_partials`). `reciprocals`: a division by what is broadcast
+    is a multiplication by its reciprocal. `loads_first`: loads before the loop are issued before anything is computed.
     """
 
     safe: bool = True
@@ -38,7 +37,6 @@ class Choices:
     exp2: bool = False
     last_first: bool = False
     programs: int = 0
-    descriptors: bool = False
     joined: bool = False
     half_partials: bool = False
     reciprocals: bool = False
@@ -56,7 +54,6 @@ class Writer:
     wide: bool  # offsets need 64 bits
     choices: Choices
     names: set[str]
-    head: list[str] = field(default_factory=list)  # before the first block
     loads: list[tuple[str, str]] = field(default_factory=list)  # those that come first: what they define, the line
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     tiles: dict[int, Tile] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from mirage_eg.backends.triton.emit import Schedule
 from mirage_eg.backends.triton.float16_partials import halves_of
 from mirage_eg.backends.triton.fused_combine import can_join
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
-from mirage_eg.backends.triton.tma import HAS_TMA
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
@@ -135,8 +134,6 @@ def details(variant: Variant, target: str) -> Iterator[Job]:
     inner, multiprocessors = variant.graph.blocks, device_for(target).multiprocessors
     for number, block in enumerate(inner):
         names = []
-        if block.loop > 1 and target in HAS_TMA:
-            names.append("descriptors")
         if sum(extent > 1 for extent in block.grid) > 1:
             names.append("last_first")
         if _has(block, _EXPONENTIALS):

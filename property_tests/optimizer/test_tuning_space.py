@@ -54,7 +54,6 @@ def test_every_detail_is_one_choice_that_changes_the_source(name: str) -> None:
         ("reciprocals", {"attention", "split attention", "norm"}),
         ("loads_first", {"split attention", "norm"}),
         ("exp2", {"attention", "split attention"}),
-        ("descriptors", {"attention", "split attention", "products"}),
     ],
 )
 def test_a_choice_is_offered_where_it_is_one(choice: str, where: set[str]) -> None:

@@ -1,9 +1,9 @@
 """Triton's interpreter with every address checked, by `interpreter("property_tests.support.guarded_interpreter")`.
 
 Each tensor that a program takes or makes has its own memory with a wide guard on both sides. An address that is loaded or
-stored under a true mask and lies in no tensor ends the program, as does a store into an input, a box of a tensor descriptor
-that reaches beyond its tensor, and what is a race on a GPU: a block that reads what another block of the same launch wrote (but
-the last to arrive, of joined kernels), or two blocks that store different values in one place.
+stored under a true mask and lies in no tensor ends the program, as does a store into an input, and what is
+a race on a GPU: a block that reads what another block of the same launch wrote (but the last to arrive, of joined kernels), or
+two blocks that store different values in one place.
 """
 
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def install() -> Guard:
     guard = Guard(interpreter._interpreter)
     interpreter._interpreter = guard
     builder = interpreter.InterpreterBuilder
-    set_dim, set_index, load_box = builder.set_grid_dim, builder.set_grid_idx, builder.create_descriptor_load
+    set_dim, set_index = builder.set_grid_dim, builder.set_grid_idx
 
     def set_grid_dim(self: Any, *grid: int) -> None:
         guard.begin_launch()
@@ -124,14 +124,7 @@ def install() -> Guard:
         guard.begin_block((x * self.grid_dim[1] + y) * self.grid_dim[2] + z)
         set_index(self, x, y, z)
 
-    def create_descriptor_load(self: Any, box: Any, *rest: Any) -> Any:
-        _, mask = box.materialize_pointers(rest[0])
-        if not np.all(mask.data):
-            raise AddressError("a box of a tensor descriptor reaches beyond its tensor")
-        return load_box(self, box, *rest)
-
     builder.set_grid_dim, builder.set_grid_idx = set_grid_dim, set_grid_idx
-    builder.create_descriptor_load = create_descriptor_load
     return guard
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
 from threading import Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
@@ -258,17 +257,6 @@ def test_a_wrong_output_buffer_is_named(change: dict[str, Any], monkeypatch: pyt
     assert len(driver.launched) == done
 
 
-def test_a_kernel_with_tensor_descriptors_gets_scratch_for_each_program() -> None:
-    driver, library = FakeDriver(), FakeLibrary()
-    graph = gated_mlp("float16", 64, 512, 256, 4, 8).mugraph
-    with running(graph, driver, Schedule(descriptors=True)) as program:
-        program(arrays_for(program), library)
-        [launched] = driver.launched
-        [scratch] = [array for array in library.made if array.dtype == "uint8"]
-    assert launched.arguments[-2:] == (scratch.pointer, 0)
-    assert scratch.shape[0] == 3 * 128 * prod(launched.grid)  # three inputs, 128 bytes each: CUDA's CUtensorMap
-
-
 def test_counters_of_joined_kernels_are_made_zero_once_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     driver, library = FakeDriver(), FakeLibrary()
@@ -277,7 +265,7 @@ def test_counters_of_joined_kernels_are_made_zero_once_a_stream(monkeypatch: pyt
         assert [program.plan.values[value].name for value in program.plan.zeroed] == ["arrivals"]
         for library.current in (7, 7, 8):
             program(arrays_for(program), library)
-    counters = [launched.arguments[-3] for launched in driver.launched]  # behind it: scratch memory and null
+    counters = [launched.arguments[-3] for launched in driver.launched]  # then twice null
     assert counters == [library.zeroed[0].pointer] * 2 + [library.zeroed[1].pointer]
 
 

@@ -40,13 +40,12 @@ def test_kernels_compile_for_every_target(name: str, target: str) -> None:
     block=block_graphs(EVERY, attempts=10),
     dtype=st.sampled_from(["float16", "bfloat16", "float32", "float64"]),
     dots=st.booleans(),
-    descriptors=st.booleans(),
     target=st.sampled_from(sorted(TARGETS)),
 )
-def test_every_block_graph_compiles(block: Graph, dtype: str, dots: bool, descriptors: bool, target: str) -> None:
+def test_every_block_graph_compiles(block: Graph, dtype: str, dots: bool, target: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "_SMALL_PRODUCT", 0 if dots else 1024)
-        source = emit(as_program(in_dtype(block, dtype)), schedule=Schedule(descriptors=descriptors))
+        source = emit(as_program(in_dtype(block, dtype)))
     [record] = compile_source(source, target)
     assert record.ok, f"{record}\n{source}"
 
@@ -123,8 +122,7 @@ def test_timing_without_a_gpu_says_so() -> None:
 def test_emitted_programs_check_and_time_themselves(tmp_path: Path, name: str, dtype: str) -> None:
     graphs = HAND_WRITTEN[name](dtype)
     path = tmp_path / "program.py"
-    schedule = Schedule(descriptors=dtype == "float16")
-    path.write_text(emit(graphs.mugraph, program=graphs.program, schedule=schedule), encoding="utf-8")
+    path.write_text(emit(graphs.mugraph, program=graphs.program), encoding="utf-8")
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "largest error" in done.stdout and "µs" in done.stdout
