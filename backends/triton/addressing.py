@@ -47,38 +47,29 @@ def launch_grid(grid: Shape, choices: Choices) -> Shape:
 
     Neighbouring blocks differ in the first dim, or in the last one if `last_first`.
     """
-    if is_persistent(grid, choices):
-        return (choices.programs, 1, 1)
     last_first = choices.last_first
     ordered = grid[::-1] if last_first else grid
     fits = all(extent <= limit for extent, limit in zip(ordered, _GRID_LIMITS, strict=False))
     return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def is_persistent(grid: Shape, choices: Choices) -> bool:
-    """Whether programs take several blocks each."""
-    return 0 < choices.programs < prod(grid)
-
-
 def coordinates(grid: Shape, used: set[int], wide: bool, choices: Choices) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
     dims = range(len(grid))[::-1] if choices.last_first else range(len(grid))
-    persistent = is_persistent(grid, choices)
-    flat = persistent or launch_grid(grid, choices)[: len(grid)] != tuple(grid[dim] for dim in dims)
-    number = "block" if persistent else "tl.program_id(0)"
+    flat = launch_grid(grid, choices)[: len(grid)] != tuple(grid[dim] for dim in dims)
     lines = {}
     stride = 1
     for place, dim in enumerate(dims):
         if dim in used:
             last = place == len(grid) - 1
-            index = f"tl.program_id({place})" if not flat else _digit(number, stride, grid[dim], last)
+            index = f"tl.program_id({place})" if not flat else _digit(stride, grid[dim], last)
             lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
         stride *= grid[dim]
     return [lines[dim] for dim in sorted(lines)]
 
 
-def _digit(number: str, stride: int, extent: int, last: bool) -> str:
-    text = number + (f" // {stride}" if stride > 1 else "")
+def _digit(stride: int, extent: int, last: bool) -> str:
+    text = "tl.program_id(0)" + (f" // {stride}" if stride > 1 else "")
     return f"({text})" if last else f"({text} % {extent})"
 
 

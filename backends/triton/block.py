@@ -14,7 +14,6 @@ from mirage_eg.backends.triton.addressing import (
     address,
     coordinates,
     highest_offset,
-    is_persistent,
     parts,
 )
 from mirage_eg.backends.triton.block_order import prepared
@@ -32,7 +31,7 @@ from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 _PLAIN = Choices()
-_RESERVED = {"triton", "tl", "i", "step", "block", "arrived", "range", "float", "tanh", *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "arrived", "range", "float", "tanh", *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +134,6 @@ def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
         block += _behind_the_last(first, rest, _body(writers[1]))
     used = {dim for writer in writers for dim in writer.grid_used}
     block = [*coordinates(grid, used, wide, choices), *block]
-    if is_persistent(grid, choices):
-        block = [f"for block in range(tl.program_id(0), {prod(grid)}, {choices.programs}):", *_indent(block)]
     offset = ".to(tl.int64)" if wide else ""
     extents = sorted({extent for writer in writers for extent in writer.ranges})
     ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in extents]

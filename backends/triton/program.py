@@ -31,7 +31,6 @@ class Schedule:
     swapped: bool | tuple[bool, ...] = False
     exp2: bool | tuple[bool, ...] = False
     last_first: bool | tuple[bool, ...] = False
-    programs: int | tuple[int, ...] = 0
     joined: bool | tuple[bool, ...] = False
     half_partials: bool | tuple[bool, ...] = False
     reciprocals: bool | tuple[bool, ...] = False
@@ -40,7 +39,7 @@ class Schedule:
     def choices(self, number: int) -> Choices:
         """How the kernel of the block graph with this number is written."""
         flags = {name: bool(choice(getattr(self, name), number, name)) for name in _FLAGS}
-        return Choices(safe=self.safe, programs=choice(self.programs, number, "programs"), **flags)
+        return Choices(safe=self.safe, **flags)
 
 
 @dataclass(frozen=True, slots=True)

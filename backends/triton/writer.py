@@ -26,17 +26,16 @@ class Choices:
 
     `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
     exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
-    `programs`: at most so many programs are launched, which take the blocks in turn; 0 is one a block. `joined`: where the next
-    kernel combines what this one's blocks store in parts, the last block to arrive does it. `half_partials`: partial results of
-    half types are stored as float16, each row with a scale (`float16_partials`). `reciprocals`: a division by what is broadcast
-    is a multiplication by its reciprocal. `loads_first`: loads before the loop are issued before anything is computed.
+    `joined`: where the next kernel combines what this one's blocks store in parts, the last block to arrive does it.
+    `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
+    `reciprocals`: a division by what is broadcast is a multiplication by its reciprocal. `loads_first`: loads before the loop
+    are issued before anything is computed.
     """
 
     safe: bool = True
     swapped: bool = False
     exp2: bool = False
     last_first: bool = False
-    programs: int = 0
     joined: bool = False
     half_partials: bool = False
     reciprocals: bool = False

@@ -137,7 +137,7 @@ def tune(
         more += [Job(graph, structure, like(style, graph)) for graph in sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
     _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
-    _try_near(run, "details", 2, lambda variant: details(variant, target))
+    _try_near(run, "details", 2, details)
     _try(
         run,
         "joined",

@@ -6,7 +6,6 @@ from itertools import zip_longest
 from math import prod
 from typing import Any
 
-from mirage_eg.backends.cost.devices import device_for
 from mirage_eg.backends.triton.emit import Schedule
 from mirage_eg.backends.triton.float16_partials import halves_of
 from mirage_eg.backends.triton.fused_combine import can_join
@@ -129,9 +128,9 @@ def _warps(block: Graph) -> tuple[int, ...]:
     return (1, 2, 4, 8, *(warps for warps in _MANY if largest >= warps * 32 * 8))
 
 
-def details(variant: Variant, target: str) -> Iterator[Job]:
+def details(variant: Variant) -> Iterator[Job]:
     """What rarely matters, on and off, one kernel at a time."""
-    inner, multiprocessors = variant.graph.blocks, device_for(target).multiprocessors
+    inner = variant.graph.blocks
     for number, block in enumerate(inner):
         names = []
         if sum(extent > 1 for extent in block.grid) > 1:
@@ -150,11 +149,6 @@ def details(variant: Variant, target: str) -> Iterator[Job]:
             flags = getattr(variant.schedule, name) or (False,) * len(inner)
             change: dict[str, Any] = {name: changed(flags, number, not flags[number])}
             yield Job(variant.graph, variant.structure, replace(variant.schedule, **change))
-        for programs in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
-            if programs < prod(block.grid):
-                given = variant.schedule.programs or (0,) * len(inner)
-                schedule = replace(variant.schedule, programs=changed(given, number, programs))
-                yield Job(variant.graph, variant.structure, schedule)
 
 
 def joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | None) -> Iterator[Job]:

@@ -31,7 +31,7 @@ from property_tests.support.hand_written import inputs_of, worst
 PLANS = 3  # of one kernel, and as many of two
 SCHEDULES = (
     Schedule(),
-    Schedule(swapped=True, exp2=True, last_first=True, programs=3),
+    Schedule(swapped=True, exp2=True, last_first=True),
     Schedule(joined=True, half_partials=True, reciprocals=True, loads_first=True),
 )
 TOLERANCE = 2e-2

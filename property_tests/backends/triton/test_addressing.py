@@ -41,8 +41,8 @@ def variants(graph: Graph) -> list[Schedule]:
         return [Schedule()]
     job = next(first(graph, 0))
     variant = Variant(graph, 0, job.schedule, "", None)
-    tried = [made.schedule for made in chain(details(variant, "sm_90"), joined(variant, [graph], None)) if made.graph == graph]
-    every = Schedule(last_first=True, swapped=True, half_partials=True, joined=True, loads_first=True, programs=2)
+    tried = [made.schedule for made in chain(details(variant), joined(variant, [graph], None)) if made.graph == graph]
+    every = Schedule(last_first=True, swapped=True, half_partials=True, joined=True, loads_first=True)
     alike = (replace(made, num_warps=4, num_stages=1, exp2=False, reciprocals=False) for made in (job.schedule, *tried, every))
     return list(dict.fromkeys(alike))
 
