@@ -209,7 +209,9 @@ its first extents of each structure only, up to 1.08 (gated_mlp, b = 1). Of the 
 
 _DELETED = """Choices that lose are deleted. Off over on, measured once more on an H200 (torch 2.11, Triton 3.6, 30 s of
 tuning a row): `descriptors`, loads through tensor descriptors (TMA), 0.90 (gated_mlp, b = 1, the only pair); `programs`,
-persistent programs that take the blocks in turn, 0.96 (rmsnorm, b = 128) and 0.98 (b = 512)."""
+persistent programs that take the blocks in turn, 0.96 (rmsnorm, b = 128) and 0.98 (b = 512);
+16 or 32 warps 0.75 (lora, b = 1), 0.82 (lora, b = 512), 0.98 (mlp_block, b = 1), 0.97 and 1.01 (rmsnorm, b = 128 and 512).
+`half_partials` and `last_first` were not tried in these rows."""
 
 
 def _pairs() -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
-from math import prod
 from typing import Any
 
 from mirage_eg.backends.triton.emit import Schedule
@@ -14,7 +13,6 @@ from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
 
-_MANY = (16, 32)  # warps
 _THINGS = {"num_warps": "launch", "num_stages": "launch"}  # choices that are tried together
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
@@ -105,7 +103,7 @@ def like(schedule: Schedule, graph: Graph) -> Schedule:
 def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
     """Warps and stages, one kernel at a time."""
     for number, block in enumerate(variant.graph.blocks):
-        for warps in allowed or (_warps(block) if block.loop == 1 else (2, 4, 8)):
+        for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
                 schedule = replace(
                     variant.schedule,
@@ -120,12 +118,6 @@ def _loaded(block: Graph) -> list[Phase]:
     flat = flatten(expand(block))
     read = {operand for item in flat.nodes for operand in item.operands}
     return [flat.phases[values[0]] for item, values in flat.numbered() if item.op == "input" and values[0] in read]
-
-
-def _warps(block: Graph) -> tuple[int, ...]:
-    """Without a loop: also many, as long as each thread has the eight elements of a wide load of some tile."""
-    largest = max(prod(type_.shape) for type_ in flatten(expand(block)).types)
-    return (1, 2, 4, 8, *(warps for warps in _MANY if largest >= warps * 32 * 8))
 
 
 def details(variant: Variant) -> Iterator[Job]:
