@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the stand-ins are with 
 
 from mirage_eg.api import MuGraph
 from mirage_eg.backends.measure.timing import gpu_available
-from mirage_eg.backends.runtime.array_library import Layout, Library
+from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.program import Program
@@ -145,7 +145,7 @@ def main() -> int:
                 mugraph = MuGraph(SimpleNamespace(graph=graph, source=emit(graph)))  # type: ignore[arg-type]
                 program = mugraph._program()
             else:
-                outputs = [Layout("y", (SIZE,), "float16", row_major((SIZE,)))]
+                outputs = [ArrayLayout("y", (SIZE,), "float16", row_major((SIZE,)))]
                 program = Program(resources.enter_context(loaded(emit(graph))), graph.input_names, outputs, driver)
             arrays = [library.empty(layout, 0) for layout in program.plan.inputs]
             [buffer] = [library.empty(layout, 0) for layout in program.outputs]

@@ -11,7 +11,7 @@ from weakref import finalize
 import numpy as np
 
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.runtime.array_library import Layout, Library
+from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.calls import CudaGraph, call, capture
 from mirage_eg.backends.runtime.library_lookup import library_of
 from mirage_eg.backends.runtime.program import Program as RunningProgram
@@ -126,7 +126,7 @@ class MuGraph:
     def _program(self) -> RunningProgram:
         if self._runtime is None:
             outputs = [
-                Layout(name, type_.shape, str(type_.dtype), row_major(type_.shape))
+                ArrayLayout(name, type_.shape, str(type_.dtype), row_major(type_.shape))
                 for name, type_ in zip(self.graph.output_names, self.graph.output_types, strict=True)
             ]
             self._runtime = RunningProgram(self._resources.enter_context(loaded(self.source)), self.graph.input_names, outputs)

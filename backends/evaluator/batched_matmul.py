@@ -15,7 +15,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.shapes import Shape
 
 
-def folded_product(x: Array, y: Array, multiply: Callable[[Array, Array], Array], copies: bool) -> Array:
+def batched_matmul(x: Array, y: Array, multiply: Callable[[Array, Array], Array], copies: bool) -> Array:
     """`multiply(x, y)`, a product of stacks of matrices, asked for with as few of them as can be.
 
     Without `copies` a dim is folded only where the operand stands in memory as the larger matrix does.

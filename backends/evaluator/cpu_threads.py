@@ -1,7 +1,8 @@
-"""Work on all cores by threads of our own, each with a single-threaded BLAS.
+"""A thread pool over all cores, each thread with a single-threaded BLAS, and background tasks. All state of threads is here.
 
-Products here are many and short: a BLAS that starts threads for each of them waits longer for them than they compute, and much
-longer where other work wants the cores too.
+Matrix products here are many and short: a BLAS that starts threads for each product waits longer for the threads than they
+compute, and much longer where other work uses the cores too. While a background task runs, Python switches threads every
+0.1 ms in place of 5 ms: otherwise the body waits up to 5 ms for the interpreter after each NumPy call.
 """
 
 import signal
@@ -17,15 +18,15 @@ from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 P = ParamSpec("P")
-_SWITCH_SECONDS = 1e-4  # after which a thread that computes in Python lets another one have a turn
+_SWITCH_SECONDS = 1e-4  # a thread that computes in Python holds the interpreter for at most so long
 
 
 class StoppedError(Exception):
-    """Nobody waits for this work any more."""
+    """The body that started this background task has ended."""
 
 
 class _Shared:
-    """A context that threads may be in together: the first enters it, the last leaves it."""
+    """A context that several threads share: the first thread enters it, the last one leaves it."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self._make, self._lock = make, Lock()
@@ -47,11 +48,11 @@ class _Shared:
 
 
 def with_own_threads(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, in which BLAS starts no threads."""
+    """`function`, during which BLAS starts no threads."""
 
     @wraps(function)
     def single(*args: P.args, **kwargs: P.kwargs) -> T:
-        threads()  # how many there may be is seen before
+        threads()  # asks BLAS for its number of threads before the limit holds
         with _one_blas_thread:
             return function(*args, **kwargs)
 
@@ -60,37 +61,40 @@ def with_own_threads(function: Callable[P, T]) -> Callable[P, T]:
 
 @cache
 def threads() -> int:
-    """As many threads as BLAS was allowed when it was first asked: the cores, or what OMP_NUM_THREADS and its like say."""
+    """The number of threads that BLAS was allowed at the first call: the cores, or the value of OMP_NUM_THREADS."""
     return max((int(library["num_threads"]) for library in _controller().info() if library["user_api"] == "blas"), default=1)
 
 
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """`work` on every item, in any order; work that is itself on an item here, or has one item, does all of it by itself."""
+    """Apply `work` to every item, in any order; nested calls, and calls with one item, use no other threads."""
     items = list(items)
-    shared = threads() > 1 and len(items) > 1 and not getattr(_here, "is_item", False)
-    for place, item in enumerate(items):
-        if shared and (not is_beside() or _is_awaited()):
-            for _ in _pool().map(work, items[place:]):
+    shared = threads() > 1 and len(items) > 1 and not getattr(_thread, "is_item", False)
+    for position, item in enumerate(items):
+        if shared and (not in_background() or _is_awaited()):
+            for _ in _pool().map(work, items[position:]):
                 pass
             return
-        go_on()
+        raise_if_stopped()
         work(item)
 
 
 @contextmanager
-def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
-    """`work` on a thread of its own, beside the body: what is given waits for its result, and raises what it raised.
+def background_task(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Run `work` on a thread of its own while the body runs; yields a function that waits for the result.
 
-    It takes one core until its result is waited for, and turns at the interpreter are short meanwhile. Behind the body it is
-    stopped at the next piece of work that it would share out, or where it asks whether to `go_on`. Ctrl-C and SIGTERM are the
-    main thread's business: neither this one nor a process that it starts hears of them.
+    The task uses one core until the body waits for it, and the interpreter switches threads more often meanwhile. When the body
+    ends, the task is stopped at its next item of shared work or call of `raise_if_stopped`. Only the main thread handles Ctrl-C
+    and SIGTERM: the task and the processes that it starts block them.
+
+    Raises:
+        Whatever `work` raised, from the function that waits.
     """
     stop, awaited = Event(), Event()
 
     def run() -> T:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        _here.stop, _here.awaited = stop, awaited
-        with _short_turns:
+        _thread.stop, _thread.awaited = stop, awaited
+        with _frequent_switches:
             return work()
 
     with ThreadPoolExecutor(1) as pool:
@@ -106,26 +110,26 @@ def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
             stop.set()
 
 
-def is_beside() -> bool:
-    """Whether this is work `beside` other work."""
-    return getattr(_here, "stop", None) is not None
+def in_background() -> bool:
+    """Whether this thread runs a background task."""
+    return getattr(_thread, "stop", None) is not None
 
 
 def _is_awaited() -> bool:
-    """Whether this is work `beside` a body that does nothing but wait for it."""
-    awaited: Event | None = getattr(_here, "awaited", None)
+    """Whether this thread runs a background task whose result the body waits for."""
+    awaited: Event | None = getattr(_thread, "awaited", None)
     return awaited is not None and awaited.is_set()
 
 
-def go_on() -> None:
-    """Raise a StoppedError if this is work `beside` a body that has ended."""
-    stop: Event | None = getattr(_here, "stop", None)
+def raise_if_stopped() -> None:
+    """Raise a StoppedError in a background task whose body has ended."""
+    stop: Event | None = getattr(_thread, "stop", None)
     if stop is not None and stop.is_set():
         raise StoppedError
 
 
 def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:
-    """The items in as many runs as there are threads, none empty."""
+    """The items in as many consecutive runs as there are threads, none empty."""
     count = min(threads(), len(items))
     return [items[len(items) * i // count : len(items) * (i + 1) // count] for i in range(count)]
 
@@ -137,11 +141,11 @@ def _controller() -> Any:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads(), initializer=lambda: setattr(_here, "is_item", True))
+    return ThreadPoolExecutor(threads(), initializer=lambda: setattr(_thread, "is_item", True))
 
 
 @contextmanager
-def _switching_often() -> Iterator[None]:
+def _switch_often() -> Iterator[None]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:
@@ -150,6 +154,6 @@ def _switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-_here = local()  # `stop` and `awaited`, where work is beside other work; `is_item`, where it is a part of shared work
-_short_turns = _Shared(_switching_often)
+_thread = local()  # `stop` and `awaited` in a background task; `is_item` in a thread of the pool
+_frequent_switches = _Shared(_switch_often)
 _one_blas_thread = _Shared(lambda: _controller().limit(limits=1, user_api="blas"))

@@ -17,7 +17,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 
-PIECE_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
+CHUNK_ELEMENTS = 1 << 15  # so that the temporaries of a piece stay in the cache
 _SMALL = 256  # two operands of so many elements make at most two pieces
 
 
@@ -100,7 +100,7 @@ LONGEST_REDUCTION = 1 << 14  # terms of one sum, which one block of threads comp
 def one_pass(xp: Any, name: str, function: Callable[..., Array], *operands: Array, constants: tuple[Any, ...]) -> Array:
     """`function(*operands)`, or on CuPy the kernel `name` on operands and constants."""
     if xp is np:
-        return in_pieces(function, *operands)
+        return in_chunks(function, *operands)
     return kernel(xp, name)(*operands, *constants)
 
 
@@ -120,21 +120,21 @@ def reduction(xp: Any, name: str) -> Any:
     )
 
 
-def in_pieces(function: Callable[..., Array], *operands: Array, dtype: Any = np.float64) -> Array:
+def in_chunks(function: Callable[..., Array], *operands: Array, dtype: Any = np.float64) -> Array:
     """`function(*operands)`, an elementwise function of NumPy arrays to `dtype`, piece by piece where the result is large."""
     if operands[0].ndim and all(x.size <= _SMALL for x in operands):
         return function(*operands)
     shape = np.broadcast_shapes(*(x.shape for x in operands))
     if not shape:  # NumPy makes scalars of arrays without dims, which cannot be worked on in place
         return function(*(x.reshape(1) for x in operands)).reshape(())
-    if prod(shape) <= 2 * PIECE_ELEMENTS:
+    if prod(shape) <= 2 * CHUNK_ELEMENTS:
         return function(*operands)
     # The first `axis` dims are walked one by one, dim `axis` in steps, the others whole.
     axis, inner = len(shape) - 1, 1
-    while inner * shape[axis] <= PIECE_ELEMENTS:
+    while inner * shape[axis] <= CHUNK_ELEMENTS:
         inner *= shape[axis]
         axis -= 1
-    step = max(1, PIECE_ELEMENTS // inner)
+    step = max(1, CHUNK_ELEMENTS // inner)
     wide = [np.broadcast_to(x, shape) for x in operands]
     result = np.empty(shape, dtype)
     outers = product(*map(range, shape[:axis]))

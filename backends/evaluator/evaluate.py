@@ -19,8 +19,8 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import ragged_parts
 from mirage_eg.backends.evaluator.algebra import Algebra
-from mirage_eg.backends.evaluator.memoization import Known
-from mirage_eg.backends.evaluator.slicing import Cut, DimWindow, cut
+from mirage_eg.backends.evaluator.memoization import Memo
+from mirage_eg.backends.evaluator.slicing import DimWindow, Slicing, slicing_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
@@ -41,7 +41,7 @@ def evaluate(
     slice_elements: int = SLICE_ELEMENTS,
     rounded: bool = False,
     stack: int = 0,
-    known: Known[V] | None = None,
+    known: Memo[V] | None = None,
 ) -> list[V]:
     """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
 
@@ -63,11 +63,11 @@ def evaluate(
 
 
 def _evaluate(
-    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int, known: Known[V] | None = None
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int, known: Memo[V] | None = None
 ) -> list[V]:
     match graph.level:
         case Level.KERNEL:
-            plan = cut(graph, slice_elements)
+            plan = slicing_of(graph, slice_elements)
             if plan is not None:
                 return _joined(plan, _slices(plan, inputs, algebra, lead), algebra, lead)
             if known is not None:
@@ -85,7 +85,7 @@ def evaluate_while(
     graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, holds: Callable[[Sequence[V]], bool]
 ) -> list[V] | None:
     """`evaluate` a kernel graph; None as soon as `holds` does not of a slice of its outputs."""
-    plan = cut(graph, slice_elements)
+    plan = slicing_of(graph, slice_elements)
     results = []
     for made in (evaluate(graph, inputs, algebra, slice_elements),) if plan is None else _slices(plan, inputs, algebra, 0):
         if not holds(made):
@@ -94,7 +94,7 @@ def evaluate_while(
     return results[0] if plan is None else _joined(plan, results, algebra, 0)
 
 
-def _slices(plan: Cut, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> Iterator[list[V]]:
+def _slices(plan: Slicing, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> Iterator[list[V]]:
     """A program piece by piece along one of its axes."""
     for piece in plan.pieces:
         windows = [
@@ -104,7 +104,7 @@ def _slices(plan: Cut, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> 
         yield _Run(piece.graph, algebra, 0, stack).outputs(windows)
 
 
-def _joined(plan: Cut, results: Iterable[list[V]], algebra: Algebra[V], stack: int) -> list[V]:
+def _joined(plan: Slicing, results: Iterable[list[V]], algebra: Algebra[V], stack: int) -> list[V]:
     return [
         algebra.join(ragged_parts, stack + dim)
         for dim, ragged_parts in zip(plan.output_dims, zip(*results, strict=True), strict=True)
@@ -248,7 +248,7 @@ class _Run(Generic[V]):
         slice_elements: int,
         lead: int,
         window: Window = (),
-        known: Known[V] | None = None,
+        known: Memo[V] | None = None,
     ) -> None:
         self.graph, self.algebra, self.slice_elements, self.lead, self.window = graph, algebra, slice_elements, lead, window
         self.known = known

@@ -164,7 +164,7 @@ Compute = Callable[[Draw, int, Attributes, Sequence[Component]], Component]
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class FieldSemantics:
     """`reads` lists (operand, 0 for the same component or 1 for the one below).
 
     `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions; orders; roots (that of x² is x
@@ -176,12 +176,12 @@ class Meaning:
     unfaithful: Callable[[Attributes], bool] = lambda attributes: False
 
 
-def _binary(function: Callable[[Modulus, Array, Array], Array]) -> Meaning:
+def _binary(function: Callable[[Modulus, Array, Array], Array]) -> FieldSemantics:
     def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         x, y = operands
         return Component(function(draw.modulus(k), x.residues, y.residues), _meet(x, y))
 
-    return Meaning(((0, 0), (1, 0)), compute)
+    return FieldSemantics(((0, 0), (1, 0)), compute)
 
 
 def _meet(x: Component, y: Component) -> Array | None:
@@ -193,7 +193,7 @@ def _meet(x: Component, y: Component) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined, shape)
 
 
-def _extreme(largest: bool) -> Meaning:
+def _extreme(largest: bool) -> FieldSemantics:
     """The larger or the smaller of two under the keyed total order of the maxima."""
 
     def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
@@ -206,7 +206,7 @@ def _extreme(largest: bool) -> Meaning:
             place = (draw.xp.maximum if largest else draw.xp.minimum)(*places)
         return Component(modulus.unshuffled(place, *draw.inverse_order(k, rank)), _meet(x, y))
 
-    return Meaning(((0, 0), (1, 0)), compute, _always)
+    return FieldSemantics(((0, 0), (1, 0)), compute, _always)
 
 
 def _abs(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
@@ -224,19 +224,19 @@ def _always(attributes: Attributes) -> bool:
     return True
 
 
-def keyed(name: str) -> Meaning:
+def keyed(name: str) -> FieldSemantics:
     """A random function, called `name`, of the value: what an op means that means nothing in a field."""
 
     def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         return Component(draw.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
 
-    return Meaning(((0, 0),), compute, _always)
+    return FieldSemantics(((0, 0),), compute, _always)
 
 
 _STEP = 256  # at least so many places of the order lie between two values of relu
 
 
-def growing(name: str, idempotent: bool = False) -> Meaning:
+def growing(name: str, idempotent: bool = False) -> FieldSemantics:
     """A random function, called `name`, that grows with its argument in the order of the maxima, so that it commutes with them.
 
     An idempotent one gives the largest of its values that is not above x. relu as the maximum with 0 would hide what stands
@@ -254,7 +254,7 @@ def growing(name: str, idempotent: bool = False) -> Meaning:
             places = draw.xp.floor(places / 2) + draw.offset(k, rank, modulus.prime // 2, *key)
         return Component(modulus.unshuffled(places, *draw.inverse_order(k, rank)), x.undefined)
 
-    return Meaning(((0, 0),), compute, _always)
+    return FieldSemantics(((0, 0),), compute, _always)
 
 
 def _no_inverse(modulus: Modulus, x: Component) -> Array | None:
@@ -353,27 +353,27 @@ def _pow(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Componen
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.
-_PACKAGED: Mapping[str, Meaning] = {
+_PACKAGED: Mapping[str, FieldSemantics] = {
     "add": _binary(Modulus.add),
     "sub": _binary(Modulus.subtract),
     "mul": _binary(Modulus.multiply),
-    "div": Meaning(((0, 0), (1, 0)), _divide),
+    "div": FieldSemantics(((0, 0), (1, 0)), _divide),
     "maximum": _extreme(largest=True),
     "minimum": _extreme(largest=False),
-    "abs": Meaning(((0, 0),), _abs, _always),
-    "exp": Meaning(((0, 1),), _exp),
+    "abs": FieldSemantics(((0, 0),), _abs, _always),
+    "exp": FieldSemantics(((0, 1),), _exp),
     "log": growing("log"),
-    "square": Meaning(((0, 0),), _square),
-    "sqrt": Meaning(((0, 0),), _sqrt, _always),
-    "rsqrt": Meaning(((0, 0),), _rsqrt, _always),
-    "silu": Meaning(((0, 0), (0, 1)), _silu),
-    "sigmoid": Meaning(((0, 1),), _sigmoid),
+    "square": FieldSemantics(((0, 0),), _square),
+    "sqrt": FieldSemantics(((0, 0),), _sqrt, _always),
+    "rsqrt": FieldSemantics(((0, 0),), _rsqrt, _always),
+    "silu": FieldSemantics(((0, 0), (0, 1)), _silu),
+    "sigmoid": FieldSemantics(((0, 1),), _sigmoid),
     "gelu": keyed("gelu"),
     "relu": growing("relu", idempotent=True),
     "tanh": growing("tanh"),
-    "pow": Meaning(((0, 0),), _pow, _is_no_whole_power),
+    "pow": FieldSemantics(((0, 0),), _pow, _is_no_whole_power),
     "clamp": growing("clamp", idempotent=True),
-    "scale": Meaning(((0, 0),), _scale),
-    "shift": Meaning(((0, 0),), _shift),
+    "scale": FieldSemantics(((0, 0),), _scale),
+    "shift": FieldSemantics(((0, 0),), _shift),
 }
 ELEMENTWISE = OpTable(_PACKAGED, lambda spec: keyed(spec.name))

@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
-from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_pieces, reduction
+from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
@@ -45,7 +45,7 @@ class FloatAlgebra:
             with np.errstate(all="ignore"):  # threads do not inherit it
                 return ELEMENTWISE[op](self.xp, *map(self._wide, pieces), **attributes)
 
-        return in_pieces(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
+        return in_chunks(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
         """In working precision."""

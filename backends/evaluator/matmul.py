@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.batched_matmul import folded_product, with_rank
+from mirage_eg.backends.evaluator.batched_matmul import batched_matmul, with_rank
 from mirage_eg.backends.evaluator.cpu_threads import do_all, threads
 from mirage_eg.ir.shapes import broadcast
 
-PIECE_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
+CHUNK_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
 SMALL_ELEMENTS = 1 << 13  # of operands for which folding costs more than it saves on NumPy
 
 
@@ -23,14 +23,14 @@ def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], A
     """x @ y for stacks of matrices, computed in `dtype`; `settle` is applied to what was just made, before any view of it."""
     if xp is not np:
         wide = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
-        return folded_product(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
+        return batched_matmul(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
     if x.size + y.size <= SMALL_ELEMENTS:
         return settle(_on_numpy(x, y, dtype))
-    return folded_product(x, y, lambda x, y: settle(_on_numpy(x, y, dtype)), copies=False)
+    return batched_matmul(x, y, lambda x, y: settle(_on_numpy(x, y, dtype)), copies=False)
 
 
 def _on_numpy(x: Array, y: Array, dtype: Any) -> Array:
-    if x.size + y.size <= PIECE_ELEMENTS:
+    if x.size + y.size <= CHUNK_ELEMENTS:
         return np.matmul(for_blas(x.astype(dtype, copy=False)), for_blas(y.astype(dtype, copy=False)))
     lead = broadcast((x.shape[:-2], y.shape[:-2]), {})
     result = np.empty((*lead, x.shape[-2], y.shape[-1]), dtype)
@@ -84,7 +84,7 @@ class _Wide:
 
 def _fill(result: Array, x: Array, y: Array, wide: _Wide) -> None:
     """Halve the longest dim of the larger operand until both fit into a piece; K last, since its halves must be added."""
-    if x.size + y.size <= PIECE_ELEMENTS or x.dtype == y.dtype == result.dtype:
+    if x.size + y.size <= CHUNK_ELEMENTS or x.dtype == y.dtype == result.dtype:
         np.matmul(wide.of(0, x), wide.of(1, y), out=result)
         return
     stack = max(range(result.ndim - 2), key=lambda axis: result.shape[axis], default=None)

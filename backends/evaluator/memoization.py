@@ -1,9 +1,9 @@
-"""What kernels make, computed once for all µGraphs that make it of the same operands. Part of the trusted core.
+"""Memo of kernel results, shared by all µGraphs of a program that apply equal kernels to equal operands. Trusted.
 
-µGraphs of one program share kernels, and a right kernel makes what the program has there: then all that follows has the same
-operands too. Two operands are the same if they were given as one, or if their bits have the same SHA-256; so what is taken from
-here is what computing it again would give. What is kept takes a bounded number of bytes (`Room`), however many µGraphs there
-are; a result of operands that are not kept is not kept either. Only on NumPy: on a GPU, to compare bits is to wait for them.
+µGraphs of one program share kernels, and the result of a correct kernel is a value of the program, so all later kernels have
+equal operands too. Two operands are equal if they are the same input, or if their bits have the same SHA-256; a value from the
+memo is therefore the value that computation would give. `MemoBudget` bounds the bytes in the memo. A result whose operands are
+not in the memo is not stored either. Only on NumPy: on a GPU a comparison of bits would wait for the device.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,12 +21,12 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node
 from mirage_eg.ir.ops import OPS, Kind
 
-KEPT_BYTES = 1 << 30  # of all that is kept for one program; what is made then is made again wherever it is wanted
+MEMO_BYTES = 1 << 30  # of all that is kept for one program; what is made then is made again wherever it is wanted
 
 V = TypeVar("V")
 
 
-class Known(Protocol[V]):
+class Memo(Protocol[V]):
     """What `evaluate` asks about the nodes of a kernel graph."""
 
     def given(self, inputs: Sequence[V]) -> None:
@@ -38,7 +38,7 @@ class Known(Protocol[V]):
         ...
 
 
-class Room:
+class MemoBudget:
     """The bytes that the draws of one program may keep together; a draw that needs more has the other draws forget."""
 
     def __init__(self, size: int) -> None:
@@ -65,8 +65,8 @@ class Room:
 class _Contents:
     """A number for each content, the same for equal ones, and the results that are kept for one draw."""
 
-    def __init__(self, room: Room | None) -> None:
-        self.room = room or Room(KEPT_BYTES)
+    def __init__(self, room: MemoBudget | None) -> None:
+        self.room = room or MemoBudget(MEMO_BYTES)
         self.results: dict[Hashable, Any] = {}
         self._numbers: dict[Hashable, int] = {}
 
@@ -91,15 +91,15 @@ def _bits(x: Array | None) -> Hashable:
     return None if x is None else (x.shape, x.dtype.str, sha256(np.ascontiguousarray(x).data).digest())
 
 
-class KnownNumbers:
+class NumericMemo:
     """What one algebra of numbers makes."""
 
-    def __init__(self, room: Room | None = None) -> None:
+    def __init__(self, room: MemoBudget | None = None) -> None:
         self._contents = _Contents(room)
         self._of: dict[int, tuple[ref[Array], int]] = {}  # by identity, of arrays that live
 
     def given(self, inputs: Sequence[Array]) -> None:
-        """As `Known` says."""
+        """As `Memo` says."""
         for x in inputs:
             if self._content(x) is None:
                 self._of[id(x)] = ref(x), self._contents.new()
@@ -107,7 +107,7 @@ class KnownNumbers:
     def made(
         self, item: Node, dtype: DType, operands: Sequence[Array], make: Callable[[Sequence[Array]], list[Array]]
     ) -> list[Array]:
-        """As `Known` says; equal numbers may be operands of other types, after which results are rounded otherwise."""
+        """As `Memo` says; equal numbers may be operands of other types, after which results are rounded otherwise."""
         contents = [*map(self._content, operands)]
         if None in contents:
             return make(operands)
@@ -135,10 +135,10 @@ class KnownNumbers:
         return content if array() is x else None  # another array may have taken its place
 
 
-class KnownResidues:
+class FieldMemo:
     """What is made in the field of one draw. Values are lazy here too: each component is looked up when it is read."""
 
-    def __init__(self, algebra: FieldAlgebra, room: Room | None = None) -> None:
+    def __init__(self, algebra: FieldAlgebra, room: MemoBudget | None = None) -> None:
         self._algebra = algebra
         self._contents = _Contents(room)
         self._of: WeakKeyDictionary[FieldValue, Callable[[int], int]] = WeakKeyDictionary()
@@ -149,7 +149,7 @@ class KnownResidues:
         return value in self._of
 
     def given(self, inputs: Sequence[FieldValue]) -> None:
-        """As `Known` says."""
+        """As `Memo` says."""
         self._promised = 0
         for x in inputs:
             if x not in self._of:
@@ -158,7 +158,7 @@ class KnownResidues:
     def made(
         self, item: Node, dtype: DType, operands: Sequence[FieldValue], make: Callable[[Sequence[FieldValue]], list[FieldValue]]
     ) -> list[FieldValue]:
-        """As `Known` says; a field knows no types."""
+        """As `Memo` says; a field knows no types."""
         results = make(operands)
         if not all(x in self._of for x in operands):
             return results
@@ -232,4 +232,4 @@ def _settled(x: Component) -> Component:
     return x if x.undefined is None or bool(x.undefined.any()) else Component(x.residues)
 
 
-__all__: list[Any] = ["KEPT_BYTES", "Known", "KnownNumbers", "KnownResidues", "Room"]
+__all__: list[Any] = ["MEMO_BYTES", "FieldMemo", "Memo", "MemoBudget", "NumericMemo"]

@@ -18,9 +18,9 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 from mirage_eg.backends.evaluator.elementwise_kernels import (
+    CHUNK_ELEMENTS,
     LONGEST_REDUCTION,
-    PIECE_ELEMENTS,
-    in_pieces,
+    in_chunks,
     kernel,
     one_pass,
     reduction,
@@ -101,7 +101,7 @@ class Modulus:
         if self.xp is not np and terms <= LONGEST_REDUCTION:
             return self._reduction("total_of_squares", x, axes, factor)
         if self.xp is np and terms <= longest_product(self.prime):
-            return self.reduced(in_pieces(np.square, x).sum(axis=axes, keepdims=True), factor)
+            return self.reduced(in_chunks(np.square, x).sum(axis=axes, keepdims=True), factor)
         return self.total(self.multiply(x, x), axes, factor)
 
     def product(self, x: Array, y: Array) -> tuple[Array, bool]:
@@ -194,12 +194,12 @@ class Modulus:
 
         def reduce(starts: Sequence[int]) -> None:
             for start in starts:
-                piece = residues_of_sums(flat[start : start + PIECE_ELEMENTS], self.prime)
+                piece = residues_of_sums(flat[start : start + CHUNK_ELEMENTS], self.prime)
                 if factor != 1:
                     piece *= float(factor)
                     residues(piece, self.prime)
 
-        do_all(reduce, for_each_thread(range(0, flat.size, PIECE_ELEMENTS)))
+        do_all(reduce, for_each_thread(range(0, flat.size, CHUNK_ELEMENTS)))
         return flat.reshape(x.shape)
 
     def _reduction(self, name: str, x: Array, axes: tuple[int, ...], factor: int) -> Array:

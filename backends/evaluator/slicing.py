@@ -18,7 +18,7 @@ DimWindow = tuple[int, int, int]  # dim, first index, index behind the last
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Slice:
     """The program of one slice, and the window of each input that it takes (None: whole)."""
 
     graph: Graph
@@ -26,14 +26,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Slicing:
     """The slices in order, and for each output the dim along which its slices are put together."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Slice, ...]
     output_dims: tuple[int, ...]
 
 
-def cut(graph: Graph, slice_elements: int) -> Cut | None:
+def slicing_of(graph: Graph, slice_elements: int) -> Slicing | None:
     """Slices of a kernel graph with no value above `slice_elements`, or None: it is small enough or cannot be cut."""
     if slice_elements < 1 or any(OPS[item.op].kind in (Kind.GRAPH, Kind.DERIVED) for item in graph.nodes):
         return None
@@ -43,7 +43,7 @@ def cut(graph: Graph, slice_elements: int) -> Cut | None:
 
 
 @lru_cache(maxsize=64)
-def _cut(graph: Graph, slice_elements: int) -> Cut | None:
+def _cut(graph: Graph, slice_elements: int) -> Slicing | None:
     try:
         axes = infer_axes(graph)
     except UnsupportedError:
@@ -63,9 +63,9 @@ def _cut(graph: Graph, slice_elements: int) -> Cut | None:
             dim = _dim_led_by(axes, axis, value)
             rest = 1 if dim is None else graph.types[value].shape[dim] // size
             windows.append(None if dim is None else (dim, start * rest, stop * rest))
-        pieces.append(Piece(resize(graph, axes, sizes), tuple(windows)))
+        pieces.append(Slice(resize(graph, axes, sizes), tuple(windows)))
     dims = [_dim_led_by(axes, axis, item.operands[0]) for item in graph.outputs]
-    return Cut(tuple(pieces), tuple(dim for dim in dims if dim is not None))
+    return Slicing(tuple(pieces), tuple(dim for dim in dims if dim is not None))
 
 
 def _best_axis(graph: Graph, axes: Axes) -> int | None:

@@ -11,7 +11,7 @@ from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.ir.errors import UnsupportedError
 
 
-class Launcher:
+class CompiledKernel:
     """Stands in an emitted program where its `@triton.jit` function stood: `kernel[grid](*tensors)` launches at once."""
 
     def __init__(self, compiled: Any) -> None:
@@ -49,5 +49,5 @@ def ready(source: str | Path, target: str) -> Iterator[ModuleType]:
         for record, compiled in compile_module(module, target, resources=False):
             if not record.ok:
                 raise UnsupportedError(f"{record.kernel}: {record.error}")
-            setattr(module, record.kernel, Launcher(compiled))
+            setattr(module, record.kernel, CompiledKernel(compiled))
         yield module

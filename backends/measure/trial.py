@@ -34,7 +34,7 @@ class Outcome:
     problem: str | None
 
 
-class Trials:
+class CandidateTimer:
     """A program's inputs on the GPU, and what it gives for them in float64."""
 
     def __init__(self, source: str, target: str, seed: int = 0) -> None:

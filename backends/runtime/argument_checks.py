@@ -7,14 +7,14 @@ at closely, with all that may differ and still be right.
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, Check, Layout, Library, Place
+from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check, Library
 from mirage_eg.ir.errors import GraphError
 
 
-class Border:
+class ArgumentChecker:
     """What a program takes: its inputs, and buffers for its outputs."""
 
-    def __init__(self, names: Sequence[str], inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
+    def __init__(self, names: Sequence[str], inputs: Sequence[ArrayLayout], outputs: Sequence[ArrayLayout]) -> None:
         """`names` are those by which errors call the inputs."""
         self._layouts = (*inputs, *outputs)
         self._called = [f"argument {name}" for name in names] + [f"out {layout.name}" for layout in outputs]
@@ -34,7 +34,7 @@ class Border:
         check = self._checks.get(library.name)
         if check is None:
             check = self._checks[library.name] = library.checker(self._layouts)
-        found = check(known) or self.look_closer(known, library)
+        found = check(known) or self.check_slow(known, library)
         if out is not None:
             addresses = found[0]
             for buffer, other, before, size in self._apart:
@@ -44,9 +44,9 @@ class Border:
                     )
         return found
 
-    def look_closer(self, arrays: Sequence[Any], library: Library) -> tuple[list[int], int]:
+    def check_slow(self, arrays: Sequence[Any], library: Library) -> tuple[list[int], int]:
         """What `check` gives, array by array; raises what it raises."""
-        places: list[Place] = []
+        places: list[ArrayLocation] = []
         for array, wanted, what in zip(arrays, self._layouts, self._called, strict=False):  # no buffers: theirs are left over
             place = look(library, array, wanted, what)
             if places and place.device != places[0].device:
@@ -60,7 +60,7 @@ class Border:
         return [place.pointer for place in places], device
 
 
-def look(library: Library, array: Any, wanted: Layout, what: str) -> Place:
+def look(library: Library, array: Any, wanted: ArrayLayout, what: str) -> ArrayLocation:
     """Where the array called `what` is.
 
     Raises:
@@ -86,10 +86,10 @@ def look(library: Library, array: Any, wanted: Layout, what: str) -> Place:
     return place
 
 
-def _hint(wanted: Layout) -> str:
+def _hint(wanted: ArrayLayout) -> str:
     if wanted.is_dense:
         return "make it contiguous first (torch: x.contiguous(), CuPy: cupy.ascontiguousarray(x))"
     return "copy it into an array of these strides first (torch: torch.empty_strided)"
 
 
-__all__ = ["Border", "look"]
+__all__ = ["ArgumentChecker", "look"]

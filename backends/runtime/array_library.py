@@ -12,7 +12,7 @@ ALIGNMENT = 16  # bytes, which compiled kernels count on
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArrayLayout:
     """What an emitted program says of an input or a buffer; strides in elements."""
 
     name: str
@@ -36,7 +36,7 @@ class Layout:
         return self.elements * DType(self.dtype).itemsize
 
 
-class Place(NamedTuple):  # made for each argument of each call: a tuple is made faster than a record
+class ArrayLocation(NamedTuple):  # made for each argument of each call: a tuple is made faster than a record
     """Where an array is, and how; `device` is None for memory that no GPU has."""
 
     device: int | None
@@ -56,14 +56,14 @@ class Library(Protocol):
     name: str
     keeps_captured: bool  # whether memory allocated while a CUDA graph is captured stays that graph's without our help
 
-    def place(self, array: Any, what: str) -> Place:
+    def place(self, array: Any, what: str) -> ArrayLocation:
         """Where the array called `what` is.
 
         Raises:
             GraphError: it cannot be passed to a kernel.
         """
 
-    def checker(self, layouts: Sequence[Layout]) -> Check:
+    def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
         """What tells arrays that are just so, or the first of them, from others, as fast as it can."""
 
     def device(self) -> int:
@@ -72,13 +72,13 @@ class Library(Protocol):
     def stream(self, device: int) -> int:
         """The caller's current stream on the device."""
 
-    def empty(self, layout: Layout, device: int) -> Any:
+    def empty(self, layout: ArrayLayout, device: int) -> Any:
         """A new array."""
 
-    def zeros(self, layout: Layout, device: int) -> Any:
+    def zeros(self, layout: ArrayLayout, device: int) -> Any:
         """A new array of zeros, on the current stream."""
 
-    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """What makes such arrays, as often as it is called."""
 
     def address(self, array: Any) -> int:
@@ -87,7 +87,7 @@ class Library(Protocol):
     def memory(self, nbytes: int, device: int) -> Any:
         """New memory, as an array of bytes."""
 
-    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+    def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """An array in such memory, from this byte on."""
 
     def copy(self, target: Any, source: Any) -> None:
@@ -97,4 +97,4 @@ class Library(Protocol):
         """What `run` returns when a CUDA graph of it is captured, and what replays that graph on the current stream."""
 
 
-__all__ = ["ALIGNMENT", "Check", "Layout", "Library", "Place"]
+__all__ = ["ALIGNMENT", "ArrayLayout", "ArrayLocation", "Check", "Library"]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, Check, Layout, Place
+from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 
 
-def _refuse_bfloat16(layout: Layout) -> None:
+def _refuse_bfloat16(layout: ArrayLayout) -> None:
     if layout.dtype == "bfloat16":
         raise GraphError(f"{layout.name} is bfloat16, which CuPy has not; call with torch tensors")
 
@@ -24,13 +24,13 @@ class Cupy:
 
         self._cupy = cupy
 
-    def place(self, array: Any, what: str) -> Place:
+    def place(self, array: Any, what: str) -> ArrayLocation:
         """CuPy's strides are in bytes."""
         size, data = array.itemsize, array.data
         strides = tuple([stride // size for stride in array.strides])
-        return Place(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
+        return ArrayLocation(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
 
-    def checker(self, layouts: Sequence[Layout]) -> Check:
+    def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
         """CuPy says strides in bytes. It has no bfloat16, which no array is then."""
         wanted = []
         for layout in layouts:
@@ -65,17 +65,17 @@ class Cupy:
         handle: int = self._cupy.cuda.get_current_stream(device).ptr
         return handle
 
-    def empty(self, layout: Layout, device: int) -> Any:
+    def empty(self, layout: ArrayLayout, device: int) -> Any:
         """From CuPy's pool."""
         return self.maker(layout, device)()
 
-    def zeros(self, layout: Layout, device: int) -> Any:
+    def zeros(self, layout: ArrayLayout, device: int) -> Any:
         """An empty one, filled: what is captured meanwhile fills it too."""
         made = self.empty(layout, device)
         made.fill(0)
         return made
 
-    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """CuPy's pool is that of the current device, which launching has made the right one but for arrays by themselves."""
         cupy = self._cupy
         _refuse_bfloat16(layout)
@@ -101,7 +101,7 @@ class Cupy:
         with self._cupy.cuda.Device(device):
             return self._cupy.empty(nbytes, dtype="uint8")
 
-    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+    def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """A view."""
         _refuse_bfloat16(layout)
         size = DType(layout.dtype).itemsize

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from mirage_eg.backends.runtime.array_library import Layout
+from mirage_eg.backends.runtime.array_library import ArrayLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
 
     `arena` has the buffers that no caller sees, each with its offset in a memory of `arena_bytes`; those of `zeroed` must be
@@ -27,8 +27,8 @@ class Plan:
     A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
     """
 
-    inputs: tuple[Layout, ...]
-    buffers: tuple[Layout, ...]
+    inputs: tuple[ArrayLayout, ...]
+    buffers: tuple[ArrayLayout, ...]
     launches: tuple[Launch, ...] | None
     results: tuple[int, ...] | None
     arena: tuple[tuple[int, int], ...] = ()
@@ -36,7 +36,7 @@ class Plan:
     zeroed: tuple[int, ...] = ()
 
     @property
-    def values(self) -> tuple[Layout, ...]:
+    def values(self) -> tuple[ArrayLayout, ...]:
         """Inputs and buffers."""
         return (*self.inputs, *self.buffers)
 
@@ -54,17 +54,17 @@ class _Noted:
         return note
 
 
-def plan_of(module: ModuleType) -> Plan:
+def launch_plan_of(module: ModuleType) -> LaunchPlan:
     """Read an emitted program: its `launch` is called with the numbers of its values, and noted."""
-    inputs = tuple(Layout(name, *kind) for name, kind in module.INPUTS.items())
-    buffers = tuple(Layout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
+    inputs = tuple(ArrayLayout(name, *kind) for name, kind in module.INPUTS.items())
+    buffers = tuple(ArrayLayout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
     places = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
     arena = tuple((places[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
     size = getattr(module, "ARENA_BYTES", 0)
     zeroed = tuple(places[name] for name in getattr(module, "ZEROED", ()))
     launch = getattr(module, "launch", None)
     if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
-        return Plan(inputs, buffers, None, None, arena, size, zeroed)
+        return LaunchPlan(inputs, buffers, None, None, arena, size, zeroed)
     notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
     kernels = {name: getattr(module, name) for name in module.SIGNATURES}
     try:
@@ -75,7 +75,7 @@ def plan_of(module: ModuleType) -> Plan:
         for name, kernel in kernels.items():
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
-    return Plan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size, zeroed)
+    return LaunchPlan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size, zeroed)
 
 
-__all__ = ["Launch", "Plan", "plan_of"]
+__all__ = ["Launch", "LaunchPlan", "launch_plan_of"]

@@ -35,14 +35,14 @@ def library_of(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Librar
     library = _met.get(type(arrays[0]))
     for array in arrays:
         if library is None or _met.get(type(array)) is not library:
-            return _look_closer(arrays, what, names)
+            return _check_slow(arrays, what, names)
     return library
 
 
 _SPOKEN = {"torch": "a torch tensor", "cupy": "a CuPy array", "numpy": "a NumPy array"}
 
 
-def _look_closer(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
+def _check_slow(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
     kinds = [_kind(array) for array in arrays]
     for name, array, kind in zip(names, arrays, kinds, strict=True):
         if not kind:

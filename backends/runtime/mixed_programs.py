@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.runtime.cuda_driver import LaunchCall
-from mirage_eg.backends.runtime.launch_plan import Plan
-from mirage_eg.backends.runtime.stream_state import Site, new_slots
+from mirage_eg.backends.runtime.launch_plan import LaunchPlan
+from mirage_eg.backends.runtime.stream_state import LaunchSite, new_argument_slots
 
 
 class _StandIn:
@@ -21,7 +21,7 @@ class _StandIn:
         self._running, self._kernel = running, kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        lane: MixedLane = self._running.lane
+        lane: MixedStreamState = self._running.lane
         return partial(lane.launch, self._kernel, grid)
 
 
@@ -33,10 +33,10 @@ def stand_in(module: ModuleType) -> local:
     return running
 
 
-class MixedLane:
+class MixedStreamState:
     """A stream's share of such a program; calls from several threads take turns."""
 
-    def __init__(self, plan: Plan, site: Site, module: ModuleType, running: local) -> None:
+    def __init__(self, plan: LaunchPlan, site: LaunchSite, module: ModuleType, running: local) -> None:
         import torch
 
         self._torch = torch
@@ -50,7 +50,7 @@ class MixedLane:
         self._ready: dict[tuple[str, tuple[int, ...]], tuple[Any, LaunchCall]] = {}
 
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
-        """As `Lane.run`."""
+        """As `StreamState.run`."""
         with self._lock:
             self._running.lane = self
             buffers = [make() if array is None else array for array, make in zip(self._fixed, self._makers, strict=True)]
@@ -70,9 +70,9 @@ class MixedLane:
             self._site.driver.refuse(status)
 
     def _prepare(self, kernel: str, grid: tuple[int, ...], arguments: int) -> tuple[Any, LaunchCall]:
-        slots = new_slots(arguments)
+        slots = new_argument_slots(arguments)
         self._ready[kernel, grid] = slots, self._site.prepare(kernel, grid, slots, range(arguments))
         return self._ready[kernel, grid]
 
 
-__all__ = ["MixedLane", "stand_in"]
+__all__ = ["MixedStreamState", "stand_in"]

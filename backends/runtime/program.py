@@ -11,12 +11,12 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-from mirage_eg.backends.runtime.argument_checks import Border
-from mirage_eg.backends.runtime.array_library import Layout, Library
+from mirage_eg.backends.runtime.argument_checks import ArgumentChecker
+from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.cuda_driver import Driver, cuda_driver
-from mirage_eg.backends.runtime.launch_plan import plan_of
-from mirage_eg.backends.runtime.mixed_programs import MixedLane, stand_in
-from mirage_eg.backends.runtime.stream_state import Function, Lane, Site
+from mirage_eg.backends.runtime.launch_plan import launch_plan_of
+from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
+from mirage_eg.backends.runtime.stream_state import Function, LaunchSite, StreamState
 from mirage_eg.backends.triton.compile import Target, compile_module
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -28,11 +28,11 @@ class Program:
     """An emitted program that runs on GPU arrays; calls from several threads take turns on a stream."""
 
     def __init__(
-        self, module: ModuleType, inputs: Sequence[str], outputs: Sequence[Layout], driver: Driver | None = None
+        self, module: ModuleType, inputs: Sequence[str], outputs: Sequence[ArrayLayout], driver: Driver | None = None
     ) -> None:
         """`inputs` are the names by which errors call the arguments, `outputs` is what the program returns; the module is this
         program's own from now on."""
-        self.plan = plan_of(module)
+        self.plan = launch_plan_of(module)
         self.outputs = (
             tuple(
                 replace(layout, strides=self.plan.values[value].strides)
@@ -42,13 +42,13 @@ class Program:
             else tuple(outputs)
         )
         self.calls_torch = self.plan.launches is None
-        self.border = Border(inputs, self.plan.inputs, self.outputs)
+        self.border = ArgumentChecker(inputs, self.plan.inputs, self.outputs)
         self._module = module
         self._driver = driver
         self._kernels = ModuleType("kernels")
         self._loaded: dict[int, dict[str, Function]] = {}
-        self._lanes: dict[tuple[str, int, int], Lane | MixedLane] = {}
-        self._captured: list[Lane | MixedLane] = []  # whose memory CUDA graphs use
+        self._lanes: dict[tuple[str, int, int], StreamState | MixedStreamState] = {}
+        self._captured: list[StreamState | MixedStreamState] = []  # whose memory CUDA graphs use
         self._making = Lock()
         if hasattr(module, "SIGNATURES"):
             kernels = {name: getattr(module, name) for name in module.SIGNATURES}
@@ -107,7 +107,7 @@ class Program:
             if entered:
                 driver.leave()
 
-    def _lane(self, library: Library, device: int, stream: int) -> Lane | MixedLane:
+    def _lane(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
         """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
         driver = self.driver
         if driver.capturing(stream):
@@ -125,10 +125,14 @@ class Program:
                 del self._lanes[next(iter(self._lanes))]
         return lane
 
-    def _new_lane(self, library: Library, device: int, stream: int) -> Lane | MixedLane:
+    def _new_lane(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
         functions = self.functions(device) if hasattr(self._module, "SIGNATURES") else {}
-        site = Site(library, device, stream, self.driver, functions)
-        return Lane(self.plan, site) if self._running is None else MixedLane(self.plan, site, self._module, self._running)
+        site = LaunchSite(library, device, stream, self.driver, functions)
+        return (
+            StreamState(self.plan, site)
+            if self._running is None
+            else MixedStreamState(self.plan, site, self._module, self._running)
+        )
 
 
 __all__ = ["Program"]

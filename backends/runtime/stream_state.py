@@ -11,7 +11,7 @@ from typing import Any
 
 from mirage_eg.backends.runtime.array_library import Library
 from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
-from mirage_eg.backends.runtime.launch_plan import Plan
+from mirage_eg.backends.runtime.launch_plan import LaunchPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LaunchSite:
     """Where launches go: a stream, which is the library's current one when a lane is made."""
 
     library: Library
@@ -41,15 +41,15 @@ class Site:
         return self.driver.prepare(function.handle, grid, function.threads, function.shared, self.stream, parameters)
 
 
-def new_slots(values: int) -> Any:
+def new_argument_slots(values: int) -> Any:
     """A slot for each value, then one of null."""
     return (ctypes.c_uint64 * (values + 1))()
 
 
-class Lane:
+class StreamState:
     """A stream's share of a program whose kernels are all generated; calls from several threads take turns."""
 
-    def __init__(self, plan: Plan, site: Site) -> None:
+    def __init__(self, plan: LaunchPlan, site: LaunchSite) -> None:
         assert plan.launches is not None and plan.results is not None
         values, first, results, library = plan.values, len(plan.inputs), plan.results, site.library
         self._lock, self._library, self._driver = Lock(), library, site.driver
@@ -62,7 +62,7 @@ class Lane:
         self._written = [*range(first), *(first + results.index(value) for value in own)]
         self._filled = len(self._written)  # slots that a call fills, which come first
         place = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(len(values)))))}
-        self._slots = slots = new_slots(len(values))
+        self._slots = slots = new_argument_slots(len(values))
         self._memory = library.memory(plan.arena_bytes, site.device) if plan.arena_bytes else None
         arena = 0 if self._memory is None else library.address(self._memory)
         for value, offset in plan.arena:
@@ -99,4 +99,4 @@ class Lane:
         return tuple(out)
 
 
-__all__ = ["Function", "Lane", "Site", "new_slots"]
+__all__ = ["Function", "LaunchSite", "StreamState", "new_argument_slots"]

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, Check, Layout, Place
+from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
 from mirage_eg.ir.errors import GraphError
 
 
@@ -48,7 +48,7 @@ class Torch:
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._liken = _likener(torch)
 
-    def place(self, array: Any, what: str) -> Place:
+    def place(self, array: Any, what: str) -> ArrayLocation:
         """A tensor that wants a gradient is refused: kernels have none."""
         if array.requires_grad and self._grad_enabled():
             raise GraphError(f"{what}: the tensor requires a gradient, which a µGraph has not; call under torch.no_grad()")
@@ -56,10 +56,10 @@ class Torch:
             raise GraphError(f"{what}: got a tensor of layout {array.layout}, wanted a strided one; use .to_dense()")
         dtype = self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
         if not array.is_cuda:
-            return Place(None, array.shape, dtype, array.stride(), 0)
-        return Place(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
+            return ArrayLocation(None, array.shape, dtype, array.stride(), 0)
+        return ArrayLocation(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
 
-    def checker(self, layouts: Sequence[Layout]) -> Check:
+    def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
         """Nothing is said here of what is wrong with an array: calls are many, errors are not."""
         wanted = [(getattr(self._torch, layout.dtype), layout.shape, layout.strides, layout.is_dense) for layout in layouts]
         strided, grad_enabled, data_ptr = self._torch.strided, self._grad_enabled, self._torch.Tensor.data_ptr
@@ -106,15 +106,15 @@ class Torch:
         handle: int = self._raw_stream(device) if self._raw_stream else self._torch.cuda.current_stream(device).cuda_stream
         return handle
 
-    def empty(self, layout: Layout, device: int) -> Any:
+    def empty(self, layout: ArrayLayout, device: int) -> Any:
         """From torch's caching allocator."""
         return self.maker(layout, device)()
 
-    def zeros(self, layout: Layout, device: int) -> Any:
+    def zeros(self, layout: ArrayLayout, device: int) -> Any:
         """`zero_` of an empty one."""
         return self.empty(layout, device).zero_()
 
-    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """`empty_strided`."""
         dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)
         return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
@@ -128,7 +128,7 @@ class Torch:
         """From torch's caching allocator."""
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._torch.device("cuda", device))
 
-    def part(self, memory: Any, offset: int, layout: Layout) -> Any:
+    def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """A view."""
         return memory[offset:].view(getattr(self._torch, layout.dtype)).as_strided(layout.shape, layout.strides)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import go_on
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.miscompilations import hazard
 from mirage_eg.ir.errors import MirageError, OptionError
 
@@ -142,7 +142,7 @@ def _compile(
     from triton.compiler import ASTSource
     from triton.errors import TritonError
 
-    go_on()
+    raise_if_stopped()
     started = time.perf_counter()
     target = device.name
     kernel = getattr(module, name)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.timing import Timing, gpu_available, time_launches, time_source
-from mirage_eg.backends.measure.trial import DeviceLost, Outcome, Trials
+from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
@@ -189,7 +189,7 @@ def _again(path: Path, key: Record, folder: Path) -> Record:
     found = [line["ours"] for line in lines(path) if {name: line[name] for name in key} == key and line.get("ours")]
     if not found:
         raise MirageError(f"{path}: has no row of {key['workload']} at batch {key['batch']} whose choice could be used again")
-    trials = Trials(found[-1]["source"], _target())
+    trials = CandidateTimer(found[-1]["source"], _target())
     with gpu_lock(folder):
         outcome, timing = trials.full(found[-1]["source"])
     if timing is None:

@@ -16,13 +16,13 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.measure.trial import DeviceLost, Outcome, Trials
+from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.ir.errors import MirageError
 
 Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
 _MOST_LOSSES = 5  # processes in a row: then it is not the candidates
-_trials: Trials | None = None  # of a worker's process
+_trials: CandidateTimer | None = None  # of a worker's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def like_gpus() -> list[str]:
 
 
 def spread_trials(gpus: Sequence[str], source: str, target: str, seed: int) -> SpreadTimer:
-    """`backends.trial.Trials` in a process on each GPU."""
+    """`backends.trial.CandidateTimer` in a process on each GPU."""
     import loky
 
     def start(gpu: str) -> Executor:
@@ -143,7 +143,7 @@ def _make_trials(source: str, target: str, seed: int, ops: bytes) -> None:
     global _trials
     begin_worker()
     install_ops(ops)
-    _trials = Trials(source, target, seed)
+    _trials = CandidateTimer(source, target, seed)
 
 
 def _quick(source: str) -> Outcome:

@@ -44,7 +44,7 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Timer(Protocol):
-    """What checks and times one emitted program; `backends.trial.Trials` on a GPU, `spread.SpreadTimer` on several."""
+    """What checks and times one emitted program; `backends.trial.CandidateTimer` on a GPU, `spread.SpreadTimer` on several."""
 
     def quick(self, source: str) -> Outcome:
         """Check, then time roughly."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mirage_eg.backends.cost.devices import Device, device_for
 from mirage_eg.backends.cost.roofline_model import predict, predict_us
-from mirage_eg.backends.evaluator.cpu_threads import beside
+from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.frontend.custom_op_check import check_custom_ops
@@ -140,7 +140,7 @@ def _optimize(
             tuned = {polish(entry.graph, options.target).graph: tuned[entry.graph] for entry in chosen if entry.graph in tuned}
     compiler = Compiler(program, options.target, watch, work, tuned)
     final = _finalists(chosen, library, cuts, options.target, watch)
-    with beside(lambda: compiler.compile([entry.graph for entry in final.shown])) as compiled:
+    with background_task(lambda: compiler.compile([entry.graph for entry in final.shown])) as compiled:
         verified = _verify(full_size, final, primitive, watch, work)
         compiled()  # as a rule all of it does compile
     if not on_gpu and (others := compiling(cuts, cutter, compiler, options.target, watch)) is not cuts:

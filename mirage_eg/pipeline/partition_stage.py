@@ -64,7 +64,7 @@ class Cutter:
         filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
         self._task = Task(rulebook, options.target, limits, filters, options.seed, traced=traced)
         if on_gpu:
-            self._task = replace(self._task, each=MEASURED_EACH, keep=MEASURED_KERNELS, asking=False)
+            self._task = replace(self._task, each=MEASURED_EACH, keep=MEASURED_KERNELS, ask_compiler=False)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
         self._bounds = PartitionLimits(segments, options.max_kernels)
         if on_gpu:

@@ -215,14 +215,14 @@ def _instantiate(
         shared_memory=device.shared_memory,
         multiprocessors=device.multiprocessors,
         target=device.target,
-        asking=most is not None,  # all of them go to the tuner, which compiles what it tries
+        ask_compiler=most is not None,  # all of them go to the tuner, which compiles what it tries
     )
     for structure in structures:
         instantiation = Instantiation(structure, primitive, axes, limits, filters, until)
         fitting = (
             Ranked(graph if warps is None else with_warps(graph, warps), us, structure.proved, fused=True)
             for us, graph in instantiation.cheapest(device)
-            if instantiation.really_fits(graph)
+            if instantiation.fits_compiler(graph)
         )
         ranked = tuple(islice(fitting, most or SAMPLED))
         yield Instances(ranked, instantiation.built, time() >= until)

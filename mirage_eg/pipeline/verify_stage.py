@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mirage_eg.backends.evaluator.cpu_threads import beside
+from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.options import Options
@@ -93,5 +93,5 @@ def at_full_size(program: Graph, rulebook: Rulebook, options: Options, watch: Wa
     if work.has(STAGE):
         yield FullSize(reference, lambda: None, rulebook, watch)
         return
-    with beside(reference.draw_ahead) as ready:
+    with background_task(reference.draw_ahead) as ready:
         yield FullSize(reference, ready, rulebook, watch)

@@ -19,7 +19,7 @@ from mirage_eg.backends.evaluator.field_semantics import Component, Draw
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.input_scales import input_scales
-from mirage_eg.backends.evaluator.memoization import KEPT_BYTES, KnownNumbers, KnownResidues, Room
+from mirage_eg.backends.evaluator.memoization import MEMO_BYTES, FieldMemo, MemoBudget, NumericMemo
 from mirage_eg.backends.evaluator.random_fill import Write, fill
 from mirage_eg.backends.triton.numerics import ShiftedFloats
 from mirage_eg.ir.dtypes import DType
@@ -47,7 +47,7 @@ class FieldTrial:
     inputs: list[FieldValue]
     outputs: list[Component]
     unfaithful: frozenset[str]
-    known: KnownResidues | None = None  # what was made of the inputs, for all graphs that make it again
+    known: FieldMemo | None = None  # what was made of the inputs, for all graphs that make it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class FloatTrial:
     outputs: list[Array]
     sizes: list[Array]  # of the outputs: what errors are relative to
     magnitude: float = 1.0
-    known: KnownNumbers | None = None  # of what is made in float64
+    known: NumericMemo | None = None  # of what is made in float64
 
 
 class RandomInputs:
@@ -71,7 +71,7 @@ class RandomInputs:
         self.primitive = expand(program)
         self.written = without_far_logarithms(self.primitive)  # the same, for numbers of any size
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
-        self._room = Room(KEPT_BYTES)  # for what graphs make of all draws
+        self._room = MemoBudget(MEMO_BYTES)  # for what graphs make of all draws
         self._memory: dict[tuple[int, int], Array] = {}
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
         self._fields: dict[tuple[bool, tuple[int, ...]], FieldTrial] = {}
@@ -111,7 +111,7 @@ class RandomInputs:
                 algebra.input(place, kind.shape, lambda k, count, place=place: self._array(place, k, count))  # type: ignore[misc]
                 for place, kind in enumerate(self._program.input_types)
             ]
-            known = KnownResidues(algebra, self._room) if share and self._xp is np else None
+            known = FieldMemo(algebra, self._room) if share and self._xp is np else None
             values = evaluate(self.primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, known=known)
             outputs = algebra.read(values)
             for name, output in zip(self._program.output_names, outputs, strict=True):
@@ -129,7 +129,7 @@ class RandomInputs:
         """Inputs of usual size (`backends.evaluator.input_scales`) as `_NUMBERS` says, or far ones; `share` as for `field`."""
         if name in FAR:
             draw = self.far(name)
-            known = KnownNumbers(self._room) if share and self._xp is np else None
+            known = NumericMemo(self._room) if share and self._xp is np else None
             if not any(item.op == "exp" for item in self.primitive.nodes):
                 return replace(draw, known=known)
             outputs = evaluate(self.primitive, draw.inputs, FloatAlgebra(self._xp), self.slice_elements, known=known)
@@ -139,7 +139,7 @@ class RandomInputs:
         self._make_room()
         places = enumerate(zip(self._program.input_types, input_scales(self._program), strict=True))
         inputs = [self._numbers(name, place, kind, scale) for place, (kind, scale) in places]
-        known = KnownNumbers(self._room) if share and self._xp is np else None
+        known = NumericMemo(self._room) if share and self._xp is np else None
         outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, known=known)
         return self._kept(FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), known=known))
 

@@ -64,7 +64,7 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     assert line["ours"]["measured"] == sum(1 for _ in gpu_row.lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()
     clock.quick(line["ours"]["source"])
-    monkeypatch.setattr(gpu_row, "Trials", lambda source, target: clock)
+    monkeypatch.setattr(gpu_row, "CandidateTimer", lambda source, target: clock)
     again = run_row("rmsnorm", 1, tmp_path, replace(options, reuse=str(tmp_path / "rows.jsonl")))
     assert again["ours"]["source"] == row["ours"]["source"]
     assert again["ours"]["warm_us"] == clock.seen[row["ours"]["source"]]

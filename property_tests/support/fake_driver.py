@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, Check, Layout, Place
+from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
 from mirage_eg.backends.runtime.cuda_driver import LaunchCall
 from mirage_eg.backends.runtime.program import Program
 from mirage_eg.backends.triton.addressing import row_major
@@ -38,10 +38,10 @@ class FakeLibrary:
     zeroed: list[FakeArray] = field(default_factory=list)
     copies: list[tuple[FakeArray, FakeArray]] = field(default_factory=list)
 
-    def place(self, array: FakeArray, what: str) -> Place:
-        return Place(array.device, array.shape, array.dtype, array.strides, array.pointer)
+    def place(self, array: FakeArray, what: str) -> ArrayLocation:
+        return ArrayLocation(array.device, array.shape, array.dtype, array.strides, array.pointer)
 
-    def checker(self, layouts: Sequence[Layout]) -> Check:
+    def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
         def check(arrays: Sequence[FakeArray]) -> tuple[list[int], int] | None:
             device = arrays[0].device
             alike = all(
@@ -59,24 +59,24 @@ class FakeLibrary:
     def stream(self, device: int) -> int:
         return self.current
 
-    def empty(self, layout: Layout, device: int) -> FakeArray:
+    def empty(self, layout: ArrayLayout, device: int) -> FakeArray:
         self.made.append(FakeArray(layout.shape, layout.dtype, layout.strides, device))
         return self.made[-1]
 
-    def zeros(self, layout: Layout, device: int) -> FakeArray:
+    def zeros(self, layout: ArrayLayout, device: int) -> FakeArray:
         self.zeroed.append(self.empty(layout, device))
         return self.zeroed[-1]
 
-    def maker(self, layout: Layout, device: int) -> Callable[[], FakeArray]:
+    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], FakeArray]:
         return partial(self.empty, layout, device)
 
     def address(self, array: FakeArray) -> int:
         return array.pointer
 
     def memory(self, nbytes: int, device: int) -> FakeArray:
-        return self.empty(Layout("arena", (nbytes,), "uint8", (1,)), device)
+        return self.empty(ArrayLayout("arena", (nbytes,), "uint8", (1,)), device)
 
-    def part(self, memory: FakeArray, offset: int, layout: Layout) -> FakeArray:
+    def part(self, memory: FakeArray, offset: int, layout: ArrayLayout) -> FakeArray:
         return FakeArray(layout.shape, layout.dtype, layout.strides, memory.device, memory.pointer + offset)
 
     def copy(self, target: FakeArray, source: FakeArray) -> None:
@@ -143,9 +143,11 @@ class FakeDriver:
         raise AssertionError(status)
 
 
-def layouts(names: tuple[str, ...], types: Any) -> list[Layout]:
+def layouts(names: tuple[str, ...], types: Any) -> list[ArrayLayout]:
     """Row-major ones."""
-    return [Layout(name, kind.shape, str(kind.dtype), row_major(kind.shape)) for name, kind in zip(names, types, strict=True)]
+    return [
+        ArrayLayout(name, kind.shape, str(kind.dtype), row_major(kind.shape)) for name, kind in zip(names, types, strict=True)
+    ]
 
 
 def arrays_for(program: Program) -> list[FakeArray]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.backends.evaluator.memoization import Room, _Contents
+from mirage_eg.backends.evaluator.memoization import MemoBudget, _Contents
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import inputs
@@ -45,13 +45,13 @@ def peak_bytes(count: int, right: bool) -> int:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_twenty_graphs_are_verified_in_the_memory_of_five(monkeypatch: pytest.MonkeyPatch, right: bool) -> None:
-    monkeypatch.setattr(inputs, "KEPT_BYTES", 4 << 20)
+    monkeypatch.setattr(inputs, "MEMO_BYTES", 4 << 20)
     few, many = peak_bytes(5, right), peak_bytes(20, right)
     assert many < 1.1 * few
 
 
 def test_a_draw_that_needs_room_has_the_others_forget_and_not_itself() -> None:
-    room = Room(100)
+    room = MemoBudget(100)
     first, second = _Contents(room), _Contents(room)
     assert room.holds(80, first)
     first.keep("a", [], 80)

@@ -19,7 +19,7 @@ from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import go_on, is_beside
+from mirage_eg.backends.evaluator.cpu_threads import in_background, raise_if_stopped
 from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.run.code_hash import code_hash
@@ -105,7 +105,7 @@ class Workers:
 
     def _run_here(self, function: Function, common: Any, items: Sequence[Any]) -> Generator[tuple[int, Any], None, list[int]]:
         """Run items until the rest is worth sending away; returns the positions of the rest."""
-        seconds = _seconds_of_work if is_beside() else perf_counter
+        seconds = _seconds_of_work if in_background() else perf_counter
         start = seconds()
         done = 0
         for result in function(common, items):
@@ -113,7 +113,7 @@ class Workers:
             done += 1
             expected = (seconds() - start) / done * (len(items) - done)
             worth = WORTH_SENDING if self._executor is not None else WORTH_STARTING
-            worth *= 2 if is_beside() else 1  # then another core works already
+            worth *= 2 if in_background() else 1  # then another core works already
             if self.count > 1 and len(items) - done > 1 and expected > worth:
                 break
         return list(range(done, len(items)))
@@ -244,8 +244,8 @@ def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
     """
     waiting = set(futures)
     while waiting:
-        done, waiting = wait(waiting, LOOK_SECONDS if is_beside() else None, FIRST_COMPLETED)
-        go_on()
+        done, waiting = wait(waiting, LOOK_SECONDS if in_background() else None, FIRST_COMPLETED)
+        raise_if_stopped()
         yield from done
 
 

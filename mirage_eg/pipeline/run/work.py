@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from mirage_eg.backends.evaluator.cpu_threads import go_on
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.pipeline.run.checkpoint import Checkpoint, key_of
 from mirage_eg.pipeline.run.executors import Function, Workers
 
@@ -46,7 +46,7 @@ class Work:
                     if on_done is not None:
                         on_done(done, results[position])
         for number, result in self.workers.run(stage, function, common, [items[i] for i in open_]):
-            go_on()  # nothing is kept of what was interrupted
+            raise_if_stopped()  # nothing is kept of what was interrupted
             position = open_[number]
             results[position] = result
             done += 1

@@ -17,10 +17,10 @@ from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.instantiate.extents import MAX_GRID_DIMS, choices_of, kernels_of
-from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, live_bytes, really_fits
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler, live_bytes
 from mirage_eg.search.instantiate.lower_bound import Estimate
-from mirage_eg.search.instantiate.realize import Extents, Outline, realize, realize_outlined
+from mirage_eg.search.instantiate.lower_structure import Outline, Tiling, lower_structure, lower_with_outlines
+from mirage_eg.search.instantiate.tilings import MAX_GRID_DIMS, kernels_of, tilings_of
 from mirage_eg.search.structure import SplitReduction, Structure
 
 _SMALL = 1 << 21  # elements that an op of a small instance may read together, tiles of all its operands' axes
@@ -48,7 +48,7 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
         kernel.extents((*sizes, 2), {group[0]: sizes[group[0]] // 2 for group in chosen}, 3, 2)
         for kernel, chosen in zip(kernels, gridded, strict=True)
     ]
-    return small, realize(plan, small, axes, *extents)
+    return small, lower_structure(plan, small, axes, *extents)
 
 
 def instances(
@@ -71,14 +71,14 @@ class Choice:
     """The extents of a plan's kernels, and what they cost at least on a device, in microseconds."""
 
     us: float
-    extents: tuple[Extents, ...]
+    extents: tuple[Tiling, ...]
 
     def holds(self, other: "Choice") -> bool:
         """Whether no tile is smaller than that of another choice: where that one does not fit, this one does not either."""
         return all(map(_holds, self.extents, other.extents))
 
 
-def _holds(larger: Extents, smaller: Extents) -> bool:
+def _holds(larger: Tiling, smaller: Tiling) -> bool:
     blocks = dict(smaller.grid)
     return larger.loop <= smaller.loop and all(count <= blocks.get(group, 1) for group, count in larger.grid)
 
@@ -102,13 +102,13 @@ class Instantiation:
         self._too_large: list[Choice] = []
         self._outlines: tuple[Outline, ...] = ()  # of the kernels, once they have been built
 
-    def extents(self) -> list[tuple[Extents, ...]]:
+    def extents(self) -> list[tuple[Tiling, ...]]:
         """All choices that may fit."""
-        return choices_of(self.plan, self._kernels, self.axes, self.limits, self.filters)
+        return tilings_of(self.plan, self._kernels, self.axes, self.limits, self.filters)
 
-    def build(self, extents: Sequence[Extents]) -> Graph:
+    def build(self, extents: Sequence[Tiling]) -> Graph:
         """The µGraph at these extents."""
-        return realize(self.plan, self.program, self.axes, *extents)
+        return lower_structure(self.plan, self.program, self.axes, *extents)
 
     def is_asked_for(self, graph: Graph) -> bool:
         """Whether the filters admit a µGraph."""
@@ -118,9 +118,9 @@ class Instantiation:
         """Whether blocks hold their tiles."""
         return all(fits(block, self.limits) for block in graph.blocks)
 
-    def really_fits(self, graph: Graph) -> bool:
+    def fits_compiler(self, graph: Graph) -> bool:
         """The same, by the compiler where the model leaves it open."""
-        return really_fits(graph, self.limits)
+        return fits_compiler(graph, self.limits)
 
     def choices(self, device: Device) -> list[Choice]:
         """All choices that may fit, the most promising first."""
@@ -151,7 +151,7 @@ class Instantiation:
             return None
         graph = None
         if not self._has_too_large_tiles(choice):
-            graph, outlines = realize_outlined(self.plan, self.program, self.axes, *choice.extents)
+            graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.extents)
             if all(
                 kernel.looped is None or extents.loop > 1 for kernel, extents in zip(self._kernels, choice.extents, strict=True)
             ):

@@ -52,7 +52,7 @@ def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
 class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
 
-    `asking`: where the bounds of shared memory leave open whether a block fits, `really_fits` asks the compiler; without it
+    `asking`: where the bounds of shared memory leave open whether a block fits, `fits_compiler` asks the compiler; without it
     such a block fits, for callers that compile every µGraph they keep.
     """
 
@@ -62,7 +62,7 @@ class TileLimits:
     stages: int = 2
     multiprocessors: int = 132
     target: str = "sm_90"
-    asking: bool = False
+    ask_compiler: bool = False
 
 
 def fits(block: Graph, limits: TileLimits) -> bool:
@@ -84,9 +84,9 @@ def _is_misread(block: Graph) -> bool:
     )
 
 
-def really_fits(graph: Graph, limits: TileLimits) -> bool:
+def fits_compiler(graph: Graph, limits: TileLimits) -> bool:
     """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where it is to be asked."""
-    return not limits.asking or all(
+    return not limits.ask_compiler or all(
         needed(block, limits.shared_memory, limits.stages, limits.target) <= limits.shared_memory for block in graph.blocks
     )
 

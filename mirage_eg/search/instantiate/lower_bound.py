@@ -14,7 +14,7 @@ from mirage_eg.backends.cost.roofline_model import FUNCTIONS, Work, block_cost, 
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.search.instantiate.realize import Extents
+from mirage_eg.search.instantiate.lower_structure import Tiling
 from mirage_eg.search.structure import Structure
 
 
@@ -109,7 +109,7 @@ class Estimate:
                 case Kind.ELEMENTWISE:
                     self._counted.append(_Counted(tiles[place], loops, function=step.op in FUNCTIONS))
 
-    def us(self, extents: Extents) -> float:
+    def us(self, extents: Tiling) -> float:
         """Microseconds under the cost model."""
         blocks, partial, loop = 1, 1, extents.loop
         for group, count in extents.grid:

@@ -58,7 +58,7 @@ class Task:
     each: int = 1  # µGraphs of each structure
     keep: int = 1  # µGraphs of one kernel, and of two
     traced: bool = False
-    asking: bool = True  # the compiler, whether what is kept fits
+    ask_compiler: bool = True  # the compiler, whether what is kept fits
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
     until: float = inf  # seconds since 1970; what is found until then is kept
 
@@ -155,7 +155,7 @@ def _instances(
         shared_memory=device.shared_memory,
         multiprocessors=device.multiprocessors,
         target=device.target,
-        asking=task.asking,
+        ask_compiler=task.ask_compiler,
     )
     tried: Counter[tuple[Split, frozenset[Load]]] = Counter()
     tries: set[int] = set()  # plans that get extents
@@ -191,7 +191,7 @@ def _instances(
             continue
         kernels = _kernels(graph, device, plans[place].proved, fused=True)
         wanted = len(best) < task.keep or _order(kernels) < _order(best[-1])
-        if wanted and not instantiation.really_fits(graph):
+        if wanted and not instantiation.fits_compiler(graph):
             instantiation.refuse(choice)
             continue
         fitting.add(place)

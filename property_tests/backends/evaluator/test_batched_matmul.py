@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator import matmul
-from mirage_eg.backends.evaluator.batched_matmul import folded_product
+from mirage_eg.backends.evaluator.batched_matmul import batched_matmul
 
 Operands = tuple[np.ndarray, np.ndarray]
 
@@ -44,13 +44,13 @@ class Asked:
 
 @given(stacks(), st.booleans())
 def test_a_folded_product_is_the_product(operands: Operands, copies: bool) -> None:
-    np.testing.assert_array_equal(folded_product(*operands, Asked(), copies), np.matmul(*operands))
+    np.testing.assert_array_equal(batched_matmul(*operands, Asked(), copies), np.matmul(*operands))
 
 
 @given(stacks())
 def test_with_copies_no_dim_of_the_stack_is_left_that_one_operand_lacks(operands: Operands) -> None:
     asked = Asked()
-    folded_product(*operands, asked, copies=True)
+    batched_matmul(*operands, asked, copies=True)
     [(x, y)] = asked.operands
     assert x.shape[:-2] == y.shape[:-2]
 
@@ -58,7 +58,7 @@ def test_with_copies_no_dim_of_the_stack_is_left_that_one_operand_lacks(operands
 @given(stacks())
 def test_without_copies_both_operands_are_views(operands: Operands) -> None:
     asked = Asked()
-    folded_product(*operands, asked, copies=False)
+    batched_matmul(*operands, asked, copies=False)
     for given_, seen in zip(operands, asked.operands[0], strict=True):
         assert np.shares_memory(given_, seen)
 
@@ -73,7 +73,7 @@ def tiles(rows: int, columns: int) -> Operands:
 @pytest.mark.parametrize("copies", [False, True])
 def test_the_tiles_of_two_tensors_are_multiplied_as_the_tensors_themselves(copies: bool) -> None:
     asked = Asked()
-    result = folded_product(*tiles(3, 4), asked, copies)
+    result = batched_matmul(*tiles(3, 4), asked, copies)
     [(x, y)] = asked.operands
     assert (x.shape, y.shape) == ((2, 12, 5), (2, 5, 8))
     assert x.flags.c_contiguous and y.flags.c_contiguous and result.shape == (2, 3, 4, 4, 2)
@@ -85,7 +85,7 @@ def test_tiles_that_do_not_stand_as_a_matrix_are_folded_by_a_copy_alone() -> Non
     shapes = []
     for copies in (False, True):
         asked = Asked()
-        folded_product(x, y, asked, copies)
+        batched_matmul(x, y, asked, copies)
         shapes.append(asked.operands[0][1].shape)
     assert shapes == [(2, 4, 5, 2), (2, 5, 8)]
 

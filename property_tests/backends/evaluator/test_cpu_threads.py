@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from mirage_eg.backends.evaluator.cpu_threads import StoppedError, beside, do_all, go_on, with_own_threads
+from mirage_eg.backends.evaluator.cpu_threads import StoppedError, background_task, do_all, raise_if_stopped, with_own_threads
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
@@ -35,11 +35,11 @@ def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, draws: int) ->
     try:
         alone = Reference(program, draws).check_all([program, program])
     except UnsupportedError:
-        with beside(Reference(program, draws).draw_ahead) as ready, pytest.raises(UnsupportedError):
+        with background_task(Reference(program, draws).draw_ahead) as ready, pytest.raises(UnsupportedError):
             ready()
         return
     reference = Reference(program, draws)
-    with beside(reference.draw_ahead) as ready:
+    with background_task(reference.draw_ahead) as ready:
         ready()
         assert [verdict for verdict, _ in reference.check_all([program, program])] == [verdict for verdict, _ in alone]
     assert reference.float_check(program) == Reference(program, draws).float_check(program)
@@ -54,7 +54,7 @@ def test_work_beside_is_done_by_one_other_thread() -> None:
         if item == 49:
             done.set()
 
-    with beside(lambda: do_all(work, range(50))) as ready:
+    with background_task(lambda: do_all(work, range(50))) as ready:
         assert done.wait(30)
         ready()
     assert len(seen) == 50
@@ -76,7 +76,7 @@ def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) 
     with ThreadPoolExecutor(2) as pool:
         monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads.threads", lambda: 2)
         monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads._pool", lambda: pool)
-        with beside(lambda: do_all(work, range(5))) as ready:
+        with background_task(lambda: do_all(work, range(5))) as ready:
             assert begun.wait(30)
             waiting.start()
             ready()
@@ -92,7 +92,7 @@ def test_what_it_raises_is_raised_where_it_is_waited_for() -> None:
     def fail() -> None:
         raise UnsupportedError("no")
 
-    with beside(fail) as ready, pytest.raises(UnsupportedError, match="no"):
+    with background_task(fail) as ready, pytest.raises(UnsupportedError, match="no"):
         ready()
 
 
@@ -105,7 +105,7 @@ def test_leaving_the_body_stops_it_at_the_next_piece() -> None:
         begun.set()
         np.square(np.ones(1 << 20))
 
-    with pytest.raises(KeyboardInterrupt), beside(lambda: do_all(work, range(1 << 16))) as ready:
+    with pytest.raises(KeyboardInterrupt), background_task(lambda: do_all(work, range(1 << 16))) as ready:
         begun.wait()
         raise KeyboardInterrupt
     assert 0 < worked < 1 << 16
@@ -123,7 +123,7 @@ def test_interpreter_turns_and_blas_threads_are_restored_after_the_task() -> Non
         inside.set()
         leave.wait()
 
-    with beside(work) as ready:
+    with background_task(work) as ready:
         inside.wait()
         assert sys.getswitchinterval() < turn
         assert set(blas_threads()) == {1}
@@ -135,15 +135,15 @@ def test_interpreter_turns_and_blas_threads_are_restored_after_the_task() -> Non
 
 
 def test_work_without_end_that_asks_whether_to_go_on_ends_with_the_body() -> None:
-    go_on()  # whatever is not beside other work goes on
+    raise_if_stopped()  # whatever is not beside other work goes on
     begun = Event()
 
     def work() -> None:
         begun.set()
         while True:
-            go_on()
+            raise_if_stopped()
 
-    with pytest.raises(KeyboardInterrupt), beside(work) as ready:
+    with pytest.raises(KeyboardInterrupt), background_task(work) as ready:
         begun.wait()
         raise KeyboardInterrupt
     with pytest.raises(StoppedError):
@@ -159,7 +159,7 @@ def test_what_waits_for_workers_ends_with_the_body_and_not_with_them() -> None:
         yield from items
 
     with ThreadPoolExecutor(1) as pool, Workers(pool) as workers:
-        with pytest.raises(KeyboardInterrupt), beside(lambda: [*workers.run("test", work, None, [1, 2])]) as ready:
+        with pytest.raises(KeyboardInterrupt), background_task(lambda: [*workers.run("test", work, None, [1, 2])]) as ready:
             begun.wait()
             raise KeyboardInterrupt
         with pytest.raises(StoppedError):
@@ -179,7 +179,7 @@ def test_a_result_that_an_interrupted_body_leaves_behind_is_not_kept(interrupted
     with closing(Checkpoint(tmp_path / "checkpoint.jsonl", {})) as checkpoint, Workers(jobs=1) as workers:
         todo = Work(workers, checkpoint)
         leaving = Timer(0.2, leave.set)
-        with suppress(KeyboardInterrupt), beside(lambda: todo.run("test", work, None, [1])) as ready:
+        with suppress(KeyboardInterrupt), background_task(lambda: todo.run("test", work, None, [1])) as ready:
             begun.wait()
             leaving.start()
             if interrupted:
@@ -195,6 +195,6 @@ def test_processes_started_beside_hear_no_interrupt_and_others_do() -> None:
         return set(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split())
 
     ignored = {str(int(number)) for number in (signal.SIGINT, signal.SIGTERM)}
-    with beside(blocked) as ready:
+    with background_task(blocked) as ready:
         assert ready() >= ignored
     assert blocked().isdisjoint(ignored)

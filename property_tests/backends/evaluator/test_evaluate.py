@@ -16,7 +16,7 @@ from mirage_eg.backends.evaluator.algebra import Algebra
 from mirage_eg.backends.evaluator.evaluate import evaluate, evaluate_while
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.evaluator.slicing import cut
+from mirage_eg.backends.evaluator.slicing import slicing_of
 from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph, exact
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
@@ -246,10 +246,10 @@ def test_attention_is_cut_along_its_heads_and_along_no_reduced_axis() -> None:
     program = KernelGraph()
     q, k, v = program.new_input((6, 4, 3)), program.new_input((6, 3, 8)), program.new_input((6, 8, 3))
     program.mark_output(program.matmul(program.softmax(program.matmul(q, k), 2), v))
-    plan = cut(expand(program.graph()), 40)
+    plan = slicing_of(expand(program.graph()), 40)
     assert plan is not None and len(plan.pieces) == 5 and plan.output_dims == (0,)
     assert plan.pieces[0].windows == ((0, 0, 1), (0, 0, 1), (0, 0, 1))
-    assert cut(expand(program.graph()), 10_000) is None
+    assert slicing_of(expand(program.graph()), 10_000) is None
 
 
 @pytest.mark.parametrize(("elements", "slices"), [(40, 5), (10_000, 1)])

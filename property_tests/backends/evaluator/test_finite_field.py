@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_eg.backends.evaluator.elementwise_kernels import in_pieces
+from mirage_eg.backends.evaluator.elementwise_kernels import in_chunks
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.field_semantics import Component, rational
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
@@ -312,7 +312,7 @@ def test_reduction_modulo_a_prime_is_exact_for_sums(number: int, prime: int) -> 
 def test_working_in_pieces_changes_nothing(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).random(shape)
     y = x[..., :1] if shape else x
-    np.testing.assert_array_equal(in_pieces(lambda a, b: a * b + 1, x, y), x * y + 1)
+    np.testing.assert_array_equal(in_chunks(lambda a, b: a * b + 1, x, y), x * y + 1)
 
 
 @given(SEEDS)

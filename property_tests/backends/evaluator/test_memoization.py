@@ -10,7 +10,7 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.evaluator.memoization import KnownNumbers, KnownResidues
+from mirage_eg.backends.evaluator.memoization import FieldMemo, NumericMemo
 from mirage_eg.backends.evaluator.modular import PRIMES
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.dtypes import DType
@@ -31,7 +31,7 @@ def inputs_of(program: Graph, algebra: FieldAlgebra) -> list[FieldValue]:
 def test_every_component_is_the_same_with_and_without(name: str, draws: int | tuple[int, ...]) -> None:
     program = expand(PROGRAMS[name]())
     algebra = FieldAlgebra.of(0, draws)
-    inputs, known = inputs_of(program, algebra), KnownResidues(algebra)
+    inputs, known = inputs_of(program, algebra), FieldMemo(algebra)
     plain = evaluate(program, inputs, algebra, stack=algebra.stack)
     for _ in range(2):
         shared = evaluate(program, inputs, algebra, stack=algebra.stack, known=known)
@@ -46,7 +46,7 @@ def test_numbers_are_the_same_with_and_without(name: str) -> None:
     program = expand(PROGRAMS[name]())
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(kind.shape) for kind in program.input_types]
-    plain, known = evaluate(program, inputs, FloatAlgebra()), KnownNumbers()
+    plain, known = evaluate(program, inputs, FloatAlgebra()), NumericMemo()
     for _ in range(2):
         for got, wanted in zip(evaluate(program, inputs, FloatAlgebra(), known=known), plain, strict=True):
             np.testing.assert_array_equal(got, wanted)
@@ -62,7 +62,7 @@ def binary(op: str, first: int, second: int) -> Graph:
 def test_only_equal_operands_of_equal_ops_are_taken_for_the_same() -> None:
     graphs = [binary(op, *places) for op in ("sub", "mul") for places in ((0, 1), (1, 0), (0, 0), (1, 1))]
     algebra = FieldAlgebra.of(3)
-    inputs, known = inputs_of(graphs[0], algebra), KnownResidues(algebra)
+    inputs, known = inputs_of(graphs[0], algebra), FieldMemo(algebra)
     for graph in graphs * 2:
         [got] = algebra.read(evaluate(graph, inputs, algebra, known=known))
         [wanted] = algebra.read(evaluate(graph, inputs, algebra))
@@ -71,7 +71,7 @@ def test_only_equal_operands_of_equal_ops_are_taken_for_the_same() -> None:
 
 @pytest.mark.parametrize("first", ["float16", "float32"])
 def test_equal_numbers_of_other_types_are_rounded_as_their_own_type_is(first: str) -> None:
-    array, known = np.array([1.0, 3.0], np.float32), KnownNumbers()
+    array, known = np.array([1.0, 3.0], np.float32), NumericMemo()
     algebra = FloatAlgebra(np, DType.float32, rounds=True)
     for dtype in (first, "float32", "float16"):
         graph = new_kernel_graph()
@@ -91,7 +91,7 @@ def test_what_follows_equal_values_is_computed_once() -> None:
             squares += op == "square"
             return FloatAlgebra.elementwise(self, op, operands, attributes)
 
-    known, algebra = KnownNumbers(), Counting()
+    known, algebra = NumericMemo(), Counting()
     x = [np.arange(32.0).reshape(4, 8), np.ones((4, 8))]
     for first, second in ((0, 1), (1, 0)):
         graph = new_kernel_graph()

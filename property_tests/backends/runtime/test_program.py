@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mirage_eg.backends.runtime import calls
 from mirage_eg.backends.runtime import program as runtime
 from mirage_eg.backends.runtime.argument_checks import look
-from mirage_eg.backends.runtime.array_library import Layout, Library, Place
+from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Library
 from mirage_eg.backends.runtime.calls import call, capture
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.program import Program
@@ -232,7 +232,7 @@ def test_an_argument_is_called_as_in_the_program_not_as_in_the_source() -> None:
 @given(extent=st.integers(1, 4), stride=st.integers(0, 99))
 @settings(max_examples=20)
 def test_the_stride_of_a_single_element_does_not_matter(extent: int, stride: int) -> None:
-    wanted = Layout("x", (extent, 8), "float32", (8, 1))
+    wanted = ArrayLayout("x", (extent, 8), "float32", (8, 1))
     array = FakeArray((extent, 8), "float32", (stride, 1))
     if extent == 1 or stride == 8:
         assert look(FakeLibrary(), array, wanted, "argument x").pointer == array.pointer
@@ -297,7 +297,7 @@ def test_a_captured_program_has_static_arrays() -> None:
 class TorchOnTheHost(Torch):
     """Tensors of the CPU that say they are on a GPU."""
 
-    def place(self, array: Any, what: str) -> Place:
+    def place(self, array: Any, what: str) -> ArrayLocation:
         return super().place(array, what)._replace(device=0, pointer=array.data_ptr())
 
     def device(self) -> int:
@@ -306,7 +306,7 @@ class TorchOnTheHost(Torch):
     def stream(self, device: int) -> int:
         return 7
 
-    def maker(self, layout: Layout, device: int) -> Callable[[], Any]:
+    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         import torch
 
         dtype = getattr(torch, layout.dtype)

@@ -12,7 +12,7 @@ from mirage_eg.backends.triton.emit import Schedule, emit
 from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.tune import tuning_record
-from mirage_eg.search.instantiate.limits import TileLimits, fits, really_fits
+from mirage_eg.search.instantiate.limits import TileLimits, fits, fits_compiler
 from property_tests.support.hand_written import gated_mlp, in_dtype
 from property_tests.support.strategies import block_graphs
 
@@ -106,9 +106,9 @@ def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> 
     [block] = graph.blocks
     told = shared_memory.allocated_bytes(block, STAGES, "sm_90")
     assert told is not None
-    small, exact = (TileLimits(shared_memory=limit, stages=STAGES, asking=True) for limit in (told - 1, told))
-    assert fits(block, small) and not really_fits(graph, small)
-    assert fits(block, exact) and really_fits(graph, exact)
+    small, exact = (TileLimits(shared_memory=limit, stages=STAGES, ask_compiler=True) for limit in (told - 1, told))
+    assert fits(block, small) and not fits_compiler(graph, small)
+    assert fits(block, exact) and fits_compiler(graph, exact)
 
 
 def test_who_compiles_all_that_is_kept_asks_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_who_compiles_all_that_is_kept_asks_no_compiler(monkeypatch: pytest.Monk
     monkeypatch.setattr(shared_memory, "allocated_bytes", lambda *_: pytest.fail("the compiler was asked"))
     small, exact = (TileLimits(shared_memory=limit, stages=STAGES) for limit in (least - 1, least))
     assert not fits(block, small)
-    assert fits(block, exact) and really_fits(graph, exact)
+    assert fits(block, exact) and fits_compiler(graph, exact)
 
 
 def test_what_needs_more_than_a_block_has_does_not_fit() -> None:

@@ -17,7 +17,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.search.instantiate.instantiate import Instantiation, instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits
-from mirage_eg.search.instantiate.realize import realize, realize_outlined
+from mirage_eg.search.instantiate.lower_structure import lower_structure, lower_with_outlines
 from mirage_eg.search.search import SearchLimits, SearchResult, search
 from property_tests.support.programs import PROGRAMS
 
@@ -157,8 +157,8 @@ def test_an_outline_has_the_tiles_of_every_block_graph_of_its_plan(name: str) ->
     for plan in [*result.structures[:40:8], *result.split_reductions[:20:8]]:
         extents = [each for each in Instantiation(plan, program, axes).extents() if max(kernel.loop for kernel in each) > 1]
         for first, other in zip(extents[::9], extents[4::9], strict=False):
-            _, outlines = realize_outlined(plan, program, axes, *first)
-            blocks = realize(plan, program, axes, *other).blocks
+            _, outlines = lower_with_outlines(plan, program, axes, *first)
+            blocks = lower_structure(plan, program, axes, *other).blocks
             for outline, block, kernel in zip(outlines, blocks, other, strict=True):
                 assert outline.shapes(kernel) == [kind.shape for kind in block.types]
                 looped += kernel.loop > 1

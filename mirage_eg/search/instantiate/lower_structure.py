@@ -18,7 +18,7 @@ from mirage_eg.search.structure import SplitReduction, Step, Structure
 
 
 @dataclass(frozen=True, slots=True)
-class Extents:
+class Tiling:
     """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
 
     One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis behind the
@@ -58,7 +58,7 @@ class Outline:
     looped: int | None
     tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop cuts it
 
-    def shapes(self, extents: Extents) -> list[tuple[int, ...]]:
+    def shapes(self, extents: Tiling) -> list[tuple[int, ...]]:
         """Of all tiles at other extents that loop if these do."""
         whole, piece = extents.tiles(self.looped)
         known: dict[tuple[tuple[int, bool], ...], int] = {}
@@ -71,16 +71,16 @@ class Outline:
         return [tuple(map(extent, tile)) for tile in self.tiles]
 
 
-def realize(plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Extents) -> Graph:
+def lower_structure(plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Tiling) -> Graph:
     """The kernel graph that `plan` becomes at `extents`, one for each of its kernels.
 
     `program` is in primitive ops and has the sizes of `extents`; its names and dtypes are kept.
     """
-    return realize_outlined(plan, program, axes, *extents)[0]
+    return lower_with_outlines(plan, program, axes, *extents)[0]
 
 
-def realize_outlined(
-    plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Extents
+def lower_with_outlines(
+    plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Tiling
 ) -> tuple[Graph, tuple[Outline, ...]]:
     """The same, with an outline of each kernel."""
     writer = _Writer(program, axes)
@@ -134,7 +134,7 @@ class _Writer:
         self.nodes.append(item)
         return self.checker.append(item)
 
-    def kernel(self, structure: Structure, extents: Extents, stores: Sequence[_Store]) -> list[_Source]:
+    def kernel(self, structure: Structure, extents: Tiling, stores: Sequence[_Store]) -> list[_Source]:
         """Append one block graph with the views that it loads."""
         sources = []
         for load in structure.loads:
@@ -176,7 +176,7 @@ class _Block:
     """Writes the block graph of a structure."""
 
     def __init__(
-        self, writer: _Writer, structure: Structure, extents: Extents, dtypes: Sequence[DType], loads: Sequence[Dims]
+        self, writer: _Writer, structure: Structure, extents: Tiling, dtypes: Sequence[DType], loads: Sequence[Dims]
     ) -> None:
         self.structure, self.axes, self.extents = structure, writer.axes, extents
         self.spread_axis = len(self.axes.sizes)  # the dim of partial results

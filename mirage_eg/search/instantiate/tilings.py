@@ -16,7 +16,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.instantiate.lower_bound import Shape
-from mirage_eg.search.instantiate.realize import Extents
+from mirage_eg.search.instantiate.lower_structure import Tiling
 from mirage_eg.search.structure import SplitReduction, Structure
 
 MAX_GRID_DIMS = 3
@@ -41,11 +41,11 @@ class Kernel:
     looped: int | None
     equal: frozenset[int]  # axes that are cut into equal parts or not at all: a product contracts them together with others
 
-    def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Extents:
-        """Extents with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
+    def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Tiling:
+        """Tiling with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
         chosen = tuple(tiles.get(group[0], sizes[group[0]]) for group in self.parallel)
         grid = _grid(self.parallel, self.spread, sizes, chosen, spread)
-        return Extents(sizes, grid, 1 if self.looped is None else loop)
+        return Tiling(sizes, grid, 1 if self.looped is None else loop)
 
 
 Grid = tuple[tuple[tuple[int, ...], int], ...]
@@ -61,11 +61,11 @@ def _grid(
     return tuple(sorted(grid))
 
 
-def choices_of(
+def tilings_of(
     plan: Structure | SplitReduction, kernels: Sequence[Kernel], axes: Axes, limits: TileLimits, filters: Filters
-) -> list[tuple[Extents, ...]]:
+) -> list[tuple[Tiling, ...]]:
     """The extents of all kernels together."""
-    choices: list[tuple[Extents, ...]] = []
+    choices: list[tuple[Tiling, ...]] = []
     for spread in _spread_counts(kernels[0], axes, limits):
         options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
         if len(options) == 2:
@@ -79,7 +79,7 @@ def choices_of(
     return choices
 
 
-def _in_groups(first: Extents, kernel: Kernel, options: Sequence[Extents]) -> Extents | None:
+def _in_groups(first: Tiling, kernel: Kernel, options: Sequence[Tiling]) -> Tiling | None:
     """The extents of a combining kernel whose blocks each read what one group of blocks stored: both can be one kernel."""
     grid = tuple((group, count) for group, count in first.grid if group != (kernel.spread,))
     return next((extents for extents in options if extents.grid == grid), None)
@@ -128,7 +128,7 @@ def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int
     return tuple(map(tuple, groups))
 
 
-def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Extents]:
+def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Tiling]:
     """The extents of one kernel that a block can hold, as far as that is seen before it is built."""
     sizes = (*axes.sizes, spread)
     dims = MAX_GRID_DIMS - (kernel.spread is not None)
@@ -148,9 +148,9 @@ def _all_extents(
     tiles: tuple[tuple[int, ...], ...],
     loops: tuple[int, ...],
     blocks: int,
-) -> tuple[Extents, ...]:
+) -> tuple[Tiling, ...]:
     grids = [_grid(parallel, spread, sizes, chosen, blocks) for chosen in product(*tiles)]
-    return tuple(Extents(sizes, grid, loop) for loop in loops for grid in grids if len(grid) <= MAX_GRID_DIMS)
+    return tuple(Tiling(sizes, grid, loop) for loop in loops for grid in grids if len(grid) <= MAX_GRID_DIMS)
 
 
 @cache
@@ -189,7 +189,7 @@ def _matmul_roles(kernel: Kernel) -> dict[int, str]:
     return roles
 
 
-def _plausible(kernel: Kernel, extents: Extents, limits: TileLimits) -> bool:
+def _plausible(kernel: Kernel, extents: Tiling, limits: TileLimits) -> bool:
     """A bound before anything is built: no computed tile alone is larger than the registers."""
     whole, piece = extents.tiles(kernel.looped)
     for shape in kernel.computed:
