@@ -5,14 +5,18 @@ was measured alone: 3.02 TB/s, 708 TFLOP/s in float16, an empty launch replayed 
 datasheet values times the same efficiencies, and say so.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
+from math import inf
+from pathlib import Path
 
+from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU; rates per second for the whole chip, sizes in bytes."""
+    """One GPU; rates per second for the whole chip, sizes in bytes; `target` is a key of TARGETS."""
 
     name: str
     target: str
@@ -23,7 +27,6 @@ class Device:
     matrix_rate: float  # float16 operations, a multiply and an add are two
     arithmetic_rate: float  # float32 operations outside the matrix units
     function_rate: float  # exp, sqrt, division …
-    shared_memory: int  # that one block can have
     launch_us: float
     iteration_us: float  # latency of a loop iteration whose loads were fetched ahead
     step_us: float  # latency of a load from memory that is waited for, with the reduction behind it
@@ -36,6 +39,11 @@ class Device:
     library_reduction: float = 3.28  # a softmax or a norm too
     library_product: float = 1.74
 
+    @property
+    def shared_memory(self) -> int:
+        """Bytes that one block can have."""
+        return TARGETS[self.target].shared_memory
+
 
 _H100 = Device(
     name="H100",
@@ -47,7 +55,6 @@ _H100 = Device(
     matrix_rate=708e12,
     arithmetic_rate=30e12,
     function_rate=1.40e12,
-    shared_memory=232_448,
     launch_us=1.16,
     iteration_us=0.256,
     step_us=0.269,
@@ -65,7 +72,6 @@ _H200 = Device(
     matrix_rate=708e12,
     arithmetic_rate=30e12,
     function_rate=3.6e12,
-    shared_memory=232_448,
     launch_us=1.0,
     iteration_us=0.15,
     step_us=0.4,
@@ -80,7 +86,6 @@ _A100 = Device(
     matrix_rate=260e12,
     arithmetic_rate=10e12,
     function_rate=2.4e12,
-    shared_memory=166_912,
     launch_us=1.5,
     iteration_us=0.2,
     step_us=0.4,
@@ -95,7 +100,6 @@ _B200 = Device(
     matrix_rate=1600e12,
     arithmetic_rate=35e12,
     function_rate=4.2e12,
-    shared_memory=232_448,
     launch_us=1.0,
     iteration_us=0.15,
     step_us=0.4,
@@ -110,19 +114,78 @@ _MI300X = Device(
     matrix_rate=700e12,
     arithmetic_rate=60e12,
     function_rate=4.0e12,
-    shared_memory=65_536,
     launch_us=2.0,
     iteration_us=0.25,
     step_us=0.4,
 )
 
 DEVICES = {device.name: device for device in (_H100, _H200, _A100, _B200, _MI300X)}
+DEFAULT_TARGET = "sm_90"
 
 
 def device_for(target: str) -> Device:
-    """The device that stands for a compilation target."""
+    """The first device of a compilation target.
+
+    Raises:
+        OptionError: no record has the target.
+    """
     for device in DEVICES.values():
         if device.target == target:
             return device
-    targets = ", ".join(sorted({device.target for device in DEVICES.values()}))
-    raise OptionError(f"got target {target!r}, wanted one of {targets}")
+    targets = ", ".join(dict.fromkeys(device.target for device in DEVICES.values()))
+    raise OptionError(f"target: got {target!r}, wanted one of {targets}")
+
+
+def closest_device(gpu: str, target: str) -> Device | None:
+    """The record of a GPU by its name in the driver, as "NVIDIA H200"; else the first of the same target, if there is one."""
+    same = [device for device in DEVICES.values() if device.target == target]
+    return next((device for device in same if device.name.lower() in gpu.lower()), same[0] if same else None)
+
+
+def find_device(given: str) -> Device:
+    """The record of that name, in upper or lower case, or of that JSON file.
+
+    Raises:
+        OptionError: an unknown name, or a file without a valid record; the message names the field.
+    """
+    for name, device in DEVICES.items():
+        if given.lower() == name.lower():
+            return device
+    if not given.endswith(".json"):
+        raise OptionError(f"gpu: got {given!r}, wanted one of {', '.join(DEVICES).lower()}, or a FILE.json; {_HINT}")
+    try:
+        data = json.loads(Path(given).read_bytes())
+    except OSError as error:
+        raise OptionError(f"gpu: {given}: cannot be read: {error.strerror or error}; {_HINT}") from None
+    except ValueError as error:
+        raise OptionError(f"gpu: {given}: got no JSON ({error}), wanted the record of a device; {_HINT}") from None
+    return _device(data, given)
+
+
+_HINT = "try: mirage-eg bench cost LINES.jsonl --out FILE.json"
+
+
+def _device(data: object, where: str) -> Device:
+    """The record that JSON data holds."""
+    if not isinstance(data, dict):
+        raise OptionError(f"gpu: {where}: got {type(data).__name__}, wanted an object with the fields of a device; {_HINT}")
+    kinds = {field.name: field.type for field in fields(Device)}
+    if unknown := data.keys() - kinds:
+        raise OptionError(f"gpu: {where}: got the field {min(unknown)!r}, wanted fields of {', '.join(kinds)}")
+    for name, kind in kinds.items():
+        if name not in data:
+            raise OptionError(f"gpu: {where}: got no {name}, wanted all of {', '.join(kinds)}; {_HINT}")
+        value = data[name]
+        if kind is str:
+            right, wanted = isinstance(value, str) and value != "", "a text"
+        else:
+            number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+            right, wanted = number and 0 < value < inf, f"{'an int' if kind is int else 'a number'} above 0"
+        if not right:
+            raise OptionError(f"gpu: {where}: {name}: got {value!r}, wanted {wanted}")
+    if data["target"] not in TARGETS:
+        raise OptionError(f"gpu: {where}: target: got {data['target']!r}, wanted one of {', '.join(TARGETS)}")
+    return Device(**data)
+
+
+__all__ = ["DEFAULT_TARGET", "DEVICES", "Device", "closest_device", "device_for", "find_device"]

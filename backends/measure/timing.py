@@ -52,6 +52,16 @@ def gpu_name() -> str:
     return str(torch.cuda.get_device_name())
 
 
+def gpu_target() -> str:
+    """The architecture of the current GPU, as TARGETS names it."""
+    import torch
+
+    if torch.version.hip is not None:
+        return str(torch.cuda.get_device_properties().gcnArchName).split(":")[0]
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{10 * major + minor}"
+
+
 def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timing:
     """Time an emitted program (its text, or the path of its file) on standard normal inputs.
 

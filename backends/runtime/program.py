@@ -17,7 +17,8 @@ from mirage_eg.backends.runtime.cuda_driver import Driver, cuda_driver
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
 from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
 from mirage_eg.backends.runtime.stream_state import Function, LaunchSite, StreamState
-from mirage_eg.backends.triton.compile import Target, compile_module
+from mirage_eg.backends.triton.compile import compile_module
+from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.errors import UnsupportedError
 
 _MOST_LANES = 16  # streams whose memory is kept

@@ -9,7 +9,8 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from mirage_eg.backends.triton.compile import TARGETS, compile_module
+from mirage_eg.backends.triton.compile import compile_module
+from mirage_eg.backends.triton.targets import TARGETS
 
 _WARP_GROUPS: dict[str, tuple[bool, ...]] = {"3.6": (), "3.7": (), "3.9": (False,)}  # what the pass of this name is told
 

@@ -17,30 +17,8 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.miscompilations import hazard
+from mirage_eg.backends.triton.targets import TARGETS, Target
 from mirage_eg.ir.errors import MirageError, OptionError
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A GPU architecture: as Triton names it, and the shared memory that one block may have."""
-
-    backend: str
-    arch: int | str
-    warp_size: int
-    shared_memory: int  # bytes
-
-    @property
-    def name(self) -> str:
-        """As TARGETS and reports have it: sm_90, gfx942."""
-        return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)
-
-
-TARGETS = {
-    "sm_90": Target("cuda", 90, 32, 232448),
-    "sm_80": Target("cuda", 80, 32, 166912),
-    "sm_100": Target("cuda", 100, 32, 232448),
-    "gfx942": Target("hip", "gfx942", 64, 65536),
-}
 
 
 @dataclass(frozen=True, slots=True)

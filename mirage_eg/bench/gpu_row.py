@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
-from mirage_eg.backends.measure.timing import Timing, gpu_available, time_launches, time_source
+from mirage_eg.backends.measure.timing import Timing, gpu_available, gpu_target, time_launches, time_source
 from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
@@ -160,7 +160,7 @@ def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key:
         record=keep,
         wrap=wrap,
     )
-    chosen = Options(device="cuda", target=_target(), top=options.top, jobs=options.jobs, seed=options.seed)
+    chosen = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
     result = optimize(workload, program, chosen, _progress(workload, key["batch"]), tuning)
     best = result.candidates[0]
     timed = [line for line in result.measurements if line["us"] is not None]
@@ -189,7 +189,7 @@ def _again(path: Path, key: Record, folder: Path) -> Record:
     found = [line["ours"] for line in lines(path) if {name: line[name] for name in key} == key and line.get("ours")]
     if not found:
         raise MirageError(f"{path}: has no row of {key['workload']} at batch {key['batch']} whose choice could be used again")
-    trials = CandidateTimer(found[-1]["source"], _target())
+    trials = CandidateTimer(found[-1]["source"], gpu_target())
     with gpu_lock(folder):
         outcome, timing = trials.full(found[-1]["source"])
     if timing is None:
@@ -208,13 +208,6 @@ def _progress(workload: str, batch: int) -> Callable[[str, int, int | None, str]
             print(f"{workload} b{batch}: {perf_counter() - started:.1f} s: {stage}", file=sys.stderr, flush=True)
 
     return observe
-
-
-def _target() -> str:
-    import torch
-
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{10 * major + minor}"
 
 
 def _ceilings() -> dict[str, float]:

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_eg import __version__
-from mirage_eg.backends.triton.compile import TARGETS
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.cli import bench_search
 from mirage_eg.cli import rules as cli_rules
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, plain, progress
@@ -31,7 +32,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.phrase import phrase
 from mirage_eg.pipeline.run.checkpoint import NAME, holds_results
 from mirage_eg.pipeline.run.files import check_writable, remove_made, write_atomically
-from mirage_eg.pipeline.run.options import DEVICES, Options
+from mirage_eg.pipeline.run.options import PLACES, Options
 from mirage_eg.pipeline.run.stopping import INTERRUPTED, end_stopped, handle_signals, raise_if_stopped
 from mirage_eg.report.tables import numbered
 
@@ -133,8 +134,19 @@ def optimize(
     prefer_few_kernels: Annotated[
         bool, typer.Option("--prefer-few-kernels", help="Sort by the number of kernels first, then by time.")
     ] = False,
-    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = "sm_90",
-    device: Annotated[str, typer.Option(help=f"Where to time: {', '.join(DEVICES)}.")] = "auto",
+    target: Annotated[
+        str | None,
+        typer.Option(help=f"What to compile for: {', '.join(TARGETS)}; default: the GPU's, else sm_90.", show_default=False),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPU|FILE.json",
+            help=f"What to rank for: {', '.join(DEVICES).lower()}, or a file of `bench cost`; default: the --target's first.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help=f"Where to time: {', '.join(PLACES)}.")] = "auto",
     jobs: Annotated[
         int | None,
         typer.Option(help="Local processes to use where the work is worth it; one a core where not given.", show_default=False),
@@ -186,6 +198,7 @@ def optimize(
             max_kernels=max_kernels,
             prefer_few_kernels=prefer_few_kernels,
             target=target,
+            gpu=gpu,
             device=device,
             jobs=jobs,
             executor=executor,
@@ -207,9 +220,10 @@ def optimize(
             check_writable(trace.parent)
         known = None
         if not resume and trace is None:
-            from mirage_eg.pipeline.run.lookup import asked, found, uses_gpu
+            from mirage_eg.pipeline.run.lookup import asked, for_this_machine, found
 
-            known = found(name, graph, asked(name, graph, options, uses_gpu(options)))
+            options, on_gpu = for_this_machine(options)
+            known = found(name, graph, asked(name, graph, options, on_gpu))
         result = known or _search(name, graph, options, folder / NAME, resume, trace)
         report = _write(result, graph, folder, source)
         if as_json:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.optimizer.layouts import Layouts, choose_layouts, layouts_record
@@ -30,10 +30,10 @@ class Polished:
 
 
 @lru_cache(maxsize=512)
-def polish(graph: Graph, target: str) -> Polished:
-    """Optimize a µGraph for a compilation target; doing it again changes nothing."""
+def polish(graph: Graph, device: Device) -> Polished:
+    """Optimize a µGraph for a device; doing it again changes nothing."""
     begin = perf_counter()
-    layouts = choose_layouts(graph, device_for(target))
+    layouts = choose_layouts(graph, device)
     problem, _ = kernels_problem(graph)
     ordered, kernels = order_kernels(layouts.graph)
     polished, blocks = order_blocks(form_threads(ordered))

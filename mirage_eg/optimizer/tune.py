@@ -16,6 +16,7 @@ from json import loads
 from time import perf_counter
 from typing import Any, Protocol
 
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import Outcome
 from mirage_eg.backends.triton.compile import compile_module, loaded
@@ -93,7 +94,7 @@ class _Tuning:
     """The state of one run."""
 
     program: Graph
-    target: str
+    device: Device
     timer: Timer
     parallel: Map
     gpu: Callable[[], AbstractContextManager[Any]]
@@ -112,7 +113,7 @@ _TOGETHER = 16  # candidates that are timed while the GPU is held
 def tune(
     program: Graph,
     ranked: Sequence[Sequence[Graph]],
-    target: str,
+    device: Device,
     timer: Timer,
     *,
     effort: Effort | None = None,
@@ -128,7 +129,7 @@ def tune(
     the GPU; `record` gets one JSON-like line a measurement.
     """
     effort = effort or Effort()
-    run = _Tuning(program, target, timer, parallel, gpu, record, perf_counter() + effort.seconds, effort)
+    run = _Tuning(program, device, timer, parallel, gpu, record, perf_counter() + effort.seconds, effort)
     _try(run, "structures", [job for graph, number in spread(ranked, effort.structures) for job in first(graph, number)])
     leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
     more: list[Job] = []
@@ -177,7 +178,7 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[Job]) -> None:
         return
     jobs = list(dict.fromkeys(jobs))
     made = iter(
-        run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.target) for job in jobs])
+        run.parallel(compile_variant, [(run.program, job.graph, job.structure, job.schedule, run.device) for job in jobs])
     )
     while some := list(islice(made, _TOGETHER)):
         fresh = []
@@ -212,15 +213,15 @@ def _outcomes(run: _Tuning, sources: Sequence[str], reserved: float) -> Iterator
         yield None if perf_counter() > run.deadline - reserved else run.timer.quick(source)
 
 
-def compile_variant(job: tuple[Graph, Graph, int, Schedule, str]) -> Variant:
-    """Emit and compile for (program, µGraph, structure, schedule, target), with fewer stages where they do not fit."""
-    program, graph, structure, schedule, target = job
-    polished = polish(graph, target).graph
+def compile_variant(job: tuple[Graph, Graph, int, Schedule, Device]) -> Variant:
+    """Emit and compile for (program, µGraph, structure, schedule, device), with fewer stages where they do not fit."""
+    program, graph, structure, schedule, device = job
+    polished = polish(graph, device).graph
     while True:
         try:
             source = emit(polished, program=program, schedule=schedule)
             with loaded(source) as module:
-                records = [record for record, _ in compile_module(module, target, resources=False)]
+                records = [record for record, _ in compile_module(module, device.target, resources=False)]
         except MirageError as error:
             return Variant(graph, structure, schedule, "", str(error))
         failed = [(number, record) for number, record in enumerate(records) if not record.ok]
@@ -268,7 +269,7 @@ def schedule_record(schedule: Schedule) -> Record:
 def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Record:
     """A measurement; the first of a µGraph has its JSON under `graph`, the others its name under `mugraph`."""
     inner = variant.graph.blocks
-    text = to_json(polish(variant.graph, run.target).graph)
+    text = to_json(polish(variant.graph, run.device).graph)
     mugraph = fingerprint(text)
     graph = {} if mugraph in run.listed else {"graph": loads(text)}
     run.listed.add(mugraph)

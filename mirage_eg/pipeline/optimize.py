@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirage_eg.backends.cost.devices import Device, device_for
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.backends.triton.warps import with_warps
@@ -27,7 +27,7 @@ from mirage_eg.pipeline.report_json import make_report, why_nothing
 from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
-from mirage_eg.pipeline.run.lookup import asked, found, uses_gpu
+from mirage_eg.pipeline.run.lookup import asked, for_this_machine, found, uses_gpu
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.records import Candidate, CompileRecord, Result
 from mirage_eg.pipeline.run.work import Work
@@ -68,7 +68,7 @@ def optimize(
     own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off. `looked_up`: the
     caller has asked the cache in vain.
     """
-    on_gpu = uses_gpu(options)  # refuses before any work
+    options, on_gpu = for_this_machine(options)  # refuses before any work
     watch = Watch(observer or (lambda stage, done, total, text: None))
     run = asked(name, program, options if tuning is None else replace(options, cache=False), on_gpu)
     if not (looked_up or resume) and tracer is None and (known := found(name, program, run)) is not None:
@@ -102,7 +102,7 @@ def _optimize(
     tracer: Tracer | None,
 ) -> Result:
     on_gpu = uses_gpu(options)
-    device = device_for(options.target)
+    device = options.device_record
     notes: list[str] = []
     if REGISTRY:
         with watch.stage("custom ops"):
@@ -137,16 +137,16 @@ def _optimize(
             tuned = tune_ranked(program, pool_of_gpu, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool_of_gpu for entry in entries if entry.graph in tuned]
             chosen = _unlike(sorted(fastest, key=lambda entry: tuned[entry.graph].us), options) or chosen
-            tuned = {polish(entry.graph, options.target).graph: tuned[entry.graph] for entry in chosen if entry.graph in tuned}
-    compiler = Compiler(program, options.target, watch, work, tuned)
-    final = _finalists(chosen, library, cuts, options.target, watch)
+            tuned = {polish(entry.graph, device).graph: tuned[entry.graph] for entry in chosen if entry.graph in tuned}
+    compiler = Compiler(program, device.target, watch, work, tuned)
+    final = _finalists(chosen, library, cuts, device, watch)
     with background_task(lambda: compiler.compile([entry.graph for entry in final.shown])) as compiled:
         verified = _verify(full_size, final, primitive, watch, work)
         compiled()  # as a rule all of it does compile
-    if not on_gpu and (others := compiling(cuts, cutter, compiler, options.target, watch)) is not cuts:
+    if not on_gpu and (others := compiling(cuts, cutter, compiler, device, watch)) is not cuts:
         cuts, pool = others, _pool(ranked, others)
         chosen = _chosen(pool, library, options)
-        final = _finalists(chosen, library, cuts, options.target, watch)
+        final = _finalists(chosen, library, cuts, device, watch)
         verified = _verify(full_size, final, primitive, watch, work)
     if cuts.partition.left_out:
         notes.append(f"there are too many ways to cut the program; not searched: {', '.join(cuts.partition.left_out)}")
@@ -184,9 +184,9 @@ def _optimize(
     per_op = predict(expand(program), device)
     report["per_op"] = {"kernels": len(per_op), "predicted_us": sum(cost.us for cost in per_op)}
     best = candidates[0].graph  # where it is the library's, nothing was decided
-    decided = {with_warps(polish(entry.graph, options.target).graph, 1): entry.graph for entry in chosen}
+    decided = {with_warps(polish(entry.graph, device).graph, 1): entry.graph for entry in chosen}
     report["cleanup"] = simplification_record(cleaned)
-    report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), options.target))
+    report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), device))
     report["memory"] = memory_record(candidates[0].graph, program)
     if measurements:
         report["tuning"] = tuning_record(measurements)
@@ -234,7 +234,7 @@ def _unlike(ranked: Sequence[Ranked], options: Options) -> list[Ranked]:
     """The first of them, each once: several may be one µGraph when they are polished."""
     found: dict[Graph, Ranked] = {}
     for entry in ranked:
-        found.setdefault(polish(entry.graph, options.target).graph, entry)
+        found.setdefault(polish(entry.graph, options.device_record).graph, entry)
     return [*found.values()][: options.top]
 
 
@@ -248,14 +248,14 @@ class _Finalists:
     parts: dict[Piece, Part]  # the searched kernels of the ways
 
 
-def _finalists(chosen: Sequence[Ranked], library: Ranked, cuts: Cuts, target: str, watch: Watch) -> _Finalists:
+def _finalists(chosen: Sequence[Ranked], library: Ranked, cuts: Cuts, device: Device, watch: Watch) -> _Finalists:
     with watch.stage("optimize"):
-        lowered = [replace(entry, graph=polish(entry.graph, target).graph) for entry in chosen]
+        lowered = [replace(entry, graph=polish(entry.graph, device).graph) for entry in chosen]
     way_from = {entry.graph: way for ways in cuts.ways for way, entry in ways}
     pairs = [*zip(lowered, chosen, strict=True)]
     ways = {id(entry): way_from[given.graph] for entry, given in pairs if given.graph in way_from}
     shown = lowered if any(entry.graph == library.graph for entry in chosen) else [*lowered, library]
-    return _Finalists(shown, {id(entry): given for entry, given in pairs}, ways, parts_of_ways([*ways.values()], target))
+    return _Finalists(shown, {id(entry): given for entry, given in pairs}, ways, parts_of_ways([*ways.values()], device))
 
 
 def _verify(full_size: FullSize, final: _Finalists, primitive: Graph, watch: Watch, work: Work) -> Verified:

@@ -62,7 +62,7 @@ class Cutter:
         self._primitive, self._options, self._watch, self._work, self._on_gpu = primitive, options, watch, work, on_gpu
         limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
         filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-        self._task = Task(rulebook, options.target, limits, filters, options.seed, traced=traced)
+        self._task = Task(rulebook, device, limits, filters, options.seed, traced=traced)
         if on_gpu:
             self._task = replace(self._task, each=MEASURED_EACH, keep=MEASURED_KERNELS, ask_compiler=False)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
@@ -123,11 +123,11 @@ def _ranked(primitive: Graph, way: Way, warps: int | None) -> Ranked:
     return Ranked(graph if warps is None else with_warps(graph, warps), way.us, proved, fused)
 
 
-def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, target: str, watch: Watch) -> Cuts:
+def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, device: Device, watch: Watch) -> Cuts:
     """Cuts whose kernels all compile: those of a way that does not are made by the next best extents, or cut otherwise."""
     for attempt in count():
         ways = [ways[0] for ways in cuts.ways]
-        graphs = [polish(entry.graph, target).graph for _, entry in ways]
+        graphs = [polish(entry.graph, device).graph for _, entry in ways]
         records = [made.record for made in compiler.compile(graphs)]
         broken = frozenset(
             block
@@ -169,10 +169,10 @@ def telling(ways: Sequence[Way], options: Options) -> list[Way]:
     return [way for way in ways if way in chosen]
 
 
-def parts_of_ways(ways: Sequence[Way], target: str) -> dict[Piece, Part]:
+def parts_of_ways(ways: Sequence[Way], device: Device) -> dict[Piece, Part]:
     """What the searched kernels of these ways, as they are lowered, read and make of the program's values."""
     pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.made.fused)
-    return {piece: Part(polish(piece.made.graph, target).graph, piece.inputs, piece.segment.outputs) for piece in pieces}
+    return {piece: Part(polish(piece.made.graph, device).graph, piece.inputs, piece.segment.outputs) for piece in pieces}
 
 
 def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:

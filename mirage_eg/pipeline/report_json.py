@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mirage_eg.backends.cost.devices import Device, device_for
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.pipeline.run.lookup import versions
@@ -40,7 +40,7 @@ def make_report(
     watch: Watch,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    best = candidates[0]
+    best, device = candidates[0], options.device_record
     saturations = [record.saturation for record in found.records]
     pruned: dict[str, int] = {}
     for record in found.records:
@@ -52,7 +52,8 @@ def make_report(
         "domain": options.domain,
         "theories": {theory.path: theory.sha256 for theory in rulebook.theories},
         "device": device_name,
-        "target": options.target,
+        "target": device.target,
+        "gpu": asdict(device),
         "egraph": {
             "count": len(saturations),
             "nodes": sum(saturation.nodes for saturation in saturations),
@@ -81,7 +82,7 @@ def make_report(
         },
         "compile": best.compile.data(),
         "best": {
-            "kernels": len(predict(best.graph, device_for(options.target))),
+            "kernels": len(predict(best.graph, device)),
             "grid": [list(block.grid) for block in blocks],
             "loop": [block.loop for block in blocks],
             "threads": [block.threads for block in blocks],
@@ -90,7 +91,7 @@ def make_report(
             "fused": best.fused,
             "float_error": best.float_check.error,
         },
-        "mugraphs": [_mugraph_record(candidate, device_for(options.target)) for candidate in candidates],
+        "mugraphs": [_mugraph_record(candidate, device) for candidate in candidates],
         "ranked_by": "cost model" if best.measured_us is None else "measured time",
         "notes": list(notes),
         "seconds": watch.seconds | {"total": watch.total()},

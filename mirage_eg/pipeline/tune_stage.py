@@ -36,7 +36,7 @@ def tune_ranked(
         found = tune(
             program,
             graphs,
-            options.target,
+            options.device_record,
             tuning.wrap(_timer(program, options, stack)),
             effort=tuning.effort,
             warps=options.warps,
@@ -55,7 +55,9 @@ def _timer(program: Graph, options: Options, stack: ExitStack) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
     from mirage_eg.optimizer.multi_gpu import like_gpus, spread_trials
 
-    return stack.enter_context(spread_trials(like_gpus(), emit(program, program=program), options.target, options.seed))
+    return stack.enter_context(
+        spread_trials(like_gpus(), emit(program, program=program), options.device_record.target, options.seed)
+    )
 
 
 def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> tuple[list[Candidate], str]:

@@ -11,7 +11,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import device_lower_bound_us
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
@@ -178,7 +178,7 @@ def _piece(piece: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
-    device = device_for(report["target"])
+    device = Device(**report["gpu"])
     costs = [
         (at, f"{cost.us:.1f}", cost.bound, size(cost.dram_bytes), f"{cost.flops:,}")
         for at, cost in enumerate(predict(best, device), 1)
@@ -213,13 +213,13 @@ def _layouts(report: Mapping[str, Any], best: Graph) -> str:
     saved = f"save {chosen['saved_us']:.1f} µs" if chosen["saved_us"] else "save nothing"
     proved = "no others save more" if chosen["optimal"] else "whether others save more is not known"
     said = f"By the cost model these layouts {saved} against row-major ones; {proved}."
-    return _paragraph(said) + _wide(layout_picture(best, device_for(report["target"])))
+    return _paragraph(said) + _wide(layout_picture(best, Device(**report["gpu"])))
 
 
 def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
     mugraphs = report["mugraphs"]
     head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
-    device = device_for(report["target"])
+    device = Device(**report["gpu"])
     marks = [("floor at the cost model's rates", device_lower_bound_us(program, device))]
     said = (
         f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "

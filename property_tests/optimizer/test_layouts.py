@@ -165,6 +165,6 @@ def test_all_orders_are_offered_where_no_view_stands_in_the_way() -> None:
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_polishing_keeps_the_function_and_polishing_again_changes_nothing(name: str) -> None:
     graphs = HAND_WRITTEN[name]("float16")
-    polished = polish(graphs.mugraph, "sm_90").graph
+    polished = polish(graphs.mugraph, H100).graph
     assert verify(graphs.program, polished).equal
-    assert polish(polished, "sm_90").graph == polished
+    assert polish(polished, H100).graph == polished

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import DeviceLost, Outcome
 from mirage_eg.ir.errors import MirageError
@@ -140,10 +141,10 @@ def test_tuning_on_three_gpus_finds_what_one_gpu_finds(monkeypatch: pytest.Monke
     program, ranked = pool()
     lines: dict[int, list[Record]] = {1: [], 3: []}
     clock = Clock()
-    alone = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines[1].append)
+    alone = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines[1].append)
     other = Clock()
     with SpreadTimer("abc", started, Calls(other.quick, other.full)) as timer:
-        spread_out = tune(program, ranked, "sm_90", timer, effort=SMALL, record=lines[3].append)
+        spread_out = tune(program, ranked, DEVICES["H100"], timer, effort=SMALL, record=lines[3].append)
     assert [tuned.variant for tuned in spread_out] == [tuned.variant for tuned in alone]
     assert lines[1] == lines[3]
 

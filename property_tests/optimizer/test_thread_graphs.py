@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import Schedule, emit
@@ -101,7 +102,7 @@ def test_some_hand_written_graph_has_a_thread_graph() -> None:
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_the_report_shows_the_ops_of_each_block_before_and_after(name: str) -> None:
     graph = HAND_WRITTEN[name]("float16").mugraph
-    records = polish_record(polish(graph, "sm_90"))["thread_graphs"]
+    records = polish_record(polish(graph, DEVICES["H100"]))["thread_graphs"]
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
     for block, record in zip(blocks, records, strict=True):
         written = [item.op for item in block.nodes if OPS[item.op].kind is not Kind.BOUNDARY and item.op != "thread"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import Outcome
 from mirage_eg.backends.triton.emit import Schedule
@@ -54,7 +55,7 @@ def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatc
     compiled_everything(monkeypatch)
     program, ranked = pool()
     clock, lines = Clock(), list[Record]()
-    tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
+    tuned = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines.append)
     assert tuned[0].us == min(clock.seen.values())
     assert tuned[0].timing is not None
     stages = {line["stage"] for line in lines}
@@ -68,7 +69,7 @@ def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) 
     compiled_everything(monkeypatch)
     program, ranked = pool()
     clock, lines = Clock(wrong=option), list[Record]()
-    tuned = tune(program, ranked, "sm_90", clock, effort=SMALL, record=lines.append)
+    tuned = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines.append)
     assert all(option not in entry.variant.source for entry in tuned)
     assert any(line["problem"] for line in lines)
 
@@ -76,7 +77,7 @@ def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) 
 def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
     program, ranked = pool()
-    tuned = tune(program, ranked, "sm_90", Clock(), effort=SMALL)
+    tuned = tune(program, ranked, DEVICES["H100"], Clock(), effort=SMALL)
     first = {entry.variant.schedule for entry in tuned}
     assert len(first) > 10
 
@@ -96,7 +97,7 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
     for together in (True, False):
         if not together:
             monkeypatch.setattr("mirage_eg.optimizer.tune.merged", lambda variant, faster: [])
-        best = tune(graphs.program, [[graphs.mugraph]], "sm_90", Additive(), effort=SMALL)[0]
+        best = tune(graphs.program, [[graphs.mugraph]], DEVICES["H100"], Additive(), effort=SMALL)[0]
         assert (best.variant.schedule.num_warps == (2, 8)) is together
 
 
@@ -105,7 +106,7 @@ def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     program, ranked = pool()
     clock = Clock(seconds=0.5)
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tune(program, ranked, "sm_90", clock, effort=Effort(seconds=2.0))
+    tune(program, ranked, DEVICES["H100"], clock, effort=Effort(seconds=2.0))
     assert len(clock.seen) == 5  # the last began at the deadline, not behind it
 
 
@@ -122,7 +123,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
         return [*map(work, items)]
 
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tuned = tune(program, ranked, "sm_90", clock, effort=Effort(seconds=2.0), parallel=slow)
+    tuned = tune(program, ranked, DEVICES["H100"], clock, effort=Effort(seconds=2.0), parallel=slow)
     assert len(clock.seen) == timed
     assert tuned
 
@@ -152,6 +153,6 @@ def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence
 
     program = attention("float16", 2, 32, 16, 64, 16, 4).program
     ranked = [[attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)] for count in counts]
-    tune(program, ranked, "sm_90", Clock(), effort=SMALL, parallel=note)  # type: ignore[arg-type]
+    tune(program, ranked, DEVICES["H100"], Clock(), effort=SMALL, parallel=note)  # type: ignore[arg-type]
     assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
     assert all(len(graph.blocks) == 1 for graphs in ranked for graph in graphs)

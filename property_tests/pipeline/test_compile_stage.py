@@ -10,6 +10,7 @@ from mirage_eg.backends.triton import compile as compiler
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.program import Schedule
+from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.compile_stage import fewer_stages, fitting
@@ -31,7 +32,7 @@ def two_products() -> Graph:
 
 def allow(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     """Let the compiler, not the search, know of a device with so many bytes of shared memory."""
-    monkeypatch.setitem(compiler.TARGETS, "sm_90", replace(compiler.TARGETS["sm_90"], shared_memory=nbytes))
+    monkeypatch.setattr(compiler, "TARGETS", TARGETS | {"sm_90": replace(TARGETS["sm_90"], shared_memory=nbytes)})
 
 
 def run() -> Result:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.cli.main import _verified
@@ -53,7 +54,7 @@ def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: s
 def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(program: Graph, ranked: Sequence[Sequence[Graph]], *_: Any, **__: Any) -> list[Tuned]:
         every = [graph for graphs in ranked for graph in graphs]
-        sources = [emit(polish(graph, "sm_90").graph, program=program) for graph in every]
+        sources = [emit(polish(graph, DEVICES["H100"]).graph, program=program) for graph in every]
         us = [float(len(every) - place) for place in range(len(every))]  # what the model likes least is the fastest
         return [
             Tuned(

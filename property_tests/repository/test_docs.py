@@ -23,7 +23,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.measure import baselines
 from mirage_eg.backends.triton import compile as compiling
-from mirage_eg.backends.triton.compile import Target
+from mirage_eg.backends.triton.targets import Target
 from mirage_eg.cli.main import app, main
 from mirage_eg.frontend import workloads
 from mirage_eg.pipeline import optimize

@@ -2,11 +2,12 @@
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from importlib import metadata
 from typing import Any
 
+from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.egraph.rule_files import chosen_files, text_hash
 from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError
@@ -45,7 +46,8 @@ def found(name: str, program: Graph, asked: Asked) -> Result | None:
 
 def identity(name: str, program: Graph, options: Options) -> dict[str, Any]:
     """What a run is of: runs with one identity have the same work items with the same results."""
-    chosen = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
+    chosen: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
+    chosen["gpu"] = asdict(options.device_record)
     files = chosen_files(options.domain, options.rules, options.without)
     return {
         "program": name,
@@ -61,6 +63,22 @@ def versions() -> dict[str, str]:
     """The versions of Python, this package, and what results depend on."""
     own = {"python": platform.python_version(), "mirage-eg": __version__}
     return own | {package: metadata.version(package) for package in ("egglog", "numpy", "triton")}
+
+
+def for_this_machine(options: Options) -> tuple[Options, bool]:
+    """The options with the record of the GPU here, where candidates run on it, and whether they do.
+
+    A `gpu` or another `target` in the options goes before the GPU here.
+    """
+    if not uses_gpu(options):
+        return options, False
+    if options.gpu is not None:
+        return options, True
+    from mirage_eg.backends.measure.timing import gpu_name, gpu_target
+
+    here = closest_device(gpu_name(), gpu_target())
+    wanted = here is not None and options.target in (None, here.target)
+    return (replace(options, gpu=here) if wanted else options), True
 
 
 def uses_gpu(options: Options) -> bool:

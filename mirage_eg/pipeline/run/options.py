@@ -9,13 +9,14 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from mirage_eg.backends.triton.compile import TARGETS
+from mirage_eg.backends.cost.devices import DEFAULT_TARGET, Device, device_for, find_device
+from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.executors import check_executor
 
-DEVICES = ("auto", "cpu", "cuda")
+PLACES = ("auto", "cpu", "cuda")
 RULES_VARIABLE = "MIRAGE_EG_RULES"  # more rule files and folders, separated as in PATH
 
 Map = tuple[int, ...]
@@ -44,7 +45,8 @@ class Options:
     max_outputs: int = 3
     max_kernels: int | None = None
     prefer_few_kernels: bool = False
-    target: str = "sm_90"
+    target: str | None = None
+    gpu: Device | str | None = None
     device: str = "auto"
     seed: int = 0
     top: int = 16
@@ -74,8 +76,8 @@ class Options:
                 raise OptionError(f"{name}: got {getattr(self, name)!r}, wanted True or False")
         _check_int("seed", self.seed, 0)
         _check_choice("domain", self.domain, DOMAINS)
-        _check_choice("target", self.target, TARGETS)
-        _check_choice("device", self.device, DEVICES)
+        self._check_gpu()
+        _check_choice("device", self.device, PLACES)
         if self.budget is not None and (not isinstance(self.budget, int | float) or not 0 < self.budget < float("inf")):
             raise OptionError(f"budget: got {self.budget!r}, wanted a number of seconds above 0")
         self._check_rules()
@@ -111,6 +113,26 @@ class Options:
     def until(self) -> float:
         """When a stage that begins now has spent the budget, in seconds since 1970; infinite without a budget."""
         return inf if self.budget is None else time() + self.budget
+
+    @property
+    def device_record(self) -> Device:
+        """The GPU that µGraphs are ranked for; its target is compiled for."""
+        return self.gpu if isinstance(self.gpu, Device) else device_for(self.target or DEFAULT_TARGET)
+
+    def _check_gpu(self) -> None:
+        if self.target is not None:
+            _check_choice("target", self.target, TARGETS)
+        if self.gpu is None:
+            return
+        if not isinstance(self.gpu, Device | str):
+            raise OptionError(f"gpu: got {self.gpu!r}, wanted a name, a FILE.json or a Device")
+        gpu = find_device(self.gpu) if isinstance(self.gpu, str) else self.gpu
+        _check_choice("gpu: target", gpu.target, TARGETS)
+        if self.target not in (None, gpu.target):
+            raise OptionError(
+                f"gpu: got {gpu.name}, whose target is {gpu.target}, and target {self.target}; try: either of them alone"
+            )
+        object.__setattr__(self, "gpu", gpu)
 
     def _check_rules(self) -> None:
         if isinstance(self.rules, str | Path):

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf, prod
 from time import time
 
-from mirage_eg.backends.cost.devices import Device, device_for
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits
@@ -50,7 +50,7 @@ class Task:
     """What the search of a segment depends on besides its program; it travels to the workers."""
 
     rulebook: Rulebook
-    target: str
+    device: Device
     limits: SearchLimits
     filters: Filters
     seed: int
@@ -70,7 +70,7 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
 
 
 def _find(task: Task, program: Graph) -> Found:
-    device = device_for(task.target)
+    device = task.device
     kernels: list[Kernels] = []
     if len(program.kernels) <= 1:
         kernels.append(_kernels(program, device, proved=True, fused=False))

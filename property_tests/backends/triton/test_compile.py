@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from mirage_eg.backends.measure.timing import gpu_available, time_source
 from mirage_eg.backends.triton import block as emit_block
 from mirage_eg.backends.triton import tiles
-from mirage_eg.backends.triton.compile import TARGETS, compile_source, loaded
+from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from property_tests.support.hand_written import HAND_WRITTEN, attention, block_program, gated_mlp, in_dtype, rms_norm_linear

@@ -64,7 +64,7 @@ def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
     watch, options = Watch(lambda stage, done, total, text: None), Options(device="cpu", blockdims=((256, 1, 1),))
     with Workers(None, 1) as workers:
         program = expand(attention(keys=1024))
-        cuts = Cutter(program, load_rules(), options, device_for(options.target), watch, Work(workers)).cut()
+        cuts = Cutter(program, load_rules(), options, options.device_record, watch, Work(workers)).cut()
     blocks = [block for ways in cuts.ways for _, entry in ways for block in entry.graph.blocks]
     assert blocks
     assert all(block.threads == 256 for block in blocks)
@@ -86,5 +86,5 @@ def test_tuning_tries_every_allowed_number_of_warps_and_no_other(monkeypatch: py
     program, ranked = pool()
     ranked = [[with_warps(graph, 2) for graph in graphs] for graphs in ranked]
     clock = Clock()
-    tune(program, ranked, "sm_90", clock, effort=SMALL, warps=(2, 16))
+    tune(program, ranked, device_for("sm_90"), clock, effort=SMALL, warps=(2, 16))
     assert {count for source in clock.seen for count in emitted_warps(source)} == {2, 16}

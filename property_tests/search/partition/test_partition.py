@@ -68,7 +68,7 @@ def gram() -> Graph:
 
 def cut(program: Graph, limits: SegmentLimits | None = None, **more: float) -> tuple[Graph, Partition, KernelFinder]:
     primitive = drop_shifts(expand(program))
-    task = Task(load_rules("indexed"), "sm_90", SearchLimits(max_states=2_000), Filters(), seed=0, plans=2)
+    task = Task(load_rules("indexed"), H100, SearchLimits(max_states=2_000), Filters(), seed=0, plans=2)
     finder = KernelFinder(primitive, H100, lambda programs: list(find_kernels(task, programs)))
     chosen = PartitionLimits(limits or SegmentLimits(), **more)  # type: ignore[arg-type]
     return primitive, partition(primitive, finder.find, finder.floor, chosen), finder
