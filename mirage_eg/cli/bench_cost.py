@@ -1,19 +1,21 @@
 """`mirage-eg bench cost`: the cost model against measured kernels, and device constants fitted to them."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from mirage_eg.backends.cost.devices import DEVICES, Device, find_device
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from mirage_eg.backends.cost.calibrate import Agreement, Measured
-    from mirage_eg.backends.cost.devices import Device
 
 _SHOWN = 12  # µGraphs whose prediction is furthest off
 
@@ -23,27 +25,37 @@ def bench_cost(
         list[Path],
         typer.Argument(metavar="LINES.jsonl…", help="Measurements, as `bench gpu` writes into measurements.jsonl; .gz too."),
     ],
-    device: Annotated[str, typer.Option(help="The device record to start from: H100, H200, A100, B200, MI300X.")] = "H100",
+    gpu: Annotated[
+        str,
+        typer.Option(metavar="GPU|FILE.json", help=f"The record to start from: {', '.join(DEVICES).lower()}, or a file."),
+    ] = "h100",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the fitted record, which optimize --gpu reads.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> Job:
     """Fit the cost model's device constants to measured kernels; print predicted against measured, with rank correlation."""
 
     def job() -> int:
         from mirage_eg.backends.cost.calibrate import FITTED, agreements, fit, predicted, read_lines
-        from mirage_eg.backends.cost.devices import DEVICES
 
-        if device not in DEVICES:
-            raise OptionError(f"--device: got {device!r}, wanted one of {', '.join(DEVICES)}")
-        shipped = DEVICES[device]
+        shipped = find_device(gpu)
+        if out is not None:
+            if out.suffix != ".json":
+                raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in .json")
+            check_writable(out.parent)
         with progress() as observer:
             observer("read", 0, len(lines), "")
             measured = read_lines(lines)
             fitted = fit(measured, shipped, lambda done, off: observer("fit", done, None, f"off by a factor {off:.3f}"))
+        if out is not None:
+            record = asdict(replace(fitted, name=out.stem, source="fitted"))
+            write_atomically(out, json.dumps(record, indent=2) + "\n")
         before, after = agreements(measured, shipped), agreements(measured, fitted)
         constants = {name: {"shipped": getattr(shipped, name), "fitted": getattr(fitted, name)} for name in FITTED}
         if as_json:
-            record = {
-                "device": device,
+            result = {
+                "device": shipped.name,
                 "constants": constants,
                 "shipped": [asdict(one) for one in before],
                 "fitted": [asdict(one) for one in after],
@@ -57,7 +69,7 @@ def bench_cost(
                     for one in measured
                 ],
             }
-            print(json_line(record))
+            print(json_line(result))
         else:
             console().print(_agreement_table(before, after))
             console().print(_furthest_table(measured, fitted))
@@ -83,7 +95,7 @@ def _correlation(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _furthest_table(measured: Sequence["Measured"], device: "Device") -> Table:
+def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
     from mirage_eg.backends.cost.calibrate import predicted
     from mirage_eg.backends.cost.roofline_model import cost_of
     from mirage_eg.pipeline.phrase import phrase

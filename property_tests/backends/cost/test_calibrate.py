@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.calibrate import FITTED, Measured, agreements, fit, predicted, read_lines, spearman
-from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.devices import DEVICES, find_device
 from mirage_eg.backends.cost.roofline_model import parts_of, predict, predict_us
 from mirage_eg.cli.main import main
 from mirage_eg.frontend.workloads import WORKLOADS
@@ -93,7 +93,9 @@ def test_the_fastest_schedule_of_each_mugraph_counts(tmp_path: Path) -> None:
 def test_the_command_prints_predicted_against_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["mirage-eg", "bench", "cost", str(lines_of(tmp_path)), "--json"])
+    out = tmp_path / "mine.json"
+    arguments = ["bench", "cost", str(lines_of(tmp_path)), "--gpu", "h200", "--out", str(out), "--json"]
+    monkeypatch.setattr("sys.argv", ["mirage-eg", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
@@ -101,6 +103,9 @@ def test_the_command_prints_predicted_against_measured(
     assert len(record["kernels"]) == len(GRAPHS)
     assert record["fitted"][-1]["factor"] <= record["shipped"][-1]["factor"]
     assert record["fitted"][-1]["correlation"] > 0.9
+    written = find_device(str(out))
+    assert (written.name, written.target, written.source) == ("mine", "sm_90", "fitted")
+    assert {name: getattr(written, name) for name in FITTED} == {name: it["fitted"] for name, it in record["constants"].items()}
 
 
 @pytest.mark.parametrize(
