@@ -130,14 +130,14 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
 
 def test_a_kernel_too_large_gets_fewer_stages() -> None:
     graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
-    variant = compile_variant((graphs.program, graphs.mugraph, 0, Schedule(num_stages=6), "sm_90"))
+    variant = compile_variant((graphs.program, graphs.mugraph, 0, Schedule(num_stages=6), DEVICES["H100"]))
     assert variant.problem is None
     assert variant.schedule.num_stages < (6,)
 
 
 def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
     graphs = lora("float16", 64, 2048, 4096, 16, 1, 1)
-    variant = compile_variant((graphs.program, graphs.mugraph, 3, Schedule(num_stages=2), "sm_90"))
+    variant = compile_variant((graphs.program, graphs.mugraph, 3, Schedule(num_stages=2), DEVICES["H100"]))
     assert variant.problem is not None
     assert variant.structure == 3
 
