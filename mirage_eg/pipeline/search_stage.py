@@ -27,8 +27,7 @@ from mirage_eg.search.instantiate.instantiate import Instantiation, small_instan
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
 from mirage_eg.search.search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, split_choices
-from mirage_eg.search.trace import Tracer
-from mirage_eg.search.traced_search import search_heard
+from mirage_eg.search.trace import Tracer, traced_search
 from mirage_eg.verify.reference import Reference
 
 SPLIT_REDUCTIONS_PER_SPLIT = 6
@@ -123,7 +122,7 @@ def _search_splits(
         for split in choices:
             left = replace(limits, seconds=until - time())
             tracer = Tracer()
-            found = search_heard(primitive, axes, rulebook, left, split, build, tracer if traced else None)
+            found = traced_search(primitive, axes, rulebook, left, split, build, tracer if traced else None)
             few = found.split_reductions[:SPLIT_REDUCTIONS_PER_SPLIT]  # larger ones differ in where cheap ops stand
             tracer.count("not tried", sum(record.structures for record in found.records) - len(found.structures) - len(few))
             yield Searched(replace(found, split_reductions=few), tracer.result())

@@ -11,8 +11,7 @@ from mirage_eg.pipeline.run.records import Candidate
 from mirage_eg.pipeline.stage_records import Instances, Plan, Ranked
 from mirage_eg.search.partition.segments import Segment
 from mirage_eg.search.partition.shortest_path import Piece
-from mirage_eg.search.trace import Tracer
-from mirage_eg.search.traced_search import plan_line
+from mirage_eg.search.trace import Tracer, structure_line
 
 
 def trace_plans(
@@ -28,11 +27,11 @@ def trace_plans(
     passed = set(map(id, equal))
     for plan in plans:
         if id(plan) not in passed:
-            tracer.add("field check", partial(plan_line, plan))
+            tracer.add("field check", partial(structure_line, plan))
     chosen = set(map(id, finalists))
     for plan, instances in zip(equal, made, strict=True):
         if not instances.count:
-            tracer.add("tile limits", partial(plan_line, plan))
+            tracer.add("tile limits", partial(structure_line, plan))
         for entry in instances.ranked:
             if id(entry) not in chosen:
                 tracer.add("not among top", partial(_graph_line, entry))
@@ -52,7 +51,7 @@ def trace_cuts(tracer: Tracer, primitive: Graph, cuts: Cuts) -> None:
     used = {piece.segment for ways in cuts.ways for way, _ in ways for piece in way.pieces}
     for segment, piece in cuts.partition.pieces:
         if segment not in used:
-            tracer.add("no kernel" if piece is None else "no way", partial(_segment_line, primitive, segment, piece))
+            tracer.add("no kernel" if piece is None else "on no plan", partial(_segment_line, primitive, segment, piece))
 
 
 def _segment_line(primitive: Graph, segment: Segment, piece: Piece | None) -> dict[str, Any]:

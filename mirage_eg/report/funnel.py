@@ -50,8 +50,8 @@ def _whole(search: Mapping[str, Any], verify: Mapping[str, Any]) -> Iterator[Ste
 
 def _visited(searched: Mapping[str, Any], name: str) -> Iterator[Step]:
     yield Step("states visited", searched["visited"])
-    for fate, count in sorted(searched["pruned"].items(), key=lambda entry: -entry[1]):
-        yield Step(f"{fate}: {STAGES.get(fate, fate)}", count, pruned=True)
+    for reason, count in sorted(searched["pruned"].items(), key=lambda entry: -entry[1]):
+        yield Step(f"{reason}: {STAGES.get(reason, reason)}", count, pruned=True)
     yield Step(name, searched["structures"])
 
 

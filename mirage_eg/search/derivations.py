@@ -1,23 +1,21 @@
-"""All values that a block of one space can hold, and every way to derive each of them: the graph that the search combines.
+"""The derivation graph of one space: all values that a block can compute, and every derivation of each value.
 
-Values are found forwards, from the loads, and kept where a goal can still be made of them. Both depend on values alone, not on
-how they are derived, so that this graph is small and is built once for each space. Values and derivations are plain ints.
-
-The bit of a value stands for its class and axes: a block never holds two values with the same bit (indexed domain).
+`close` computes values forwards from the loads; `walk_back` keeps the derivations from which a goal is reachable. Both depend
+on values alone, not on their derivations, so that the graph is small and is built once for each space. Values and derivations
+are plain ints. The bit of a value is that of its class and axes: no block has two values with one bit (indexed domain).
 """
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.egraph.expression import Constant
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.search.structure import Space, Value
+from mirage_eg.search.space import PruneLog, Space, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """One op that makes a value; operands and result are positions in `Derivations.values`."""
+    """One op that computes a value; operands and result are positions in `Derivations.values`."""
 
     op: str
     operands: tuple[int, ...]
@@ -29,16 +27,16 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class Derivations:
-    """The values, loads first, and their derivations; those that no goal needs are left out of `uses`."""
+    """The values, loads first, and their derivations; `uses` omits derivations that no goal needs."""
 
     values: tuple[Value, ...]
-    optional: tuple[bool, ...]  # for each load whether a block may do without it and compute its value
+    optional: tuple[bool, ...]  # for each load whether a block may omit it
     derivations: tuple[Derivation, ...]
     uses: tuple[tuple[int, ...], ...]  # for each value the derivations with it as an operand, once each
     bits: tuple[int, ...]  # for each value; 0 for loads that every block has
-    goals: tuple[tuple[int, ...], ...]  # for each goal the values that serve as it
-    above: tuple[int, ...]  # for each value the bits of values that stand between it and a goal, or beside it, in any block
-    needed: tuple[int, ...]  # for each goal the bits of the values in any block that makes it
+    goals: tuple[tuple[int, ...], ...]  # for each goal the values that equal it
+    above: tuple[int, ...]  # for each value the bits that any block with it adds to reach a goal
+    needed: tuple[int, ...]  # for each goal the bits of the values in any block that computes it
     path: tuple[int, ...]  # for each value the least number of ops between it and a goal
 
 
@@ -51,20 +49,18 @@ class Closure:
 
     values: tuple[Value, ...]
     loads: int
-    optional: tuple[bool, ...]  # for each load whether a block may do without it and compute its value
+    optional: tuple[bool, ...]  # for each load whether a block may omit it
     derivations: tuple[Derivation, ...]
 
 
-def walk_back(
-    closure: Closure, goals: Sequence[Collection[Value]], bounds: Collection[str], pruned: Counter[str]
-) -> Derivations:
-    """Keep what the goals need; for each goal the values that serve as it."""
-    values, found, loads = closure.values, closure.derivations, closure.loads
-    place = {value: i for i, value in enumerate(values)}
-    wanted = tuple(tuple(sorted(place[value] for value in goal if value in place)) for goal in goals)
+def walk_back(closure: Closure, goals: Sequence[Collection[Value]], bounds: Collection[str], log: PruneLog) -> Derivations:
+    """Keep the derivations that the goals need; a goal is a set of values, any of which serves."""
+    values, derivations, loads = closure.values, closure.derivations, closure.loads
+    position = {value: i for i, value in enumerate(values)}
+    wanted = tuple(tuple(sorted(position[value] for value in goal if value in position)) for goal in goals)
     makers: list[list[Derivation]] = [[] for _ in values]
     users: list[list[Derivation]] = [[] for _ in values]
-    for item in found:
+    for item in derivations:
         makers[item.result].append(item)
         for operand in set(item.operands):
             users[operand].append(item)
@@ -75,9 +71,11 @@ def walk_back(
             fresh = set(item.operands) - useful
             useful |= fresh
             frontier += fresh
-    kept = found if "leads nowhere" not in bounds else [item for item in found if item.result in useful]
-    if len(kept) < len(found):
-        pruned["leads nowhere"] += len(found) - len(kept)
+    if "leads nowhere" in bounds:
+        for item in derivations:
+            if item.result not in useful:
+                log.prune("leads nowhere", item.op, tuple(values[i][0] for i in item.operands))
+        derivations = tuple(item for item in derivations if item.result in useful)
     numbers: dict[tuple[int, int], int] = {}
     for i, (class_, axes, _) in enumerate(values):
         if i >= loads or closure.optional[i]:
@@ -86,13 +84,13 @@ def walk_back(
     below = _below(values, loads, bits, makers)
     ends = {i for goal in wanted for i in goal}
     uses: list[list[int]] = [[] for _ in values]
-    for number, item in enumerate(kept):
+    for number, item in enumerate(derivations):
         for operand in sorted(set(item.operands)):
             uses[operand].append(number)
     return Derivations(
         values,
         closure.optional,
-        tuple(kept),
+        derivations,
         tuple(map(tuple, uses)),
         bits,
         wanted,
@@ -102,10 +100,10 @@ def walk_back(
     )
 
 
-def close(space: Space, pruned: Counter[str]) -> Closure:
-    """Everything that the ops of `space` make of its loads."""
+def close(space: Space, log: PruneLog) -> Closure:
+    """All values that the ops of `space` compute from its loads."""
     values: list[Value] = [value for _, value in space.loads]
-    place = {value: i for i, value in enumerate(values)}
+    positions = {value: i for i, value in enumerate(values)}
     optional = tuple(space.is_optional(load) for load in range(len(values)))
     loaded = {value[:2] for value, free in zip(values, optional, strict=True) if space.indexed and not free}
     partners: dict[int, set[int]] = {}
@@ -118,23 +116,23 @@ def close(space: Space, pruned: Counter[str]) -> Closure:
     while position < len(values):
         value = values[position]
         of_class.setdefault(value[0], []).append(position)
-        items = list(space.follow_one(position, value, pruned))
+        items = list(space.follow_one(position, value, log))
         for other in sorted(i for class_ in partners.get(value[0], ()) for i in of_class.get(class_, ())):
-            items += space.follow_two(other, position, values[other], value, pruned)
+            items += space.follow_two(other, position, values[other], value, log)
         for op, operands, constants, reduced, result in items:
             if result[:2] in loaded:
-                pruned["value twice"] += 1
+                log.counts["value twice"] += 1
                 continue
-            if result not in place:
-                place[result] = len(values)
+            if result not in positions:
+                positions[result] = len(values)
                 values.append(result)
-            derivations.append(Derivation(op, operands, constants, reduced, place[result], _is_swappable(op)))
+            derivations.append(Derivation(op, operands, constants, reduced, positions[result], _is_swappable(op)))
         position += 1
     return Closure(tuple(values), len(space.loads), optional, tuple(derivations))
 
 
 def _is_swappable(op: str) -> bool:
-    return OPS[op].commutative or OPS[op].kind is Kind.MATMUL  # which way round a product stands is a matter of layout
+    return OPS[op].commutative or OPS[op].kind is Kind.MATMUL  # the order of the factors is a matter of layout
 
 
 def _common(sets: Sequence[int]) -> int:
@@ -145,7 +143,7 @@ def _common(sets: Sequence[int]) -> int:
 
 
 def _below(values: Sequence[Value], loads: int, bits: Sequence[int], makers: Sequence[Sequence[Derivation]]) -> list[int]:
-    """For each value the bits of the values in every block that holds it, itself included: the greatest fixed point."""
+    """For each value the bits of the values in every block that computes it, itself included: the greatest fixed point."""
     everything = (1 << max(bits, default=0).bit_length()) - 1
     below = [0 if i < loads else everything for i in range(len(values))]
     changed = True
@@ -172,7 +170,7 @@ def _above(
     ends: Collection[int],
     useful: Collection[int],
 ) -> tuple[int, ...]:
-    """For each value the bits of what every block adds that makes a goal of it: results, and their other operands."""
+    """For each value the bits that every block adds on its path to a goal: results, and their other operands."""
     everything = (1 << max(bits, default=0).bit_length()) - 1
     above = [everything if i in useful and i not in ends else 0 for i in range(len(bits))]
     changed = True
@@ -184,11 +182,11 @@ def _above(
             new = everything
             for item in users[i]:
                 if item.result in useful:
-                    beside = above[item.result] | bits[item.result]
+                    added = above[item.result] | bits[item.result]
                     for operand in item.operands:
                         if operand != i:
-                            beside |= below[operand]
-                    new &= beside
+                            added |= below[operand]
+                    new &= added
             if new != above[i]:
                 above[i] = new
                 changed = True
@@ -196,6 +194,7 @@ def _above(
 
 
 def _paths(values: Sequence[Value], makers: Sequence[Sequence[Derivation]], ends: Collection[int]) -> tuple[int, ...]:
+    """For each value the least number of ops from it to a goal, by breadth-first search from the goals."""
     path = [FAR] * len(values)
     frontier = sorted(ends)
     for i in frontier:

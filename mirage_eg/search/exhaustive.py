@@ -5,7 +5,6 @@ asked for; a term's function is its float64 value on random tensors over named p
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,7 +18,8 @@ from mirage_eg.egraph.soundness.models import FLOAT64, Meaning, Model, Undefined
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.search.structure import LOOP, Item, Load, Space, Value
+from mirage_eg.search.space import LOOP, Application, Index, PruneLog, Space, Value
+from mirage_eg.search.structure import Load
 
 _PART_SIZE = 2
 _NOTHING = Saturation(0, 0, True, None, 0, 0.0, (), ())
@@ -142,7 +142,7 @@ class _Binary(dict[tuple[int, int], Any]):
 class Found:
     """A structure whose function is the program's: its steps, and the terms of all its values with their axes."""
 
-    steps: tuple[Item, ...]
+    steps: tuple[Application, ...]
     values: tuple[Value, ...]
 
 
@@ -165,14 +165,16 @@ class Exhaustive:
         """Every structure with the program's function that uses all it computes and computes no term twice."""
         terms = Terms(express(self.program, self.axes, self.split, "indexed"), self.alphabet)
         oracle = Oracle(terms, terms.inputs, terms.outputs, _NOTHING)
-        space = Space(self.program, self.axes, self.split, "indexed", oracle, () if self.whole is None else (self.whole,))
+        space = Space(
+            self.program, self.axes, self.split, "indexed", Index(oracle), () if self.whole is None else (self.whole,)
+        )
         space.unary, space.binary = _Unary(terms), _Binary(terms)
         self.loads = tuple(load for load, _ in space.loads)
         values: list[Value] = []
-        agenda: list[Item] = []
+        agenda: list[Application] = []
         for _, value in space.loads:
             values.append(value)
-            agenda += space.follow(values, Counter())
+            agenda += space.follow(values, PruneLog())
         for found in self._extend(space, terms, values, agenda, 0, [], frozenset()):
             yield found, terms
 
@@ -181,9 +183,9 @@ class Exhaustive:
         space: Space,
         terms: Terms,
         values: list[Value],
-        agenda: list[Item],
+        agenda: list[Application],
         first: int,
-        steps: list[Item],
+        steps: list[Application],
         unused: frozenset[int],
     ) -> Iterator[Found]:
         left = self.max_ops - len(steps)
@@ -204,7 +206,7 @@ class Exhaustive:
             steps.append(item)
             if len(waiting) == 1 and value[1] == goal_axes and value[2] != LOOP and terms.same_function(value[0], goal):
                 yield Found(tuple(steps), tuple(values))
-            added = space.follow(values, Counter())
+            added = space.follow(values, PruneLog())
             agenda += added
             yield from self._extend(space, terms, values, agenda, place + 1, steps, waiting)
             del agenda[len(agenda) - len(added) :]

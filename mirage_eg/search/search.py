@@ -1,7 +1,7 @@
 """The search over structures: which ops, in which phase, over which parts of axes; no extents yet (DESIGN §4).
 
 A structure is one block graph up to its extents. For each split: saturate, find all values that a block can hold and how to
-derive each (`derivations`), combine the derivations to block graphs, smallest first (`combine`), and write them down.
+derive each (`derivations`), combine the derivations to block graphs, smallest first (`enumerator`), and write them down.
 """
 
 from collections import Counter
@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from mirage_eg.egraph.expression import Split, express, grid_splits, splits
-from mirage_eg.egraph.oracle import Build, Limits, Oracle, Saturation, oracle_builder
+from mirage_eg.egraph.oracle import Build, Limits, Saturation, oracle_builder
 from mirage_eg.egraph.renaming import share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.derivations import Closure, Derivations, close, walk_back
-from mirage_eg.search.enumerator import BOUNDS, Budget, Combination, Combiner
-from mirage_eg.search.structure import LOOP, Deaths, Index, Note, Space, SplitReduction, Stage, Step, Structure, Value
+from mirage_eg.search.derivations import Closure, close, walk_back
+from mirage_eg.search.enumerator import BOUNDS, Budget, Combination, Enumerator
+from mirage_eg.search.space import LOOP, Index, Listener, PruneLog, Role, Space, Value
+from mirage_eg.search.structure import SplitReduction, Step, Structure
 
 _CANDIDATES = 20  # that may be tried for each state that may be visited
 _KEPT = 4  # partial block graphs of each value, where a search of all was cut before it came to the outputs
@@ -74,14 +75,14 @@ def search(
     limits: SearchLimits | None = None,
     saturation: Limits | None = None,
     on_progress: Callable[[int, int, int], None] | None = None,
-    on_candidate: Note | None = None,
+    on_candidate: Listener | None = None,
     choices: Sequence[Split] | None = None,
     build: Build | None = None,
 ) -> SearchResult:
     """Every structure of one kernel, or of two with partial results between them, that the oracle admits, smallest first.
 
     `program` holds primitive ops; `on_progress(splits done, of, structures so far)` is called after each split,
-    `on_candidate(fate, op, classes of the operands)` with each candidate that the oracle admits.
+    `on_candidate(prune reason or "kept", op, classes of the operands)` with each candidate that the oracle admits.
     `choices` are the splits to search, all of `split_choices` where not given; `build` is an open `oracle_builder` to share.
     """
     limits = limits or SearchLimits()
@@ -99,7 +100,7 @@ def search(
                 records.append(SplitRecord(split.show(axes), NOT_BEGUN, 0, {}, 0, False, 0.0))
                 continue
             oracle = build(express(program, axes, split, rulebook.domain))
-            context = (program, axes, split, rulebook.domain, oracle)
+            context = (program, axes, split, rulebook.domain, Index(oracle))
             run = _Run(context, limits, deadline, on_candidate)
             count = 0
             if split.spread is None:
@@ -115,7 +116,7 @@ def search(
                     split.show(axes),
                     oracle.saturation,
                     run.visited,
-                    dict(run.pruned),
+                    dict(run.log.counts),
                     count + run.alike,
                     run.complete,
                     perf_counter() - began,
@@ -139,17 +140,15 @@ class _Run:
 
     def __init__(
         self,
-        context: tuple[Graph, Axes, Split, str, Oracle],
+        context: tuple[Graph, Axes, Split, str, Index],
         limits: SearchLimits,
         deadline: float | None,
-        note: Note | None = None,
+        on_candidate: Listener | None = None,
     ) -> None:
         self.program, _, self.split, domain, _ = self.context = context
-        self.limits, self.note, self.indexed = limits, note, domain == "indexed"
-        self.index = Index(context[-1])
+        self.limits, self.indexed = limits, domain == "indexed"
         self.deadline = deadline
-        self.pruned = Deaths()
-        self.pruned.note = note
+        self.log = PruneLog(on_candidate)
         self.visited = self.alike = 0
         self.complete_to = limits.max_block_ops
 
@@ -165,33 +164,33 @@ class _Run:
 
     def structures(self) -> Iterator[Structure]:
         """The structures of one kernel, smallest first."""
-        space = Space(*self.context, self._whole, index=self.index)
-        closure = close(space, self.pruned)
+        space = Space(*self.context, self._whole)
+        closure = close(space, self.log)
         goals = _outputs(space, closure)
-        combiner = self._combiner(space, closure, goals, self.limits.max_block_ops)
-        yield from self._write(space, combiner, combiner.join(range(len(goals)), self.limits.max_structures))
-        self._count(combiner)
+        enumerator = self._enumerator(space, closure, goals, self.limits.max_block_ops)
+        yield from self._write(space, enumerator, enumerator.join(range(len(goals)), self.limits.max_structures))
+        self._count(enumerator)
 
     def split_reductions(self) -> list[SplitReduction]:
         """First kernels that end in partial results, each with every last kernel that makes the outputs of them."""
         limits = self.limits
-        first_space = Space(*self.context, self._whole, stage=Stage.FIRST, index=self.index)
-        first_closure = close(first_space, self.pruned)
+        first_space = Space(*self.context, self._whole, role=Role.FIRST)
+        first_closure = close(first_space, self.log)
         partials = sorted({value[:2] for value in first_closure.values if _is_partial(first_space, value)})
-        last_space = Space(*self.context, stage=Stage.LAST, partials=partials, index=self.index)
-        last_closure = close(last_space, self.pruned)
+        last_space = Space(*self.context, role=Role.LAST, partials=partials)
+        last_closure = close(last_space, self.log)
         combining = min(limits.max_block_ops, limits.max_combining_ops)
         goals = _outputs(last_space, last_closure)
-        last = self._combiner(last_space, last_closure, goals, combining)
+        last = self._enumerator(last_space, last_closure, goals, combining)
         ends: dict[int, list[Structure]] = {}
         for combination in last.join(range(len(goals)), limits.max_structures):
-            if (used := combination[0][3]) != 0:
-                ends.setdefault(used, []).append(_structure(last_space, last.graph, last, combination, _numbers(used)))
+            if (used := combination.optional_loads) != 0:
+                ends.setdefault(used, []).append(_structure(last_space, last, combination, _numbers(used)))
         self._count(last, combining)
         wanted = sorted({partial for used in ends for partial in _numbers(used)})
         place = {partial: goal for goal, partial in enumerate(wanted)}
         kept = [[value for value in first_closure.values if value[:2] == partials[i] and value[2] != LOOP] for i in wanted]
-        first = self._combiner(first_space, first_closure, kept, limits.max_block_ops, alternatives=True)
+        first = self._enumerator(first_space, first_closure, kept, limits.max_block_ops, alternatives=True)
         starts = {
             used: list(first.join([place[partial] for partial in _numbers(used)], limits.max_structures))
             for used in sorted(ends)
@@ -208,7 +207,7 @@ class _Run:
     def _pairs(
         self,
         space: Space,
-        first: Combiner,
+        first: Enumerator,
         starts: Mapping[int, Sequence[Combination]],
         ends: Mapping[int, Sequence[Structure]],
     ) -> Iterator[tuple[Structure, Structure]]:
@@ -220,98 +219,72 @@ class _Run:
                 for end in options:
                     key = used, total - end.ops
                     if key not in written:
-                        chosen = (combination for combination in starts[used] if combination[0][0] == key[1])
+                        chosen = (combination for combination in starts[used] if combination.ops == key[1])
                         written[key] = list(self._write(space, first, chosen, seen[used]))
                     yield from ((structure, end) for structure in written[key])
 
-    def _combiner(
+    def _enumerator(
         self, space: Space, closure: Closure, goals: Sequence[Collection[Value]], max_ops: int, alternatives: bool = False
-    ) -> Combiner:
+    ) -> Enumerator:
         """All partial block graphs of a space; `alternatives`: a result need not have an output for each goal."""
-        graph = walk_back(closure, goals, self.limits.bounds, self.pruned)
-        if self.note is not None:
-            for item in sorted(set(closure.derivations).difference(graph.derivations), key=str):
-                self.note("leads nowhere", item.op, tuple(closure.values[i][0] for i in item.operands))
+        graph = walk_back(closure, goals, self.limits.bounds, self.log)
         needed = 0
         for bits in () if alternatives else graph.needed:
             needed |= bits
-        most = self.limits.max_outputs if space.stage is Stage.LAST else self.limits.max_whole
-        combiner = Combiner(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.note)
+        most = self.limits.max_outputs if space.role is Role.LAST else self.limits.max_whole
+        enumerator = Enumerator(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.log)
         if all(graph.goals):
-            combiner.run()
-            if combiner.budget.is_spent() and combiner.lacks_a_goal():
-                thin = Combiner(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.note, keep=_KEPT)
+            enumerator.run()
+            if enumerator.budget.is_spent() and enumerator.lacks_a_goal():
+                thin = Enumerator(graph, self.indexed, max_ops, self._new_budget(), most, needed, self.log, _KEPT)
                 thin.run()
-                self.visited += combiner.visited
-                self.pruned += combiner.pruned
-                thin.complete_to = min(thin.complete_to, combiner.complete_to)
-                combiner = thin
-        combiner.budget = self._new_budget()
-        return combiner
+                self.visited += enumerator.visited
+                thin.complete_to = min(thin.complete_to, enumerator.complete_to)
+                enumerator = thin
+        enumerator.budget = self._new_budget()
+        return enumerator
 
     def _new_budget(self) -> Budget:
         return Budget(self.limits.max_states, self.limits.max_states * _CANDIDATES, self.deadline)
 
-    def _count(self, combiner: Combiner, most: int | None = None) -> None:
-        self.visited += combiner.visited
-        self.pruned += combiner.pruned
-        if combiner.complete_to < (most or self.limits.max_block_ops):
-            self.complete_to = min(self.complete_to, combiner.complete_to)
+    def _count(self, enumerator: Enumerator, most: int | None = None) -> None:
+        self.visited += enumerator.visited
+        if enumerator.complete_to < (most or self.limits.max_block_ops):
+            self.complete_to = min(self.complete_to, enumerator.complete_to)
 
     def _write(
-        self, space: Space, combiner: Combiner, combinations: Iterator[Combination], seen: Counter[int] | None = None
+        self, space: Space, enumerator: Enumerator, combinations: Iterator[Combination], seen: Counter[int] | None = None
     ) -> Iterator[Structure]:
         """`seen` counts the structures of each set of loads."""
         seen = Counter() if seen is None else seen
         for combination in combinations:
-            loads = combiner.loads(combination[1])
+            loads = enumerator.loads(combination.outputs)
             if self.limits.max_alike is not None and seen[loads] >= self.limits.max_alike:
                 self.alike += 1
                 continue
-            structure = _structure(space, combiner.graph, combiner, combination)
+            structure = _structure(space, enumerator, combination)
             if not structure.steps:
                 continue  # an output that is an input
             if space.looped and not any(step.op.startswith("accum_") for step in structure.steps):
-                self.pruned["no loop"] += 1  # found in the split that has none
-                if self.note is not None:
-                    self.note("no loop", structure.steps[-1].op, ())
+                self.log.prune("no loop", structure.steps[-1].op, ())  # found in the split without a loop
                 continue
             seen[loads] += 1
             yield structure
 
 
-def _structure(
-    space: Space, graph: Derivations, combiner: Combiner, combination: Combination, partials: Sequence[int] = ()
-) -> Structure:
-    """Loads in order, then steps, each after its operands."""
-    order: list[int] = []
-    known: set[int] = set()
-
-    def visit(number: int) -> None:
-        if number in known:
-            return
-        known.add(number)
-        for operand in combiner.tops[number][2]:
-            visit(operand)
-        order.append(number)
-
-    for number in combination[1]:
-        visit(number)
-    loads = sorted(number for number in order if combiner.tops[number][1] < 0)
-    steps = [number for number in order if combiner.tops[number][1] >= 0]
-    place = {number: i for i, number in enumerate((*loads, *steps))}
-    written = []
-    for number in steps:
-        _, derivation, operands = combiner.tops[number]
-        item = graph.derivations[derivation]
-        positions = tuple(place[i] for i in operands)
-        written.append(Step(item.op, tuple(sorted(positions)) if item.swappable else positions, item.constants, item.reduced))
-    inputs = [space.loads[number][0] for number in loads]
+def _structure(space: Space, enumerator: Enumerator, combination: Combination, partials: Sequence[int] = ()) -> Structure:
+    """A combination as a structure; of `partials`, the partial results that it loads, the inputs are numbered anew."""
+    graph = enumerator.unfold(combination.outputs)
+    loads = [space.loads[number][0] for number in graph.loads]
     if space.partials:
-        behind = space.program_inputs
-        renumbered = {behind + partial: behind + i for i, partial in enumerate(partials)}
-        inputs = [replace(load, input=renumbered.get(load.input, load.input)) for load in inputs]
-    return Structure(space.split, tuple(inputs), tuple(written), tuple(place[i] for i in combination[1]), proved=space.indexed)
+        first = space.program_inputs
+        renumbered = {first + partial: first + i for i, partial in enumerate(partials)}
+        loads = [replace(load, input=renumbered.get(load.input, load.input)) for load in loads]
+    steps = (
+        Step(item.op, tuple(sorted(operands)) if item.swappable else operands, item.constants, item.reduced)
+        for item, operands in graph.steps
+    )
+    return Structure(space.split, tuple(loads), tuple(steps), graph.outputs, proved=space.indexed)
 
 
 def _outputs(space: Space, closure: Closure) -> list[list[Value]]:
@@ -322,7 +295,7 @@ def _outputs(space: Space, closure: Closure) -> list[list[Value]]:
 def _is_partial(space: Space, value: Value) -> bool:
     """Whether a block has reduced a value as far as it can."""
     _, axes, phase = value
-    return phase != LOOP and bool(axes & space.grid) and not axes & (space.spread | space.tile)
+    return phase != LOOP and bool(axes & space.grid) and not axes & (space.grid_axis | space.tile)
 
 
 def _numbers(bits: int) -> tuple[int, ...]:

@@ -1,75 +1,79 @@
-"""Where candidates died: a sample of them as JSON lines, for research on pruning (`optimize --trace FILE`).
+"""The trace of a search: a sample of its candidates by the stage at which each ended (`optimize --trace FILE`, JSON lines).
 
-The first line says what the file is and how many candidates ended at each stage; then one line each, in the order of the
-stages. A candidate of the search is an op on expressions of the e-graph; later ones are structures, and µGraphs with extents.
-Of each stage and split at most `MOST` are written, evenly spread over all in the order of their making; `fraction` says which
-part of them the lines of this stage and split are. Segments, of which kernels are made, have searches of their own: each line
-of theirs names the `segment`, of each stage and split there are at most `MOST_OF_SEGMENT`. The same run gives the same file.
+The header counts the candidates of each stage; then one line for each sampled candidate, in the order of the stages. A
+candidate of the search is an op on classes of the e-graph; later candidates are structures, then µGraphs. The file has at most
+`MOST` candidates of each stage and split, evenly spaced in their order; `fraction` is their share of all. A line of a search
+within a segment names the `segment`; of these there are at most `MOST_OF_SEGMENT`. Equal runs write equal files.
 """
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mirage_eg.egraph.expression import op_of
+from mirage_eg.egraph.expression import Expression, Split, op_of
+from mirage_eg.egraph.oracle import Build, Limits, Oracle, oracle_builder
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
+from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.search.space import Listener
+from mirage_eg.search.structure import SplitReduction, Structure
 
-if TYPE_CHECKING:
-    from mirage_eg.egraph.oracle import Oracle
-
-FORMAT, VERSION = "mirage_eg trace", 1
+FORMAT, VERSION = "mirage_eg trace", 2
 MOST, MOST_OF_SEGMENT = 200, 8
 
 STAGES = {
-    "query": "no expression equal to the program has it as a part",
-    "axes": "no value of the program has its axes together",
-    "value twice": "the block holds that value already",
-    "leads nowhere": "no output can be made of it",
-    "no loop": "belongs to the split that has no loop",
+    "query": "no expression that is equal to the program contains it",
+    "axes": "no value of the program has all its axes",
+    "value twice": "the block graph computes that value already",
+    "leads nowhere": "no output can be computed from it",
+    "no loop": "belongs to the split without a loop",
     "loads": "too many inputs loaded whole besides looped, or too many partial results",
-    "too many ops": "the block is full",
-    "ops left": "more ops to an output than are left",
-    "forced ops": "more ops that every way to an output needs than are left",
-    "not kept": "as many ways to make that value as are kept had been found",
-    "kept": "went on",
-    "no kernel": "a segment of the program that no block graph holds",
-    "no way": "a segment with kernels that is on none of the ways kept",
+    "too many ops": "the block graph has the maximum number of ops",
+    "ops left": "the shortest path to an output has more ops than are left",
+    "forced ops": "the ops on every path to an output are more than are left",
+    "not kept": "that value has the maximum number of partial block graphs",
+    "kept": "extended further",
+    "no kernel": "a segment of the program that no block graph computes",
+    "on no plan": "a segment with kernels that is on none of the plans kept",
     "field check": "a structure whose small instance differs from the program's in random fields",
     "tile limits": "a structure without a µGraph that a block can hold or that passes the filters",
     "not tried": "a structure that loads as several smaller ones do",
-    "not among top": "a µGraph that others of the cost model's order stood before",
+    "not among top": "a µGraph that the cost model ranks after the finalists",
     "verification": "a µGraph that differs at full size",
     "compile": "a µGraph that the compiler refused",
     "ranked": "a µGraph of the result",
     "timed": "a µGraph of the result, timed on the GPU",
 }
+"""Prune reasons of the search, then the later stages, in the order of the pipeline."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """Every `stride`-th of what comes, at most `most`: the stride doubles whenever there are more."""
+    """Every `stride`-th item of a stream, at most `most`: the stride doubles whenever the sample is full."""
 
     most: int = MOST
     stride: int = 1
     count: int = 0
-    kept: list[Any] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
 
     def add(self, make: Callable[[], Any]) -> None:
-        """Count one more; it is made if it is kept."""
+        """Count one item; `make` is called if the item is sampled."""
         if self.count % self.stride == 0:
-            if len(self.kept) == self.most:
-                self.kept = self.kept[::2]
+            if len(self.items) == self.most:
+                self.items = self.items[::2]
                 self.stride *= 2
             if self.count % self.stride == 0:
-                self.kept.append(make())
+                self.items.append(make())
         self.count += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What a sample of one stage came to: how many there were, and lines of some of them."""
+    """The candidates that ended at one stage: their number, and the lines of a sample."""
 
     stage: str
     split: str | None
@@ -79,48 +83,100 @@ class Traced:
 
 
 class Tracer:
-    """Collects candidates; `of_search` makes what the search of one split tells its candidates to."""
+    """Collects candidates by the stage at which they ended."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._samples: dict[tuple[str, str | None], Sample] = {}
-        self._told: list[Traced] = []
+        self._others: list[Traced] = []
 
     def add(self, stage: str, make: Callable[[], dict[str, Any]], split: str | None = None) -> None:
-        """One candidate that ended at a stage."""
+        """Add one candidate that ended at a stage; `make` gives its line."""
         assert stage in STAGES, stage
         self._samples.setdefault((stage, split), Sample(self._most)).add(make)
 
     def count(self, stage: str, more: int) -> None:
-        """Candidates that ended at a stage and are not at hand to be shown."""
+        """Count candidates that ended at a stage, without lines."""
         if more:
             self._samples.setdefault((stage, None), Sample(self._most)).count += more
 
     def extend(self, traced: Iterable[Traced]) -> None:
-        """What another tracer has collected."""
-        self._told += traced
+        """Add the results of another tracer."""
+        self._others += traced
 
-    def of_search(self, split: str, names: Callable[[], dict[int, str]]) -> Callable[[str, str, tuple[int, ...]], None]:
-        """What hears of each candidate of a split: its fate, op, and the classes of its operands."""
-        known: dict[int, str] = {}
+    def listener(self, split: str, names: Callable[[], dict[int, str]]) -> Listener:
+        """The listener of the search of one split; `names` gives the text of each class, once the oracle is built."""
+        memo: dict[int, str] = {}
 
-        def hear(fate: str, op: str, classes: tuple[int, ...]) -> None:
+        def on_candidate(stage: str, op: str, classes: tuple[int, ...]) -> None:
             def make() -> dict[str, Any]:
-                if not known:
-                    known.update(names())
-                return {"op": op, "operands": [known.get(class_, f"class {class_}") for class_ in classes]}
+                if not memo:
+                    memo.update(names())
+                return {"op": op, "operands": [memo.get(class_, f"class {class_}") for class_ in classes]}
 
-            self.add(fate, make, split)
+            self.add(stage, make, split)
 
-        return hear
+        return on_candidate
 
     def result(self) -> tuple[Traced, ...]:
-        """All that was collected, frozen."""
+        """All samples, frozen."""
         own = (
-            Traced(stage, split, sample.count, tuple(tuple(line.items()) for line in sample.kept))
+            Traced(stage, split, sample.count, tuple(tuple(line.items()) for line in sample.items))
             for (stage, split), sample in self._samples.items()
         )
-        return (*self._told, *own)
+        return (*self._others, *own)
+
+
+def traced_search(
+    program: Graph, axes: Axes, rulebook: Rulebook, limits: SearchLimits, split: Split, build: Build, tracer: Tracer | None
+) -> SearchResult:
+    """Search one split; its candidates go to `tracer`."""
+    oracles: list[Oracle] = []
+
+    def build_and_keep(target: Expression) -> Oracle:
+        oracles[:] = [build(target)]
+        return oracles[0]
+
+    def names() -> dict[int, str]:
+        return class_names(oracles[0], program.input_names)
+
+    listener = tracer.listener(split.show(axes), names) if tracer else None
+    return search(program, axes, rulebook, limits, on_candidate=listener, choices=(split,), build=build_and_keep)
+
+
+def traced_search_of_splits(
+    program: Graph,
+    axes: Axes,
+    rulebook: Rulebook,
+    limits: SearchLimits,
+    saturation: Limits,
+    choices: Sequence[Split],
+    tracer: Tracer,
+) -> SearchResult:
+    """The result of `search` for several splits; their candidates go to `tracer`."""
+    with oracle_builder(rulebook, saturation) as build:
+        results = [traced_search(program, axes, rulebook, limits, split, build, tracer) for split in choices]
+    structures = (structure for result in results for structure in result.structures)
+    pairs = (pair for result in results for pair in result.split_reductions)
+    return SearchResult(
+        tuple(sorted(structures, key=lambda structure: structure.ops)),
+        tuple(sorted(pairs, key=lambda pair: pair.ops)),
+        tuple(record for result in results for record in result.records),
+        sum(result.seconds for result in results),
+    )
+
+
+def structure_line(structure: Structure | SplitReduction) -> dict[str, Any]:
+    """The line of a structure or of a split-reduction pair."""
+    kernels = (structure.first, structure.last) if isinstance(structure, SplitReduction) else (structure,)
+    return {"kernels": [_kernel_lines(kernel) for kernel in kernels], "proved": structure.proved}
+
+
+def _kernel_lines(structure: Structure) -> list[str]:
+    """The loads, then the steps, numbered."""
+    loads = [f"load {load.input}{' looped' if load.looped else ''}" for load in structure.loads]
+    steps = [" ".join([step.op, *(f"%{i}" for i in step.operands), *map(str, step.constants)]) for step in structure.steps]
+    return [f"%{number} {line}" for number, line in enumerate([*loads, *steps])]
 
 
 def trace_text(program: str, traced: Sequence[Traced]) -> str:
@@ -132,11 +188,11 @@ def trace_text(program: str, traced: Sequence[Traced]) -> str:
         "format": FORMAT,
         "version": VERSION,
         "program": program,
-        "ended": {stage: whole[stage] for stage in STAGES if stage in whole},
-        "ended_in_segments": {stage: inside[stage] for stage in STAGES if stage in inside},
-        "meaning": {stage: meaning for stage, meaning in STAGES.items() if stage in whole or stage in inside},
+        "candidates": {stage: whole[stage] for stage in STAGES if stage in whole},
+        "candidates_in_segments": {stage: inside[stage] for stage in STAGES if stage in inside},
+        "stages": {stage: text for stage, text in STAGES.items() if stage in whole or stage in inside},
     }
-    order = {stage: place for place, stage in enumerate(STAGES)}
+    order = {stage: number for number, stage in enumerate(STAGES)}
     lines = [header, *_lines(sorted(traced, key=lambda entry: order[entry.stage]))]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
@@ -144,13 +200,13 @@ def trace_text(program: str, traced: Sequence[Traced]) -> str:
 def _lines(traced: Iterable[Traced]) -> Iterable[dict[str, Any]]:
     for entry in traced:
         names = {"stage": entry.stage, "segment": entry.segment, "split": entry.split}
-        where = {name: value for name, value in names.items() if value is not None}
+        source = {name: value for name, value in names.items() if value is not None}
         for line in entry.lines:
-            yield where | dict(line) | {"fraction": round(len(entry.lines) / entry.count, 6)}
+            yield source | dict(line) | {"fraction": round(len(entry.lines) / entry.count, 6)}
 
 
-def class_names(oracle: "Oracle", inputs: Sequence[str]) -> dict[int, str]:
-    """For each class of an e-graph the smallest expression of it, as text."""
+def class_names(oracle: Oracle, inputs: Sequence[str]) -> dict[int, str]:
+    """For each class of an e-graph its smallest expression as text."""
     best: dict[int, tuple[int, str]] = {}
     changed = True
     while changed:
@@ -169,6 +225,3 @@ def class_names(oracle: "Oracle", inputs: Sequence[str]) -> dict[int, str]:
                 best[class_] = entry
                 changed = True
     return {class_: text for class_, (_, text) in best.items()}
-
-
-__all__ = ["MOST", "MOST_OF_SEGMENT", "STAGES", "Sample", "Traced", "Tracer", "class_names", "trace_text"]

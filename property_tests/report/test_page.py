@@ -111,10 +111,10 @@ def test_the_funnel_of_a_partitioned_program_is_that_of_its_segments(report: dic
     assert (parts, finalists) == groups(report)[1:]
 
 
-def test_every_fate_of_a_candidate_has_a_meaning_in_the_funnel() -> None:
+def test_every_prune_reason_has_an_explanation_in_the_funnel() -> None:
     source = (Path(enumerator.__file__)).read_text(encoding="utf-8")
-    fates = set(re.findall(r'fate = "([^"]+)"', source))
-    assert len(fates) >= 6 and fates <= set(STAGES)
+    reasons = set(re.findall(r'reason = "([^"]+)"', source))
+    assert len(reasons) >= 6 and reasons <= set(STAGES)
 
 
 def test_a_page_of_hostile_names_shows_them_as_text(folder: Path, report: dict[str, Any]) -> None:

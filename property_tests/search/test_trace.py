@@ -1,4 +1,4 @@
-"""A trace counts every candidate where it died, shows an even sample, and is the same for the same run."""
+"""A trace counts every candidate at the stage where it ended, has an even sample, and is the same for the same run."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ FRACTION = 1e-6  # rounding of fractions in the file
 
 
 @given(count=st.integers(0, 3000), most=st.integers(2, 50))
-def test_a_sample_is_even_small_and_made_of_what_is_kept_alone(count: int, most: int) -> None:
+def test_a_sample_is_even_and_small_and_few_other_items_are_built(count: int, most: int) -> None:
     sample, made = Sample(most), list[int]()
 
     def make(number: int) -> int:
@@ -28,8 +28,8 @@ def test_a_sample_is_even_small_and_made_of_what_is_kept_alone(count: int, most:
     for number in range(count):
         sample.add(lambda number=number: make(number))  # type: ignore[misc]
     assert sample.count == count
-    assert sample.kept == list(range(0, count, sample.stride))
-    assert len(sample.kept) <= most and (2 * len(sample.kept) >= min(most, count) or sample.stride == 1)
+    assert sample.items == list(range(0, count, sample.stride))
+    assert len(sample.items) <= most and (2 * len(sample.items) >= min(most, count) or sample.stride == 1)
     assert len(made) <= 2 * most * (1 + sample.stride.bit_length())
 
 
@@ -41,20 +41,20 @@ def traced(program: Any, **options: Any) -> tuple[Result, dict[str, Any], list[d
     return result, header, lines
 
 
-def test_every_candidate_is_counted_where_it_died() -> None:
+def test_every_candidate_is_counted_at_the_stage_where_it_ended() -> None:
     result, header, lines = traced(attention(keys=256))
-    search, ended = result.report["search"], header["ended"]
+    search, ended = result.report["search"], header["candidates"]
     for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
         assert ended.get(reason, 0) == search["pruned"].get(reason, 0), reason
     assert ended["ranked"] == len(result.candidates)
     assert ended["not among top"] == search["instances"] - (search["candidates"] - 1)
     assert set(ended) - {"not tried"} == {line["stage"] for line in lines if "segment" not in line}  # counted, not written
-    assert {*ended, *header["ended_in_segments"]} == set(header["meaning"]) <= set(STAGES)
+    assert {*ended, *header["candidates_in_segments"]} == set(header["stages"]) <= set(STAGES)
 
 
-def test_candidates_inside_segments_are_counted_where_they_died() -> None:
+def test_candidates_inside_segments_are_counted_where_they_ended() -> None:
     result, header, lines = traced(three_products(16, 1024, 2048, 1536, 512))
-    cuts, ended = result.report["cuts"], header["ended_in_segments"]
+    cuts, ended = result.report["cuts"], header["candidates_in_segments"]
     assert cuts["searched"] == 3
     for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
         assert ended.get(reason, 0) == cuts["pruned"].get(reason, 0), reason
@@ -75,7 +75,7 @@ def test_fractions_say_how_many_are_shown() -> None:
         [fraction] = {line["fraction"] for line in lines if (line["stage"], line.get("split")) == (stage, split)}
         totals[stage] += round(count / fraction)
     assert any(line["fraction"] < 1 for line in lines)
-    written = {stage: count for stage, count in header["ended"].items() if stage != "not tried"}  # which is counted only
+    written = {stage: count for stage, count in header["candidates"].items() if stage != "not tried"}  # which is counted only
     assert all(abs(totals[stage] - count) <= max(2, count // 50) for stage, count in written.items())
 
 

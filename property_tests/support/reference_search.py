@@ -13,7 +13,8 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
-from mirage_eg.search.structure import LOOP, Item, Load, Space, SplitReduction, Stage, Structure, Value
+from mirage_eg.search.space import LOOP, Application, Index, PruneLog, Role, Space, Value
+from mirage_eg.search.structure import Load, SplitReduction, Structure
 
 Dag = object  # a value as nested tuples: op, operands, constants, reduced axes
 
@@ -53,13 +54,15 @@ class Interleaving:
         self.reached: Counter[tuple[Dag, ...]] = Counter()
         self.partials: dict[tuple[Dag, ...], tuple[tuple[int, int], ...]] = {}
         values: list[Value] = []
-        agenda: list[Item] = []
+        agenda: list[Application] = []
         for _, value in space.loads:
             values.append(value)
-            agenda += space.follow(values, Counter())
+            agenda += space.follow(values, PruneLog())
         self._extend(values, agenda, 0, [], frozenset(range(space.partials)))
 
-    def _extend(self, values: list[Value], agenda: list[Item], first: int, steps: list[Item], unused: frozenset[int]) -> None:
+    def _extend(
+        self, values: list[Value], agenda: list[Application], first: int, steps: list[Application], unused: frozenset[int]
+    ) -> None:
         left = self.max_ops - len(steps)
         for place in range(first, len(agenda) if left else 0):
             item = agenda[place]
@@ -70,16 +73,16 @@ class Interleaving:
                 continue
             values.append(item[4])
             steps.append(item)
-            if self.space.stage is Stage.FIRST:
+            if self.space.role is Role.FIRST:
                 self._end_in_partials(values, steps, waiting)
             else:
                 self._end(values, steps, waiting)
-            added = self.space.follow(values, Counter())
+            added = self.space.follow(values, PruneLog())
             self._extend(values, agenda + added, place + 1, steps, waiting)
             values.pop()
             steps.pop()
 
-    def _end(self, values: Sequence[Value], steps: Sequence[Item], waiting: frozenset[int]) -> None:
+    def _end(self, values: Sequence[Value], steps: Sequence[Application], waiting: frozenset[int]) -> None:
         choices = [
             [i for i, value in enumerate(values) if value[:2] == output and value[2] != LOOP] for output in self.space.outputs
         ]
@@ -87,7 +90,7 @@ class Interleaving:
             if waiting <= set(outputs):
                 self._reach(steps, outputs)
 
-    def _end_in_partials(self, values: Sequence[Value], steps: Sequence[Item], waiting: frozenset[int]) -> None:
+    def _end_in_partials(self, values: Sequence[Value], steps: Sequence[Application], waiting: frozenset[int]) -> None:
         """The values that nothing uses, and any others that a block has reduced as far as it can."""
         whole = [i for i, value in enumerate(values) if self._is_partial(value)]
         for outputs in _subsets(whole, PARTIALS):
@@ -99,9 +102,9 @@ class Interleaving:
 
     def _is_partial(self, value: Value) -> bool:
         _, axes, phase = value
-        return phase != LOOP and bool(axes & self.space.grid) and not axes & (self.space.spread | self.space.tile)
+        return phase != LOOP and bool(axes & self.space.grid) and not axes & (self.space.grid_axis | self.space.tile)
 
-    def _reach(self, steps: Sequence[Item], outputs: Sequence[int]) -> tuple[Dag, ...]:
+    def _reach(self, steps: Sequence[Application], outputs: Sequence[int]) -> tuple[Dag, ...]:
         built: list[Dag] = [("load", load.input, load.looped) for load, _ in self.space.loads]
         for op, operands, constants, reduced, _ in steps:
             built.append(_apply(op, [built[i] for i in operands], constants, reduced))
@@ -137,7 +140,7 @@ def structures_by_interleaving(program: Graph, axes: Axes, rulebook: Rulebook, m
     """How often each block graph is reached, under every split; an input with the looped axis may be loaded whole too, one."""
     found: Counter[object] = Counter()
     for split, oracle in _oracles(program, axes, rulebook, splits(axes)):
-        for whole, space in _spaces(program, axes, split, rulebook, oracle, Stage.ONLY):
+        for whole, space in _spaces(program, axes, split, rulebook, oracle, Role.ONLY):
             for outputs, count in Interleaving(space, max_ops).reached.items():
                 if whole is None or _uses(outputs, ("load", whole, False)):
                     found[split, outputs] += count
@@ -145,15 +148,15 @@ def structures_by_interleaving(program: Graph, axes: Axes, rulebook: Rulebook, m
 
 
 def _spaces(
-    program: Graph, axes: Axes, split: Split, rulebook: Rulebook, oracle: Oracle, stage: Stage
+    program: Graph, axes: Axes, split: Split, rulebook: Rulebook, oracle: Oracle, role: Role
 ) -> Iterator[tuple[int | None, Space]]:
     """The space without an input loaded whole, and for each input with the looped axis the one with it loaded whole."""
-    context = (program, axes, split, rulebook.domain, oracle)
-    yield None, Space(*context, stage=stage)
+    context = (program, axes, split, rulebook.domain, Index(oracle))
+    yield None, Space(*context, role=role)
     inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
     for whole, value in enumerate(inputs):
         if split.looped is not None and split.looped in axes.of(value):
-            yield whole, Space(*context, (whole,), stage)
+            yield whole, Space(*context, (whole,), role)
 
 
 def _uses(dag: object, load: object) -> bool:
@@ -167,16 +170,16 @@ def chains_by_interleaving(
     found: Counter[object] = Counter()
     inputs = len(program.inputs)
     for split, oracle in _oracles(program, axes, rulebook, grid_splits(axes)):
-        context = (program, axes, split, rulebook.domain, oracle)
+        context = (program, axes, split, rulebook.domain, Index(oracle))
         ends: dict[object, Counter[tuple[Dag, ...]]] = {}
-        for whole, space in _spaces(program, axes, split, rulebook, oracle, Stage.FIRST):
+        for whole, space in _spaces(program, axes, split, rulebook, oracle, Role.FIRST):
             first = Interleaving(space, max_ops)
             for outputs, count in first.reached.items():
                 if whole is not None and not _uses(outputs, ("load", whole, False)):
                     continue
                 kinds = first.partials[outputs]
                 if kinds not in ends:
-                    last = Space(*context, stage=Stage.LAST, partials=kinds)
+                    last = Space(*context, role=Role.LAST, partials=kinds)
                     ends[kinds] = Interleaving(last, max_combining_ops).reached
                 for end, ways in ends[kinds].items():
                     whole_end = tuple(_substitute(dag, inputs, outputs) for dag in end)

@@ -27,8 +27,7 @@ from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.search.partition.shortest_path import Kernels, Piece
 from mirage_eg.search.search import SearchLimits, search, split_choices
 from mirage_eg.search.structure import Load, SplitReduction, Structure
-from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced, Tracer
-from mirage_eg.search.traced_search import plan_line, search_all_heard
+from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced, Tracer, structure_line, traced_search_of_splits
 from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.verify.reference import Reference
 
@@ -87,7 +86,7 @@ def _find(task: Task, program: Graph) -> Found:
     if tracer is None:
         found = search(named, axes, task.rulebook, limits, SATURATION, choices=choices)
     else:
-        found = search_all_heard(named, axes, task.rulebook, limits, SATURATION, choices, tracer)
+        found = traced_search_of_splits(named, axes, task.rulebook, limits, SATURATION, choices, tracer)
     for plans in (found.structures, found.split_reductions):
         kernels += [
             _kernels(views.joined(entry.graph), device, entry.proved, entry.fused)
@@ -165,7 +164,7 @@ def _instances(
         tried[kind] += 1
         if tried[kind] > task.plans:
             if tracer is not None:
-                tracer.add("not tried", partial(plan_line, plan))
+                tracer.add("not tried", partial(structure_line, plan))
         else:
             tries.add(place)
             instantiation = Instantiation(plan, program, axes, tiles, task.filters)
@@ -207,7 +206,7 @@ def _instances(
         for place in sorted(tries - chosen):
             fits = place in fitting or place in {place for _, place, _ in open_[looked_at:]}
             ended = "field check" if not equal.get(place, True) else "not among top" if fits else "tile limits"
-            tracer.add(ended, partial(plan_line, plans[place]))
+            tracer.add(ended, partial(structure_line, plans[place]))
     return best
 
 

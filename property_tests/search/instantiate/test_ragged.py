@@ -26,7 +26,7 @@ from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.ragged import LOOP, part_extent
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.search import structure
+from mirage_eg.search import space
 from mirage_eg.search.instantiate.instantiate import Instantiation, small_instance
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.search import SearchLimits, SearchResult, search
@@ -170,7 +170,7 @@ LONG: dict[str, Graph] = {
 def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
     run_program: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(structure, "LONGEST_ROW", 512)
+    monkeypatch.setattr(space, "LONGEST_ROW", 512)
     graph = LONG[name]
     arrays = inputs_of(graph)
     wanted = evaluate(graph, arrays, FloatAlgebra())
@@ -193,7 +193,7 @@ def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
 def test_both_kernels_of_a_long_softmax_are_shifted_by_one_maximum(
     run_program: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(structure, "LONGEST_ROW", 512)
+    monkeypatch.setattr(space, "LONGEST_ROW", 512)
     graph = LONG[name]
     axes, result = infer_axes(graph), search(graph, infer_axes(graph), load_rules("indexed"), SearchLimits(11))
     tight = TileLimits(registers=4 * 700, multiprocessors=16)
