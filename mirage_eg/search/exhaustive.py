@@ -1,7 +1,7 @@
-"""The search without an oracle: every structure that the ops of the program allow, kept where its function is the program's.
+"""The exhaustive search, without an oracle: every structure of the program's ops whose function is the program's.
 
-It shows what pruning is worth, and what the guided search may lose. Every term is a class of its own, invented when it is first
-asked for; a term's function is its float64 value on random tensors over named parts. Bounds of the guided search are not used.
+It measures the gain of pruning, and the losses of the guided search. Every term is a class of its own, added at its first
+look-up; a term's function is its float64 value on random tensors over named parts. No bounds of the guided search are used.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def alphabet_of(table: dict[Key, int]) -> Alphabet:
 
 
 class Terms(dict[Key, int]):
-    """A table that has every e-node: asked for one, it invents a class."""
+    """A table of every e-node: a look-up adds the e-node's class."""
 
     def __init__(self, expression: Expression, alphabet: Alphabet, seed: int = 0) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class Terms(dict[Key, int]):
             value = self.model.tensor(generator.uniform(0.5, 1.5, shape), free)
             self.meanings[self._add(expression.terms[position])] = value
         self.inputs = tuple(range(len(expression.inputs)))
-        place = dict(zip(expression.inputs, self.inputs, strict=True))
+        classes = dict(zip(expression.inputs, self.inputs, strict=True))
         for position, term in enumerate(expression.terms):
-            if position not in place:
-                place[position] = self.intern(term.constructor, term.constants, [place[child] for child in term.children])
-        self.outputs = tuple(place[position] for position in expression.outputs)
+            if position not in classes:
+                classes[position] = self.intern(term.constructor, term.constants, [classes[child] for child in term.children])
+        self.outputs = tuple(classes[position] for position in expression.outputs)
 
     def _add(self, term: Term) -> int:
         self.terms.append(term)
@@ -86,12 +86,12 @@ class Terms(dict[Key, int]):
         if op is not None and OPS[op].commutative:
             children = sorted(children)
         key = (name, *constants, *children)
-        if (known := super().get(key)) is not None:
-            return known
+        if (class_ := super().get(key)) is not None:
+            return class_
         return self._add(Term(name, tuple(constants), tuple(children)))
 
     def meaning(self, number: int) -> Meaning | None:
-        """The value of a term on the random tensors; None where undefined. Computed when it is first asked for."""
+        """The value of a term on the random tensors, computed once; None where undefined."""
         if number not in self.meanings:
             term = self.terms[number]
             operands = [self.meaning(child) for child in term.children]
@@ -109,7 +109,7 @@ class Terms(dict[Key, int]):
         return self.intern(str(name), [constant], [int(child)])
 
     def items(self) -> Any:
-        """Nothing to index: what follows is asked for."""
+        """No items: `_Unary` and `_Binary` take the place of the index."""
         return ()
 
     def same_function(self, left: int, right: int) -> bool:
@@ -139,7 +139,7 @@ class _Binary(dict[tuple[int, int], Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Equal:
     """A structure whose function is the program's: its steps, and the terms of all its values with their axes."""
 
     steps: tuple[Application, ...]
@@ -161,8 +161,8 @@ class Exhaustive:
     complete: bool = True
     loads: tuple[Load, ...] = ()
 
-    def run(self) -> Iterator[tuple[Found, Terms]]:
-        """Every structure with the program's function that uses all it computes and computes no term twice."""
+    def run(self) -> Iterator[tuple[Equal, Terms]]:
+        """Every structure with the program's function, without unused values and repeated terms."""
         terms = Terms(express(self.program, self.axes, self.split, "indexed"), self.alphabet)
         oracle = Oracle(terms, terms.inputs, terms.outputs, _NOTHING)
         space = Space(
@@ -175,8 +175,8 @@ class Exhaustive:
         for _, value in space.loads:
             values.append(value)
             agenda += space.follow(values, PruneLog())
-        for found in self._extend(space, terms, values, agenda, 0, [], frozenset()):
-            yield found, terms
+        for equal in self._extend(space, terms, values, agenda, 0, [], frozenset()):
+            yield equal, terms
 
     def _extend(
         self,
@@ -187,16 +187,16 @@ class Exhaustive:
         first: int,
         steps: list[Application],
         unused: frozenset[int],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Equal]:
         left = self.max_ops - len(steps)
         [(goal, goal_axes)] = space.outputs
-        for place in range(first, len(agenda) if left else 0):
-            item = agenda[place]
+        for position in range(first, len(agenda) if left else 0):
+            item = agenda[position]
             value = item[4]
             if any(value[:2] == other[:2] for other in values):
                 continue
-            waiting = unused.difference(item[1]) | {len(values)}
-            if len(waiting) > left:  # each further op uses up at most one of them
+            still_unused = unused.difference(item[1]) | {len(values)}
+            if len(still_unused) > left:  # each further op uses at most one of them
                 continue
             if self.deadline is not None and perf_counter() > self.deadline:
                 self.complete = False
@@ -204,11 +204,11 @@ class Exhaustive:
             self.visited += 1
             values.append(value)
             steps.append(item)
-            if len(waiting) == 1 and value[1] == goal_axes and value[2] != LOOP and terms.same_function(value[0], goal):
-                yield Found(tuple(steps), tuple(values))
+            if len(still_unused) == 1 and value[1] == goal_axes and value[2] != LOOP and terms.same_function(value[0], goal):
+                yield Equal(tuple(steps), tuple(values))
             added = space.follow(values, PruneLog())
             agenda += added
-            yield from self._extend(space, terms, values, agenda, place + 1, steps, waiting)
+            yield from self._extend(space, terms, values, agenda, position + 1, steps, still_unused)
             del agenda[len(agenda) - len(added) :]
             values.pop()
             steps.pop()
