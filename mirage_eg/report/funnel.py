@@ -7,7 +7,6 @@ from typing import Any
 
 from mirage_eg.report import svg
 from mirage_eg.report.bars import NUMBER, bar, column, number
-from mirage_eg.search.trace import STAGES
 
 _ROW, _GAP, _TOP, _LONGEST = 26.0, 12.0, 38.0, 260.0
 
@@ -49,6 +48,8 @@ def _whole(search: Mapping[str, Any], verify: Mapping[str, Any]) -> Iterator[Ste
 
 
 def _visited(searched: Mapping[str, Any], name: str) -> Iterator[Step]:
+    from mirage_eg.search.trace import STAGES  # which loads egglog
+
     yield Step("states visited", searched["visited"])
     for reason, count in sorted(searched["pruned"].items(), key=lambda entry: -entry[1]):
         yield Step(f"{reason}: {STAGES.get(reason, reason)}", count, pruned=True)
