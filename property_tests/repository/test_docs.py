@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +33,7 @@ from mirage_eg.report.funnel import groups
 from property_tests.support.programs import rms_linear
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "rules" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "rules" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 GPU = "needs a GPU"
 
@@ -200,6 +201,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize rmsnorm": ".ci/run",
     "mkdocs build": "property_tests/repository/test_docs.py",
     "mirage-eg optimize biased_gelu": "property_tests/repository/test_docs.py",
+    "mirage-eg bench": "property_tests/bench/test_search.py",
     "mirage-eg bench search": "property_tests/bench/test_search.py",
     "mirage-eg bench verify": "property_tests/bench/test_verify.py",
     "mirage-eg bench verify --gpu": GPU,
@@ -415,6 +417,48 @@ def test_the_errors_of_the_faq_are_those_that_a_person_meets(words: list[str], t
         pytest.skip("there is a GPU here")
     assert done.returncode == 2
     assert any(len(part) > 12 and part.strip(": ") in done.stderr for part in quoted), done.stderr
+
+
+WRITTEN = ("best.py", "best.json", "report.json", "report.html", "checkpoint.jsonl")  # by `optimize`
+OUTSIDE = ("mirage_out/", "mirage/", "candidates/", "DIR/", "OUT/", "~/", "…/")  # output folders; published checkpoints
+TOPS = ("ir", "rules", "backends", "mirage_eg", "property_tests", "benchmarks", "docs", "notebooks")
+PATH = re.compile(r"`([\w./~…-]+(?:/|\.(?:py|egg|md|json|jsonl|gz|svg|ipynb|toml|yml)))`")
+
+
+def missing_names(text: str, page: Path) -> list[str]:
+    """Paths and dotted names in backticks that are in neither the repository, nor a code block, nor the output of a command."""
+    code, prose = "".join(re.findall(r"(?s)```.*?```", text)), re.sub(r"(?s)```.*?```", "", text)
+    paths = [path for path in PATH.findall(prose) if path not in (*WRITTEN, *GIVEN) and not path.startswith(OUTSIDE)]
+    paths = [path for path in paths if not Path(path).stem.isupper()]  # GRAPH.json: a placeholder
+    names = re.findall(rf"`((?:{'|'.join(TOPS)})(?:\.\w+)+)`", prose)
+    return [path for path in paths if path not in code and not (ROOT / path).exists() and not (page.parent / path).exists()] + [
+        name for name in names if not PATH.fullmatch(f"`{name}`") and not _resolves(name)
+    ]
+
+
+def _resolves(name: str) -> bool:
+    """Whether a dotted name is a module of ours or an attribute of one."""
+    parts = name.removeprefix("mirage_eg.").split(".")
+    value: Any = importlib.import_module("mirage_eg")
+    for length, part in enumerate(parts, 1):
+        if isinstance(value, ModuleType) and hasattr(value, "__path__"):
+            with suppress(ModuleNotFoundError):
+                value = importlib.import_module(".".join(("mirage_eg", *parts[:length])))
+                continue
+        value = getattr(value, part, None)
+    return value is not None
+
+
+def test_a_wrong_path_or_module_on_a_page_is_found() -> None:
+    wrong = "`ir/grahp.py` `combine.py` `mirage_eg.search.serach` `backends.triton.emit.Schedules` `rules/indexd/`"
+    assert len(missing_names(wrong, ROOT / "README.md")) == 5
+    right = "`ir/graph.py` `mirage_eg.search.search` `backends.triton.emit.emit` `rules/indexed/` `best.py` `report.cuts`"
+    assert missing_names(right, ROOT / "README.md") == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_path_and_module_on_a_page_exists(name: str) -> None:
+    assert missing_names(read(name), ROOT / name) == []
 
 
 QUOTED: dict[str, Callable[[], str]] = {

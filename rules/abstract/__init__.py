@@ -1,0 +1,1 @@
+"""Laws of the abstract domain, which forgets indices."""

@@ -1,0 +1,1 @@
+"""Laws of the indexed domain: sums over named parts of axes."""
