@@ -1,21 +1,16 @@
-"""Floating-point numbers where the kernels shift exponentials by a maximum: what depends on one cannot leave its range.
+"""A µGraph in floating point as its kernels compute it: with their roundings, and exponentials shifted where they shift them.
 
-With e = exp(x), a kernel computes with e/exp(p), p a maximum of x over what is summed (`emit_safe`). Here such a value is kept
-as array · exp(log), where `log` may have an entry for each element: multiplication adds these, a sum first divides by the
-largest. Where the powers of exp(p) have cancelled it is a plain number again.
+With e = exp(x), a kernel computes e/exp(m), m a maximum of x over a summed dim (`safe_exp`); `ShiftedFloats` computes the same.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
-
-import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
@@ -24,8 +19,6 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.logarithms import without_far_logarithms
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
 
 
 def shifts_exponentials(graph: Graph) -> bool:
@@ -61,154 +54,6 @@ def _written(attribute: Any) -> Any:
     return without_far_logarithms(expand(attribute)) if isinstance(attribute, Graph) else attribute
 
 
-_LOWEST = -1e38  # logarithm: below it, as where a mask of −∞ was added, the exponential is 0
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """array · exp(log), both broadcast to one shape; `degree` is the power of the exponential in it."""
-
-    array: Array
-    log: Array
-    degree: Fraction = Fraction(1)
-
-
-Value = Any  # an array, or a Shifted
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftedFloats:
-    """The numbers of `plain`, but for exponentials and what is made of them."""
-
-    plain: FloatAlgebra
-
-    def shape(self, x: Value) -> Shape:
-        """Extents of x."""
-        return np.broadcast_shapes(x.array.shape, x.log.shape) if isinstance(x, Shifted) else self.plain.shape(x)
-
-    def elementwise(self, op: str, operands: Sequence[Value], attributes: Attributes) -> Value:
-        """Homogeneous ops on both parts; others on the number."""
-        if op == "exp":
-            [x] = self._wide(operands)
-            return Shifted(x >= _LOWEST, self.plain.xp.maximum(x, _LOWEST))
-        if not _any_shifted(operands):
-            return self.plain.elementwise(op, operands, attributes)
-        if op == "log":
-            [x] = operands
-            return self.plain.elementwise(op, [x.array], attributes) + x.log
-        with np.errstate(all="ignore"):  # logarithms may be infinite
-            made = self._homogeneous(op, list(map(self._shifted, operands)), attributes)
-        if made is None:
-            return self.plain.elementwise(op, self._wide(operands), attributes)
-        return made if made.degree else self.number(made)
-
-    def _homogeneous(self, op: str, x: list[Shifted], attributes: Attributes) -> Shifted | None:
-        arrays, power = [value.array for value in x], Fraction(0)
-        match op:
-            case "mul" | "div":
-                sign = 1 if op == "mul" else -1
-                array = self.plain.elementwise(op, arrays, attributes)
-                return Shifted(array, x[0].log + sign * x[1].log, x[0].degree + sign * x[1].degree)
-            case "add" | "sub" if x[0].degree == x[1].degree:
-                log = self.plain.xp.maximum(self._counted(x[0]), self._counted(x[1]))
-                return Shifted(
-                    self.plain.elementwise(op, [self._relative(value, log) for value in x], attributes), log, x[0].degree
-                )
-            case "scale" | "relu":
-                power = Fraction(1)
-            case "square":
-                power = Fraction(2)
-            case "sqrt":
-                power = Fraction(1, 2)
-            case "rsqrt":
-                power = Fraction(-1, 2)
-            case "pow":
-                power = Fraction(attributes["exponent"])
-            case _:
-                return None
-        return Shifted(self.plain.elementwise(op, arrays, attributes), x[0].log * float(power), x[0].degree * power)
-
-    def reduce(self, kind: str, x: Value, axes: tuple[int, ...]) -> Value:
-        """Of numbers relative to the largest."""
-        if not isinstance(x, Shifted):
-            return self.plain.reduce(kind, x, axes)
-        log = self._counted(x).max(axis=axes, keepdims=True)
-        return Shifted(self.plain.reduce(kind, self._relative(x, log), axes), log, x.degree)
-
-    def matmul(self, x: Value, y: Value) -> Value:
-        """Of numbers relative to the largest of each row and column that is multiplied by something else than 0."""
-        if not isinstance(x, Shifted) and not isinstance(y, Shifted):
-            return self.plain.matmul(x, y)
-        x, y = self._shifted(x), self._shifted(y)
-        left = (self._whole(x).array != 0).any(axis=-2)[..., :, None]
-        right = (self._whole(y).array != 0).any(axis=-1)[..., None, :]
-        rows, columns = self._row(self._where(right, x), -1), self._row(self._where(left, y), -2)
-        made = Shifted(self.plain.matmul(rows.array, columns.array), rows.log + columns.log, rows.degree + columns.degree)
-        return made if made.degree else self.number(made)
-
-    def rearrange(self, row: Op, operands: Sequence[Value], lead: int, attributes: Attributes) -> Value:
-        """Of both parts."""
-        if not _any_shifted(operands):
-            return self.plain.rearrange(row, operands, lead, attributes)
-        whole = [self._whole(self._shifted(x)) for x in operands]
-        if len({x.degree for x in whole}) > 1:
-            return self.plain.rearrange(row, self._wide(operands), lead, attributes)
-        arrays = self.plain.rearrange(row, [x.array for x in whole], lead, attributes)
-        return Shifted(arrays, self.plain.rearrange(row, [x.log for x in whole], lead, attributes), whole[0].degree)
-
-    def view(self, x: Value, shape: Shape, move: Callable[[Array], Array]) -> Value:
-        """Of both parts."""
-        if not isinstance(x, Shifted):
-            return self.plain.view(x, shape, move)
-        whole = self._whole(x)
-        return Shifted(move(whole.array), move(whole.log), x.degree)
-
-    def join(self, pieces: Sequence[Value], axis: int) -> Value:
-        """Of both parts."""
-        if not _any_shifted(pieces):
-            return self.plain.join(pieces, axis)
-        whole = [self._whole(self._shifted(x)) for x in pieces]
-        arrays = self.plain.join([x.array for x in whole], axis)
-        return Shifted(arrays, self.plain.join([x.log for x in whole], axis), whole[0].degree)
-
-    def cast(self, x: Value, dtype: DType) -> Value:
-        """Of a plain number; shifted ones are at most as large as what they are multiplied with, and not rounded."""
-        return x if isinstance(x, Shifted) else self.plain.cast(x, dtype)
-
-    def number(self, x: Value) -> Array:
-        """x as one array, out of range or not."""
-        return self._relative(x, 0) if isinstance(x, Shifted) else x
-
-    def _wide(self, operands: Sequence[Value]) -> list[Array]:
-        return [self.number(x).astype(self._type(), copy=False) for x in operands]
-
-    def _type(self) -> Any:
-        return self.plain.xp.dtype(str(self.plain.working))
-
-    def _shifted(self, x: Value) -> Shifted:
-        return x if isinstance(x, Shifted) else Shifted(x, self.plain.xp.zeros([1] * x.ndim, self._type()), Fraction(0))
-
-    def _whole(self, x: Shifted) -> Shifted:
-        shape = self.shape(x)
-        return Shifted(self.plain.xp.broadcast_to(x.array, shape), self.plain.xp.broadcast_to(x.log, shape), x.degree)
-
-    def _where(self, counts: Array, x: Shifted) -> Shifted:
-        return x if counts.all() else Shifted(self.plain.xp.where(counts, x.array, 0), x.log, x.degree)
-
-    def _row(self, x: Shifted, axis: int) -> Shifted:
-        log = self._counted(x).max(axis=axis, keepdims=True)
-        return Shifted(self._relative(x, log), log, x.degree)
-
-    def _counted(self, x: Shifted) -> Array:
-        """The logarithms, the lowest where a factor of 0 leaves nothing."""
-        return self.plain.xp.where(x.array != 0, x.log, _LOWEST)
-
-    def _relative(self, x: Shifted, log: Any) -> Array:
-        """The number divided by exp(log)."""
-        with np.errstate(all="ignore"):
-            return x.array * self.plain.xp.exp(self._counted(x) - log)
-
-
 def as_kernels_compute(
     graph: Graph, inputs: Sequence[Array], xp: Any, working: DType, slice_elements: int = SLICE_ELEMENTS
 ) -> list[Array]:
@@ -221,8 +66,4 @@ def as_kernels_compute(
     return [shifted.number(x) for x in evaluate(as_written(graph), inputs, algebra, slice_elements, rounded=True)]
 
 
-def _any_shifted(values: Sequence[Value]) -> bool:
-    return any(isinstance(x, Shifted) for x in values)
-
-
-__all__ = ["Shifted", "ShiftedFloats", "as_kernels_compute", "as_written", "shifts_exponentials"]
+__all__ = ["as_kernels_compute", "as_written", "shifts_exponentials"]

@@ -21,6 +21,7 @@ from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.search import search
+from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
 
@@ -63,15 +64,15 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
 
     reference = Reference(program, xp=xp)
     start = perf_counter()
-    reference.draw_all()
+    reference.compute_all()
     wait()
     drawn = perf_counter() - start
     _equal(reference, candidate)
     field = _median(lambda: _equal(reference, candidate), wait, repetitions)
     _all_equal(reference, candidates)
     together = _median(lambda: _all_equal(reference, candidates), wait, repetitions)
-    reference.float_check(candidate)
-    floats = _median(lambda: reference.float_check(candidate), wait, repetitions)
+    float_checks(reference, [candidate])
+    floats = _median(lambda: float_checks(reference, [candidate]), wait, repetitions)
     start = perf_counter()
     proof = Prover(program).prove(candidate)
     proving = perf_counter() - start

@@ -55,7 +55,7 @@ ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM
 GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]
 BatchOption = Annotated[int, typer.Option(help="Batch size of a workload, or of program(batch).")]
 SeedOption = Annotated[int, typer.Option(help="Seed of every random choice.")]
-DrawsOption = Annotated[int, typer.Option(help="Independent random draws of a field check.")]
+TrialsOption = Annotated[int, typer.Option(help="Independent random inputs of a field check.")]
 
 
 def main() -> NoReturn:
@@ -163,7 +163,7 @@ def optimize(
         float | None, typer.Option(metavar="SECONDS", help="Stop each stage of the search after this time.")
     ] = None,
     top: Annotated[int, typer.Option(help="µGraphs to keep.")] = 16,
-    draws: DrawsOption = 2,
+    trials: TrialsOption = 2,
     seed: SeedOption = 0,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Run even if the result of an earlier run is on disk, and keep none.")
@@ -207,7 +207,7 @@ def optimize(
             budget=budget,
             cache=not no_cache,
             top=top,
-            draws=draws,
+            trials=trials,
             seed=seed,
         )
         name, graph = _load(program, batch)
@@ -240,7 +240,7 @@ def verify(
     program: ProgramArgument,
     graph: GraphArgument,
     batch: BatchOption = 1,
-    draws: DrawsOption = 2,
+    trials: TrialsOption = 2,
     seed: SeedOption = 0,
     rules: Annotated[list[str] | None, typer.Option(metavar="PATH", help="More laws to prove by: a file or folder.")] = None,
     floats: Annotated[
@@ -254,11 +254,11 @@ def verify(
     """
 
     def job() -> int:
-        Options(batch=batch, draws=draws, seed=seed)  # the same checks as everywhere
+        Options(batch=batch, trials=trials, seed=seed)  # the same checks as everywhere
         _, reference = _load(program, batch)
         from mirage_eg.cli.verify import run_verify
 
-        return run_verify(reference, graph, draws, seed, as_json, rules or (), floats)
+        return run_verify(reference, graph, trials, seed, as_json, rules or (), floats)
 
     return job
 
@@ -403,7 +403,7 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
 
 def _verified(candidate: "Candidate") -> str:
     verdict = candidate.verdict
-    tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {verdict.draws} draws"
+    tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {verdict.trials} trials"
     check = candidate.float_check
     proved = "proved where defined" if candidate.verdict.partial else "proved"
     return "; ".join(filter(None, [proved if candidate.proved else "", tested, check.problem]))

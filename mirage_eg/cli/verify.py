@@ -18,7 +18,7 @@ UNSUPPORTED = "unsupported"
 
 
 def run_verify(
-    program: Graph, path: Path, draws: int, seed: int, as_json: bool, rules: Sequence[str] = (), floats: bool = False
+    program: Graph, path: Path, trials: int, seed: int, as_json: bool, rules: Sequence[str] = (), floats: bool = False
 ) -> int:
     """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported.
 
@@ -29,7 +29,7 @@ def run_verify(
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
-        judged = iter(verify_candidates(program, graphs, draws=draws, seed=seed, rulebook=rulebook, observe=observe))
+        judged = iter(verify_candidates(program, graphs, trials=trials, seed=seed, rulebook=rulebook, observe=observe))
         checks = iter(check_floats(program, graphs, seed=seed, observe=observe) if floats else ())
     imprecise = False
     counts: Counter[str] = Counter()
@@ -70,9 +70,9 @@ def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, che
         return
     bound = "" if verdict.error_bound is None else f"error bound {verdict.error_bound:.3g}, "
     bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.undecided_because is None else ""
-    draws = "1 draw" if verdict.draws == 1 else f"{verdict.draws} draws"
+    trials = "1 trial" if verdict.trials == 1 else f"{verdict.trials} trials"
     known = " and ".join(verdict.evidence)
-    print(f"{label}: {verdict.verdict} ({known}; {draws}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
+    print(f"{label}: {verdict.verdict} ({known}; {trials}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
     if verdict.laws:
         where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
         print(f"  proved{where} with the laws {', '.join(verdict.laws)}")

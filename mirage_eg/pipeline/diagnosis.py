@@ -122,7 +122,7 @@ def _nearest_of_search(found: Found, axes: Axes, rulebook: Rulebook, options: Op
 
 def _nearest_of_check(found: Found, axes: Axes, options: Options) -> tuple[str, str]:
     plan = min(found.plans, key=lambda plan: plan.ops)
-    verdict = verify(*small_instance(plan, found.primitive, axes), draws=options.draws, seed=options.seed)
+    verdict = verify(*small_instance(plan, found.primitive, axes), trials=options.trials, seed=options.seed)
     if options.domain == "abstract":
         change = "--domain indexed: the abstract domain forgets which index is which"
     else:

@@ -43,7 +43,7 @@ from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
 from mirage_eg.transforms.simplify import simplification_record, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
-from mirage_eg.verify.subgraph_check import Part
+from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import Observer
 
 
@@ -245,7 +245,7 @@ class _Finalists:
     shown: list[Ranked]
     before: dict[int, Ranked]
     ways: dict[int, Way]
-    parts: dict[Piece, Part]  # the searched kernels of the ways
+    parts: dict[Piece, Subgraph]  # the searched kernels of the ways
 
 
 def _finalists(chosen: Sequence[Ranked], library: Ranked, cuts: Cuts, device: Device, watch: Watch) -> _Finalists:

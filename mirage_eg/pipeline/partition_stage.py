@@ -23,7 +23,7 @@ from mirage_eg.search.partition.segments import SegmentLimits, counts
 from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, Piece, Way, few_kernels, partition
 from mirage_eg.search.search import SearchLimits
 from mirage_eg.search.trace import Traced
-from mirage_eg.verify.subgraph_check import Part
+from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import Verdict
 
 EXPLORED, MEASURED_WAYS = 64, 24  # segments of a small program, ways through them
@@ -169,10 +169,10 @@ def telling(ways: Sequence[Way], options: Options) -> list[Way]:
     return [way for way in ways if way in chosen]
 
 
-def parts_of_ways(ways: Sequence[Way], device: Device) -> dict[Piece, Part]:
+def parts_of_ways(ways: Sequence[Way], device: Device) -> dict[Piece, Subgraph]:
     """What the searched kernels of these ways, as they are lowered, read and make of the program's values."""
     pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.made.fused)
-    return {piece: Part(polish(piece.made.graph, device).graph, piece.inputs, piece.segment.outputs) for piece in pieces}
+    return {piece: Subgraph(polish(piece.made.graph, device).graph, piece.inputs, piece.segment.outputs) for piece in pieces}
 
 
 def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def make_report(
             "seconds": found.seconds,
         },
         "verify": {
-            "draws": best.verdict.draws,
+            "trials": best.verdict.trials,
             "p": best.verdict.p,
             "q": best.verdict.q,
             "error_bound": best.verdict.error_bound,

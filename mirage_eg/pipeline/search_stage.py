@@ -154,7 +154,7 @@ def verify_structures(
         equal += result is True
         watch.observer("structures", done, len(structures), f"{equal} equal")
 
-    common = (primitive, axes, options.draws, options.seed, options.until())
+    common = (primitive, axes, options.trials, options.seed, options.until())
     verdicts = work.run("structures", _check_structures, common, structures, progress, lambda result: result is not None)
     if unchecked := verdicts.count(None):
         notes.append(f"{unchecked} of {len(structures)} structures were not checked: the budget was spent")
@@ -163,7 +163,7 @@ def verify_structures(
 
 
 def _check_structures(common: tuple[Graph, Axes, int, int, float], structures: Sequence[Plan]) -> Iterator[bool | None]:
-    primitive, axes, draws, seed, until = common
+    primitive, axes, trials, seed, until = common
     references: dict[Graph, Reference] = {}  # structures of one split and grid share their small program
     for structure in structures:
         if time() >= until:
@@ -171,7 +171,7 @@ def _check_structures(common: tuple[Graph, Axes, int, int, float], structures: S
             continue
         program, candidate = small_instance(structure, primitive, axes)
         if program not in references:
-            references[program] = Reference(program, draws=draws, seed=seed)
+            references[program] = Reference(program, trials=trials, seed=seed)
         yield references[program].check(candidate).worth_full_size(structure.proved)
 
 

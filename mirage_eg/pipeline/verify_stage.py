@@ -15,9 +15,10 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work import Work
 from mirage_eg.pipeline.stage_records import Ranked, Watch
 from mirage_eg.verify.evidence import combine_evidence
+from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.subgraph_check import Part, SubgraphCheck
+from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 STAGE = "verify"
@@ -44,14 +45,16 @@ class FullSize:
     rulebook: Rulebook
     watch: Watch
 
-    def verify(self, finalists: Sequence[Ranked], primitive: Graph, parts: Sequence[Part], work: Work) -> Verified:
+    def verify(self, finalists: Sequence[Ranked], primitive: Graph, parts: Sequence[Subgraph], work: Work) -> Verified:
         """Finalists in random fields, with what the indexed laws prove of them, and a float check of each that is equal.
 
         The kernels `parts` are checked where they stand in `primitive`, the program in primitive ops.
         """
         item = (tuple((entry.graph, entry.proved) for entry in finalists), primitive, tuple(parts))
-        probe = SubgraphCheck(primitive, parts) if parts else None
-        checked, inside = work.once(STAGE, item, lambda: self._verify(finalists, probe), tuple[list[Checked], list[Verdict]])
+        subgraphs = SubgraphCheck(primitive, parts) if parts else None
+        checked, inside = work.once(
+            STAGE, item, lambda: self._verify(finalists, subgraphs), tuple[list[Checked], list[Verdict]]
+        )
         pairs: list[tuple[Ranked, Checked]] = [*zip(finalists, checked, strict=True)]
         return Verified(
             tuple((entry, verdict, check) for entry, (verdict, check) in pairs if check is not None),
@@ -59,7 +62,7 @@ class FullSize:
             tuple(inside),
         )
 
-    def _verify(self, finalists: Sequence[Ranked], probe: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
+    def _verify(self, finalists: Sequence[Ranked], subgraphs: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
         prover = Prover(self.reference.program, self.rulebook if self.rulebook.domain == "indexed" else None)
         proofs = [prover.prove(entry.graph) if prover.nodes <= PROOF_NODES else NOT_TRIED for entry in finalists]
         self.ready()
@@ -67,7 +70,7 @@ class FullSize:
         def progress(done: int, total: int) -> None:  # fields are the first half of the work
             self.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")
 
-        tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress, probe)]
+        tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress, subgraphs)]
         verdicts = [
             combine_evidence(verdict, f"candidate {place}", proof, entry.proved and self.rulebook.packaged)
             for place, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=False))
@@ -78,7 +81,7 @@ class FullSize:
             place = len(finalists) + done * len(finalists) // total
             self.watch.observer(STAGE, place, 2 * len(finalists), f"{len(equal)} equal, floats")
 
-        checks = iter(self.reference.float_check_all(equal, progress_of_floats))
+        checks = iter(float_checks(self.reference, equal, progress_of_floats))
         return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], tested[len(finalists) :]
 
 
@@ -89,9 +92,9 @@ def at_full_size(program: Graph, rulebook: Rulebook, options: Options, watch: Wa
     Raises:
         UnsupportedError: the program is too large.
     """
-    reference = Reference(program, draws=options.draws, seed=options.seed)
+    reference = Reference(program, trials=options.trials, seed=options.seed)
     if work.has(STAGE):
         yield FullSize(reference, lambda: None, rulebook, watch)
         return
-    with background_task(reference.draw_ahead) as ready:
+    with background_task(reference.compute_ahead) as ready:
         yield FullSize(reference, ready, rulebook, watch)

@@ -138,7 +138,7 @@ def _verdict(verdict: "Verdict") -> str:
     rows = [
         ("verdict", verdict.verdict),
         ("known by", ", ".join(verdict.evidence)),
-        ("draws", f"{verdict.draws} modulo {verdict.p:,} and {verdict.q:,}"),
+        ("trials", f"{verdict.trials} modulo {verdict.p:,} and {verdict.q:,}"),
         ("error bound", bound),
         ("laws", ", ".join(verdict.laws)),
         ("proved where both are defined, by", ", ".join(verdict.partial)),

@@ -1,4 +1,4 @@
-"""What is known of a µGraph between its draws. Part of the trusted core."""
+"""The state of one µGraph's check from trial to trial. Part of the trusted core."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,65 +9,65 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.compare import LEAST_COVERAGE, Compared, Found
-from mirage_eg.verify.subgraph_check import Part
+from mirage_eg.verify.compare import LEAST_COVERAGE, Compared
+from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import Difference
 
 EXTREMES = frozenset({"max", "maximum", "minimum"})
-# Of these a wrong maximum or sign is right by chance at one element in two.
+# A wrong maximum or sign of these ops is right by chance at every other element.
 COARSE = EXTREMES | {"abs", "sqrt", "rsqrt", "pow"}
-COARSE_COMPARISONS = 32  # so at least so many elements are compared where there are such ops
-MORE_DRAWS = 6  # at most, until each element that the program defines was defined for the µGraph too
+COARSE_COMPARISONS = 32  # elements that are compared at least where there are such ops
+EXTRA_TRIALS = 6  # at most, until each element that the program defines was defined for the µGraph too
 
-Wait = Callable[[], tuple[float, Difference | None, bool]]  # gives the result of a comparison in float64
+Wait = Callable[[], tuple[float, Difference | None, bool]]  # returns the result of a comparison in float64
 
 
 @dataclass(slots=True)
-class Trial:
-    """A µGraph between its draws; as a context it counts the seconds spent on it."""
+class CheckState:
+    """A µGraph between its trials; as a context it counts the seconds of its check."""
 
-    program: Graph  # what it is to compute
+    program: Graph
     candidate: Graph
     names: Sequence[str]  # of the outputs
-    least: int  # draws
-    part: Part | None = None  # of the program; None: the whole of it
-    draws: int = 0  # so many are wanted
+    least: int  # trials
+    subgraph: Subgraph | None = None  # of the program; None: the whole of it
+    trials: int = 0  # wanted
     done: int = 0
     compared: int = 0
     total: int = 0
-    unseen: list[Array] = field(default_factory=list)  # for each output where both sides were defined in no draw
-    lost: list[Array] = field(default_factory=list)  # where the program was defined and the µGraph was not, in a draw
-    difference: Difference | None = None  # in the field
-    undefined: bool = False  # the field shows too little
+    never_defined: list[Array] = field(default_factory=list)  # for each output: both sides were defined in no trial
+    lost: list[Array] = field(default_factory=list)  # the program was defined and the µGraph was not, in some trial
+    field_difference: Difference | None = None
+    undefined: bool = False  # too few elements are defined in the field
     unfaithful: frozenset[str] = frozenset()
     comparisons: int = 0  # of the smallest output, where an op is coarse
-    joined: bool = True  # maxima are taken of the same elements as in the program
+    maxima_agree: bool = True  # maxima are taken over the same elements as in the program
     error: float | None = None  # in float64
-    shown: Difference | None = None  # in float64
+    float_difference: Difference | None = None
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.draws = self.least
-        self.unseen = [np.True_] * len(self.names)
+        self.trials = self.least
+        self.never_defined = [np.True_] * len(self.names)
         self.lost = [np.False_] * len(self.names)
 
     @property
     def suspected(self) -> bool:
-        """Whether the field differs, or shows too little."""
-        return self.difference is not None or self.undefined or self.loses
+        """Whether the field differs, or compares too little."""
+        return self.field_difference is not None or self.undefined or self.loses
 
     @property
     def loses(self) -> bool:
-        """Whether the µGraph was undefined, wherever it was looked at, for an element that the program defines."""
-        return any(bool((unseen & lost).any()) for unseen, lost in zip(self.unseen, self.lost, strict=True))
+        """Whether the µGraph was undefined in all trials at an element that the program defines."""
+        return any(bool((never & lost).any()) for never, lost in zip(self.never_defined, self.lost, strict=True))
 
     @property
     def doubt(self) -> str | None:
-        """Why neither equality nor a difference is shown, if so."""
-        if self.shown is not None or not (self.suspected or self.error is None):
+        """Why the tests decide neither equality nor a difference, if so."""
+        if self.float_difference is not None or not (self.suspected or self.error is None):
             return None
-        if self.difference is not None:
-            field = f"the field differs at {self.difference}"
+        if self.field_difference is not None:
+            field = f"the field differs at {self.field_difference}"
         elif self.suspected:
             field = "the field compares too little"
         else:
@@ -77,34 +77,34 @@ class Trial:
         return f"{field}; float64 does not differ (largest error {self.error:.2g})"
 
     def runs(self, number: int) -> bool:
-        """Whether draw `number` can still tell something."""
-        return number < self.draws and not (self.difference or self.undefined)
+        """Whether trial `number` can still change the verdict."""
+        return number < self.trials and not (self.field_difference or self.undefined)
 
-    def note(self, results: Sequence[Compared], draws: Sequence[int]) -> None:
-        """The results on some draws, one for each output."""
-        found: list[Found] = [result.found for result in results if result.found]
-        first = min(found, key=lambda pair: pair[0], default=None)
-        self.difference = first[1] if first else None
-        self.done += first[0] + 1 if first else len(draws)
-        for place, result in enumerate(results):
+    def record(self, results: Sequence[Compared], trials: Sequence[int]) -> None:
+        """The results of some trials, one for each output."""
+        differences = [result.difference for result in results if result.difference]
+        first = min(differences, key=lambda pair: pair[0], default=None)
+        self.field_difference = first[1] if first else None
+        self.done += first[0] + 1 if first else len(trials)
+        for position, result in enumerate(results):
             self.compared, self.total = self.compared + result.defined, self.total + result.size
             self.undefined |= result.defined < LEAST_COVERAGE * result.size
-            self.unseen[place] = self.unseen[place] & result.unseen
-            self.lost[place] = self.lost[place] | result.lost
-        if self.loses and self.done < self.least + MORE_DRAWS:
-            self.draws = max(self.draws, draws[-1] + 2)
+            self.never_defined[position] = self.never_defined[position] & result.never_defined
+            self.lost[position] = self.lost[position] | result.lost
+        if self.loses and self.done < self.least + EXTRA_TRIALS:
+            self.trials = max(self.trials, trials[-1] + 2)
 
-    def compare_more(self, smallest: int, draws: int) -> None:
-        """Coarse ops: `smallest` elements were compared in each of these draws."""
-        self.comparisons += smallest * draws
-        if self.part is None:  # a part gets draws of its own
-            self.draws = max(self.draws, ceil(COARSE_COMPARISONS / smallest))
+    def count_comparisons(self, smallest: int, trials: int) -> None:
+        """Coarse ops: `smallest` elements were compared in each of these trials."""
+        self.comparisons += smallest * trials
+        if self.subgraph is None:  # a subgraph gets random inputs of its own
+            self.trials = max(self.trials, ceil(COARSE_COMPARISONS / smallest))
 
-    def note_numbers(self, wait: Wait) -> None:
+    def record_floats(self, wait: Wait) -> None:
         """The result of a comparison in float64."""
         with self:
-            error, self.shown, compared = wait()
-            if compared or self.shown is not None:
+            error, self.float_difference, compared = wait()
+            if compared or self.float_difference is not None:
                 self.error = max(self.error or 0.0, error)
 
     def __enter__(self) -> None:

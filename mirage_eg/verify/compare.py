@@ -1,4 +1,4 @@
-"""Where the outputs of a µGraph differ from those of its program, in the field and as numbers. Part of the trusted core."""
+"""Compare the outputs of a µGraph with those of its program, in the field and in float64. Part of the trusted core."""
 
 from collections.abc import Callable, Sequence
 from math import isnan, nan
@@ -13,23 +13,23 @@ from mirage_eg.backends.evaluator.modular import PRIMES
 from mirage_eg.verify.verdict import Difference
 
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides
-Found = tuple[int, Difference]  # the place of the draw among those that are stacked, and the first difference there
+FirstDifference = tuple[int, Difference]  # the position of its trial among the stacked ones, and the first difference there
 
 
 class Compared(NamedTuple):
-    """One output in the field; `unseen` and `lost` have the shape of the output, or are one value for all of it."""
+    """One output in the field; `never_defined` and `lost` have the shape of the output, or are one value for all of it."""
 
     size: int
     defined: int  # elements, on both sides
-    found: Found | None
-    unseen: Array  # defined on both sides in no draw
-    lost: Array  # undefined for the µGraph in a draw in which the program defines it
+    difference: FirstDifference | None
+    never_defined: Array  # on both sides in any trial
+    lost: Array  # undefined for the µGraph in a trial in which the program defines it
 
 
 def compare_residues(xp: Any, name: str, got: Component, want: Component, stack: int) -> Callable[[], Compared]:
     """How many elements of output `name` are defined on both sides, and the first of them that differs.
 
-    On a GPU the answer is asked for here and waited for when it is taken. `stack` dims stand before those of the output.
+    On a GPU the comparison is launched here, and the returned function waits for it. The first `stack` dims are trials.
     """
     if xp is np:
         compared = _compared(name, got, want, stack)
@@ -47,20 +47,21 @@ def compare_residues(xp: Any, name: str, got: Component, want: Component, stack:
 
 
 def _compared(name: str, got: Component, want: Component, stack: int) -> Compared:
-    found, size = _difference(name, got, want, stack), int(got.residues.size)
+    difference, size = _difference(name, got, want, stack), int(got.residues.size)
     if got.undefined is None and want.undefined is None:
-        return Compared(size, size, found, np.False_, np.False_)
+        return Compared(size, size, difference, np.False_, np.False_)
     missing, beyond = (np.False_ if side.undefined is None else side.undefined for side in (got, want))
-    unseen, lost = missing | beyond, missing & ~beyond
-    defined = size - int(np.broadcast_to(unseen, got.residues.shape).sum())
-    return Compared(size, defined, found, unseen.all(axis=0) if stack else unseen, lost.any(axis=0) if stack else lost)
+    undefined, lost = missing | beyond, missing & ~beyond
+    defined = size - int(np.broadcast_to(undefined, got.residues.shape).sum())
+    never_defined = undefined.all(axis=0) if stack else undefined
+    return Compared(size, defined, difference, never_defined, lost.any(axis=0) if stack else lost)
 
 
 def _mismatch(x: Array, y: Array) -> Array:
     return np.where(x == y, 0.0, 1.0)
 
 
-def _difference(name: str, got: Component, want: Component, stack: int) -> Found | None:
+def _difference(name: str, got: Component, want: Component, stack: int) -> FirstDifference | None:
     wrong = got.residues != want.residues
     for undefined in (got.undefined, want.undefined):
         if undefined is not None:
@@ -83,8 +84,8 @@ def compare_numbers(
 ) -> Callable[[], tuple[float, Difference | None, bool]]:
     """The largest error, the first beyond `tolerance`, and whether every output has elements that could be compared.
 
-    Errors are relative to `sizes` (those of `sizes_of`). Elements that are not finite in `wanted` are left out, those that are
-    not finite in `got` alone are differences. On a GPU the answer is asked for here and waited for when it is taken.
+    Errors are relative to `sizes` (those of `sizes_of`). Elements that are not finite in `wanted` are left out; elements that
+    are not finite in `got` alone are differences. On a GPU the comparison is launched here, and the returned function waits.
     """
     errors = [one_pass(xp, "error", _error, *arrays, constants=()) for arrays in zip(got, wanted, sizes, strict=True)]
     maxima = [error.max() for error in errors]
@@ -97,23 +98,23 @@ def compare_numbers(
             worst = max(worst, largest)
             if first is None and largest > tolerance:
                 index = _first(error > tolerance)
-                got_there = float(x[index])
-                first = Difference(name, index, nan if isnan(got_there) else got_there, float(want[index]), domain)
+                value = float(x[index])
+                first = Difference(name, index, nan if isnan(value) else value, float(want[index]), domain)
         return worst, first, compared
 
     if xp is np:
-        found = wait()
-        return lambda: found
+        result = wait()
+        return lambda: result
     return wait
 
 
 def with_spread(xp: Any, sizes: Sequence[Array], spreads: Sequence[Array], tolerance: float) -> list[Array]:
-    """`sizes`, or more where rounding alone moves a value further than the tolerance (`backends.evaluator.random_rounding`)."""
+    """`sizes`, larger where rounding alone moves a value further than the tolerance (`backends.evaluator.random_rounding`)."""
     return [xp.maximum(size, SPREAD / tolerance * xp.nan_to_num(spread)) for size, spread in zip(sizes, spreads, strict=True)]
 
 
 def sizes_of(xp: Any, wanted: Sequence[Array]) -> list[Array]:
-    """What errors are relative to: |wanted| + rms, where that is not 0."""
+    """The sizes that errors are relative to: |wanted| + rms, or 1 where that is 0."""
     sizes = []
     with np.errstate(all="ignore"):
         for want in wanted:
@@ -124,7 +125,7 @@ def sizes_of(xp: Any, wanted: Sequence[Array]) -> list[Array]:
 
 
 _LEFT_OUT = -1.0
-SPREAD = 4.0  # times as far as the samples lie that a value may
+SPREAD = 4.0  # times the spread of the samples: the error that is allowed
 
 
 def _error(x: Array, want: Array, size: Array) -> Array:

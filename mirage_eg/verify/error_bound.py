@@ -1,6 +1,6 @@
-"""How likely a wrong candidate is to pass: the Schwartz–Zippel bound, where a theorem gives one. Trusted.
+"""The error bound: the probability that a wrong candidate passes, by Schwartz–Zippel where the theorem applies. Trusted.
 
-Also the longest sum of a graph, from which tolerances of float comparisons follow.
+Also the longest reduction of a graph, which the tolerances of float comparisons depend on.
 """
 
 from functools import cached_property
@@ -14,16 +14,16 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 
 
-class Bound:
-    """The bounds of candidates for one program, whose degrees are found once."""
+class ErrorBound:
+    """Error bounds of candidates for one program, whose degrees are computed once."""
 
     def __init__(self, program: Graph) -> None:
         self.program = program
 
-    def of(self, candidate: Graph, draws: int) -> tuple[float | None, str]:
-        """Schwartz–Zippel: a polynomial of degree d that is not zero vanishes at d/p of all points, or less."""
+    def of(self, candidate: Graph, trials: int) -> tuple[float | None, str]:
+        """By Schwartz–Zippel: a nonzero polynomial of degree d vanishes at a share of at most d/p of all points."""
         own = self._degrees
-        if not any(x.beyond for x in own):  # else the candidate's degrees say nothing either
+        if not any(x.beyond for x in own):  # else the candidate's degrees give no bound either
             own = [*own, *_degrees(candidate)]
         beyond = sorted(frozenset[str]().union(*(x.beyond for x in own)))
         if beyond:
@@ -33,8 +33,8 @@ class Bound:
         degree = max(of_difference(x.degree, y.degree) for x, y in pairs)
         if degree >= PRIMES[0]:
             return None, f"the degree may be {degree}, more than p: the Schwartz–Zippel bound says nothing"
-        theorem = f"Schwartz–Zippel: degree at most {degree}, {draws} independent draws, for functions that differ modulo p"
-        return (degree / PRIMES[0]) ** draws, theorem
+        theorem = f"Schwartz–Zippel: degree at most {degree}, {trials} independent trials, for functions that differ modulo p"
+        return (degree / PRIMES[0]) ** trials, theorem
 
     @cached_property
     def _degrees(self) -> list[DegreeValue]:
@@ -47,7 +47,7 @@ def _degrees(graph: Graph) -> list[DegreeValue]:
 
 
 def longest_reduction(graph: Graph, kind: str | None = None) -> int:
-    """The largest number of values that one op of the graph reduces, over its loop where it is an accumulator.
+    """The largest number of values that one op of the graph reduces; an accumulator reduces over the loop.
 
     With `kind`, only reductions of that kind count: `sum`, `mean` or `max`.
     """
@@ -61,8 +61,8 @@ def longest_reduction(graph: Graph, kind: str | None = None) -> int:
             case Kind.MATMUL if kind is None:
                 longest = max(longest, graph.types[item.operands[0]].shape[-1])
             case Kind.REDUCTION | Kind.ACCUMULATOR if kind in (None, item.op, OPS[item.op].reduction):
-                added = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
-                longest = max(longest, graph.loop * added)
+                reduced = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
+                longest = max(longest, graph.loop * reduced)
             case _:
-                pass  # a derived op was expanded
+                pass  # derived ops are expanded above
     return longest

@@ -1,7 +1,7 @@
-"""All evidence on candidates put together: random tests, and proofs from the loaded laws.
+"""Combine the evidence on candidates: random tests, and proofs from the loaded laws.
 
-A proof against a `not equal` means that a law or this program is wrong: that is an error that stops everything. A proof holds
-for real numbers, and one by partial laws where both graphs are defined: it says nothing of elements that are not finite.
+A proof and a `not equal` contradict each other: a law or mirage_eg is wrong, and an error stops everything. A proof holds for
+real numbers, and a proof by partial laws where both graphs are defined; neither covers elements that are not finite.
 """
 
 from collections.abc import Mapping
@@ -12,33 +12,34 @@ from time import perf_counter
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality, FloatCheck, Observer, Verdict
 
 
 class ContradictionError(MirageError):
-    """The laws prove equal what the tests show to be different."""
+    """The laws prove two graphs equal, and the tests find a difference."""
 
 
 def verify_candidates(
     program: Graph,
     candidates: Mapping[str, Graph],
     *,
-    draws: int = 2,
+    trials: int = 2,
     seed: int = 0,
     rulebook: Rulebook | None = None,
     observe: Observer | None = None,
 ) -> list[tuple[Verdict, float]]:
-    """The verdict on each named candidate, with `proved` where the laws show it equal, and the seconds that it took.
+    """The verdict on each named candidate, with `proved` where the laws prove it equal, and the seconds of its check.
 
     Raises:
-        GraphError: a candidate takes or gives tensors of other types than the program.
+        GraphError: the inputs or outputs of a candidate have other types than the program's.
         UnsupportedError: the program divides by zero almost everywhere.
         ContradictionError: a candidate is proved and not equal.
     """
     watch = observe or (lambda stage, done, total, note: None)
-    reference = Reference(program, draws, seed)
+    reference = Reference(program, trials, seed)
     for name, candidate in candidates.items():
         try:
             reference.check_types(candidate)
@@ -57,14 +58,15 @@ def verify_candidates(
 def check_floats(
     program: Graph, candidates: Mapping[str, Graph], *, seed: int = 0, observe: Observer | None = None
 ) -> list[FloatCheck]:
-    """Each named candidate computed as kernels do, rounding, against the program in float64."""
+    """The float check of each named candidate."""
     watch = observe or (lambda stage, done, total, note: None)
-    reference = Reference(program, 1, seed)
-    return reference.float_check_all(list(candidates.values()), lambda done, total: watch("floats", done, total, ""))
+    return float_checks(
+        Reference(program, 1, seed), list(candidates.values()), lambda done, total: watch("floats", done, total, "")
+    )
 
 
 def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool = False) -> Verdict:
-    """The verdict with what the prover says; `searched`: the search found it in the program's class, by its own laws."""
+    """The verdict of the tests with the proof; `searched`: the search found the candidate in the program's class."""
     if not (proof.proved or (searched and not proof.partial)):
         return replace(verdict, unproved_because=proof.reason)
     if verdict.verdict is Equality.NOT_EQUAL:
@@ -78,7 +80,7 @@ def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool =
         )
     if verdict.verdict is Equality.UNDECIDED and proof.doubt is not None:
         return replace(verdict, unproved_because=proof.doubt)
-    if verdict.verdict is Equality.UNDECIDED:  # a proof decides what the tests leave open
+    if verdict.verdict is Equality.UNDECIDED:  # the tests are undecided, and the proof decides
         return replace(
             verdict, verdict=Equality.EQUAL, difference=None, evidence=("proved",), laws=proof.laws, partial=proof.partial
         )

@@ -1,7 +1,7 @@
-"""Inputs far from the usual ones, on which kernels may leave the range of their types: large, offset, masked. Trusted.
+"""Far inputs: large, offset or masked ones, on which kernels may leave the range of their types. Trusted.
 
-Exponentials have more of them: a common offset, and masks of 0 and 1 beside scores some tens or thousands apart, so that the
-largest score of a row is masked, or all of the row.
+Programs with exponentials get more of them: a common offset, and masks of 0 and 1 with scores that differ by tens or thousands,
+so that the largest score of a row, or the whole row, is masked.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from mirage_eg.ir.ops import OPS, Kind
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """`sizes` are tried in order until the program's outputs fit their types.
+    """A kind of far inputs; `sizes` are tried in order until the program's outputs fit their types.
 
-    `move(x, size, before, scale)` works in place: usual inputs have the size `usual`. With `holds` the types of the program are
-    also to hold what it computes in between, op by op.
+    `move(x, size, before, scale)` works in place: usual inputs have the size `usual`. With `holds` all intermediate values must
+    fit the types of the program, too.
     """
 
     sizes: tuple[float, ...]
@@ -27,7 +27,7 @@ class Far:
     usual: float
     masks: bool = False
     holds: bool = False
-    rounds: bool = False  # what was moved has to be rounded to its type
+    rounds: bool = False  # moved inputs must be rounded to their type
 
 
 def _times(x: Array, size: float, before: float, scale: float) -> None:
@@ -47,32 +47,32 @@ FAR: Mapping[str, Far] = {
 
 
 def far_names(program: Graph) -> list[str]:
-    """The kinds of inputs that may tell something about a program of primitive ops."""
+    """The kinds of far inputs for a program of primitive ops."""
     if not any(item.op == "exp" for item in program.nodes):
         return ["large"]
     return [name for name, far in FAR.items() if not far.masks or any(indicators(program))]
 
 
 def indicators(program: Graph) -> list[bool]:
-    """For each input whether it may be a mask of 0 and 1: as it is, moved, scaled or shifted it is only multiplied or added."""
+    """For each input whether it may be a mask of 0 and 1: after views, scales and shifts it is only multiplied or added."""
     source: dict[int, int] = {}
     others: set[int] = set()
     for item, values in program.numbered():
-        found = {source[i] for i in item.operands if i in source}
+        sources = {source[i] for i in item.operands if i in source}
         if item.op == "input":
             source[values[0]] = values[0]
         elif OPS[item.op].kind is Kind.REARRANGEMENT or item.op in ("scale", "shift"):
-            if len(found) == 1 and len(item.operands) == 1:
-                source[values[0]] = found.pop()
+            if len(sources) == 1 and len(item.operands) == 1:
+                source[values[0]] = sources.pop()
             else:
-                others |= found
+                others |= sources
         elif item.op not in ("mul", "add", "sub"):
-            others |= found
+            others |= sources
     return [values[0] not in others for item, values in program.numbered() if item.op == "input"]
 
 
 def mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """0 and 1; of four rows along the last dim the first has a one or some, the second as many as zeros, then all and none."""
+    """0 and 1; of four rows along the last dim the first has few ones, the second half, the third all, the last none."""
     columns = shape[-1] if shape and shape[-1] > 1 else int(np.prod(shape))
     uniform = generator.random((int(np.prod(shape)) // columns, columns), dtype=np.float32)
     odds = np.array([2 / columns, 0.5, 1.0, 0.0], np.float32)[np.arange(len(uniform)) % 4]

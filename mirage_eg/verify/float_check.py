@@ -1,11 +1,16 @@
-"""A µGraph as its kernels compute it, with their roundings, against its program in float64. Part of the trusted core."""
+"""The float check: a µGraph in floating point as its kernels compute it, against the program in float64. Not trusted.
+
+It models roundings and shifted exponentials with the emitter's own numerics (`backends.triton.numerics`), so it warns of
+overflow and large errors and proves nothing; the verdict comes from `reference`.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.triton.numerics import as_kernels_compute
@@ -13,103 +18,122 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.far_inputs import far_names
-from mirage_eg.verify.inputs import FloatTrial, RandomInputs
+from mirage_eg.verify.inputs import FloatTrial
+from mirage_eg.verify.reference import OnProgress, Reference
 from mirage_eg.verify.verdict import Difference, FloatCheck
 
-AS_WRONG = 4  # times as wrong as the program in its own types a µGraph may be on far inputs
+ERROR_RATIO = 4  # on far inputs a µGraph may be this many times as wrong as the program in its own types
 
 
-class Result(NamedTuple):
-    """On one draw: the largest error, the first difference, and whether every output has a finite element."""
+def float_check(program: Graph, candidate: Graph, seed: int = 0) -> FloatCheck:
+    """The float check of one candidate."""
+    [check] = float_checks(Reference(program, 1, seed), [candidate])
+    return check
+
+
+@with_own_threads
+def float_checks(
+    reference: Reference, candidates: Sequence[Graph], on_progress: OnProgress = lambda done, total: None
+) -> list[FloatCheck]:
+    """Each candidate on the random inputs of `reference`, with its values rounded and its exponentials shifted as in its
+    kernels.
+
+    Usual inputs have the size at which the program stays within the range of its types (`input_scales`). Tolerance: 16
+    roundings of the program's coarsest type and 2 K roundings of the accumulator's type, or the distance by which such
+    roundings of its ops move the program. Elements at which the program is not finite, or not finite under other roundings, are
+    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. In programs with
+    exponentials its error may also be `ERROR_RATIO` times that of the program in its own types, op by op.
+    """
+    for candidate in candidates:
+        reference.check_types(candidate)
+    return _Checker(reference).check_all(candidates, on_progress)
+
+
+class _Result(NamedTuple):
+    """On one trial: the largest error, the first difference, and whether every output has a finite element."""
 
     error: float
     difference: Difference | None
     compared: bool
 
 
-class FloatChecker:
-    """A program with its draws, and the types that its results are rounded to."""
+class _Checker:
+    """A program with its random inputs, and the types that its results are rounded to."""
 
-    def __init__(self, program: Graph, drawn: RandomInputs, xp: Any) -> None:
-        self._program, self._drawn, self._xp = program, drawn, xp
+    def __init__(self, reference: Reference) -> None:
+        program = reference.program
+        self._program, self._inputs, self._xp = program, reference.inputs, reference.xp
         self._roundoff = max(dtype.unit_roundoff for dtype in program.dtypes)  # of the coarsest
         self._working = program.working_dtype
         self._longest = longest_reduction(program)
-        self._spreads: list[Array] | None = None  # of the program on inputs of usual size, once a difference asks for it
+        self._spreads: list[Array] | None = None  # of the program on usual inputs, computed at the first difference
 
-    def check_all(self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None] | None = None) -> list[FloatCheck]:
-        """Each candidate with values rounded as kernels do.
-
-        Exponentials are shifted where its kernels shift them. Inputs have the size at which the program stays within the range
-        of its types (`input_scales`). Tolerance: 16 roundings of the program's coarsest type and K of the type that
-        accumulates, or as far as such roundings of its ops move the program. Elements at which the program is not finite, or
-        would not be with other roundings, are left out; at all others the candidate must be.
-        On far inputs (`far_inputs`) it must be finite where the program in float64 is. Beside exponentials it may also be at
-        most `AS_WRONG` times as wrong as the program in its own types, op by op.
-        """
-        far = far_names(self._drawn.primitive)
-        usual: list[Result] = []
-        others: list[list[Result]] = [[] for _ in candidates]
-        done, total, magnitude = 0, len(candidates) * (1 + len(far)), 1.0
-        for name in (*far, None):  # large inputs stand there from the verdict
-            draw = self._drawn.far(name) if name else self._drawn.numbers(self._drawn.usual)
-            own = self._drawn.own_errors(draw) if "offset" in far else [inf] * len(draw.outputs)  # beside exponentials
-            magnitude = draw.magnitude if name == "large" else magnitude
-            for place, candidate in enumerate(candidates):
+    def check_all(self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None]) -> list[FloatCheck]:
+        """See `float_checks`."""
+        names = far_names(self._inputs.primitive)
+        usual: list[_Result] = []
+        far: list[list[_Result]] = [[] for _ in candidates]
+        done, total, magnitude = 0, len(candidates) * (1 + len(names)), 1.0
+        for name in (*names, None):  # large inputs are in memory after the verdict
+            trial = self._inputs.far(name) if name else self._inputs.numbers(self._inputs.usual)
+            own = self._inputs.own_errors(trial) if "offset" in names else [inf] * len(trial.outputs)  # with exponentials
+            magnitude = trial.magnitude if name == "large" else magnitude
+            for results, candidate in zip(far, candidates, strict=True):
                 if name is None:
-                    usual.append(self._usual(candidate, draw))
+                    usual.append(self._on_usual(candidate, trial))
                 else:
-                    others[place].append(self._far(candidate, draw, own))
+                    results.append(self._on_far(candidate, trial, own))
                 done += 1
-                if on_progress:
-                    on_progress(done, total)
+                on_progress(done, total)
         return [
             _check(first, rest, self._tolerance(candidate), magnitude)
-            for candidate, first, rest in zip(candidates, usual, others, strict=True)
+            for candidate, first, rest in zip(candidates, usual, far, strict=True)
         ]
 
-    def _usual(self, candidate: Graph, draw: FloatTrial) -> Result:
-        """A difference counts if rounding does not move the program as far."""
-        tolerance, got = self._tolerance(candidate), self._as_kernels_do(candidate, draw.inputs)
-        result = self._compare(got, draw, draw.sizes, tolerance)
+    def _on_usual(self, candidate: Graph, trial: FloatTrial) -> _Result:
+        """A difference counts if it is larger than what rounding does to the program."""
+        tolerance, got = self._tolerance(candidate), self._as_kernels_compute(candidate, trial.inputs)
+        result = self._compare(got, trial, trial.sizes, tolerance)
         if result.difference is None:
             return result
         if self._spreads is None:
-            algebra, slices = FloatAlgebra(self._xp), self._drawn.slice_elements
+            algebra, slices = FloatAlgebra(self._xp), self._inputs.slice_elements
             self._spreads, _ = rounding_spread(
-                self._drawn.primitive, draw.inputs, draw.outputs, self._roundoff, algebra, slices
+                self._inputs.primitive, trial.inputs, trial.outputs, self._roundoff, algebra, slices
             )
-        known = [
-            self._xp.where(self._xp.isnan(spread), inf, want) for spread, want in zip(self._spreads, draw.outputs, strict=True)
+        outputs = [
+            self._xp.where(self._xp.isnan(spread), inf, want) for spread, want in zip(self._spreads, trial.outputs, strict=True)
         ]
-        sizes = with_spread(self._xp, draw.sizes, self._spreads, tolerance)
-        return self._compare(got, replace(draw, outputs=known), sizes, tolerance)
+        sizes = with_spread(self._xp, trial.sizes, self._spreads, tolerance)
+        return self._compare(got, replace(trial, outputs=outputs), sizes, tolerance)
 
-    def _far(self, candidate: Graph, draw: FloatTrial, own: Sequence[float]) -> Result:
+    def _on_far(self, candidate: Graph, trial: FloatTrial, own: Sequence[float]) -> _Result:
         tolerance = self._tolerance(candidate)
-        sizes = [self._xp.maximum(size, AS_WRONG * error / tolerance) for size, error in zip(draw.sizes, own, strict=True)]
-        return self._compare(self._as_kernels_do(candidate, draw.inputs), draw, sizes, tolerance)
+        sizes = [self._xp.maximum(size, ERROR_RATIO * error / tolerance) for size, error in zip(trial.sizes, own, strict=True)]
+        return self._compare(self._as_kernels_compute(candidate, trial.inputs), trial, sizes, tolerance)
 
-    def _compare(self, got: Sequence[Array], draw: FloatTrial, sizes: Sequence[Array], tolerance: float) -> Result:
-        where = "float64" if draw.name == self._drawn.usual else f"float64, {draw.name} inputs"
+    def _compare(self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float) -> _Result:
+        domain = "float64" if trial.name == self._inputs.usual else f"float64, {trial.name} inputs"
         names, types = self._program.output_names, self._program.output_types
-        wanted = [  # what no number of its type is near is left out
-            self._xp.where(abs(want) <= kind.dtype.largest, want, inf) for want, kind in zip(draw.outputs, types, strict=True)
+        wanted = [  # elements beyond the range of their type are left out
+            self._xp.where(abs(want) <= kind.dtype.largest, want, inf) for want, kind in zip(trial.outputs, types, strict=True)
         ]
-        return Result(*compare_numbers(self._xp, names, got, wanted, sizes, tolerance, where)())
+        return _Result(*compare_numbers(self._xp, names, got, wanted, sizes, tolerance, domain)())
 
-    def _as_kernels_do(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """What a candidate makes of these inputs, with its roundings and shifts."""
+    def _as_kernels_compute(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
         working = max(self._working, candidate.working_dtype, key=lambda dtype: dtype.itemsize)
-        return as_kernels_compute(candidate, inputs, self._xp, working, self._drawn.slice_elements)
+        return as_kernels_compute(candidate, inputs, self._xp, working, self._inputs.slice_elements)
 
     def _tolerance(self, candidate: Graph) -> float:
         longest = max(self._longest, longest_reduction(candidate))
         return 16 * self._roundoff + 2 * longest * self._working.unit_roundoff
 
 
-def _check(usual: Result, far: Sequence[Result], tolerance: float, magnitude: float) -> FloatCheck:
+def _check(usual: _Result, far: Sequence[_Result], tolerance: float, magnitude: float) -> FloatCheck:
     overflows = any(not isfinite(result.error) for result in far)
     difference = next((result.difference for result in (usual, *far) if result.difference), None)
     ok = usual.compared and difference is None
     return FloatCheck(ok, usual.error, tolerance, difference, overflows, magnitude, usual.compared)
+
+
+__all__ = ["float_check", "float_checks"]

@@ -1,10 +1,9 @@
-"""Proofs for concrete µGraphs: program and candidate as terms of one e-graph over shared parts, saturated together.
+"""Prove a concrete µGraph: program and candidate as terms of one e-graph over shared parts, saturated together.
 
-A block graph is flattened into ops on arrays of all its tiles (`ir.flatten`); axis inference over both graphs at once, outputs
-aligned, splits every axis into the parts that the candidate's grid, loop, tiles and strided sums make of it. The candidate is
-proved if every one of its outputs ends in the class of the program's. What cannot be translated is said not to be proved.
-What a proof is worth, `evidence` says.
-Trusted for the word `proved`, together with axis inference, the rules and egglog; not for `tested`.
+A block graph is flattened into ops on arrays of all its tiles (`ir.flatten`). Axis inference over both graphs, outputs aligned,
+splits every axis into the parts of the candidate's grid, loop, tiles and strided sums. The candidate is proved if every output
+of it is in the class of the program's output. A candidate that cannot be translated is not proved. `evidence` combines proofs
+with tests. Trusted for the word `proved`, together with axis inference, the laws and egglog; not for `tested`.
 """
 
 from dataclasses import dataclass
@@ -20,20 +19,20 @@ from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.proof_scope import Evidence
+from mirage_eg.verify.proof_scope import ProofScope
 
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
 
-SEARCHED_NODES = 5_000  # fewer laws are looked for where the e-graph is no larger: a saturation takes a few tenths of a second
-TRIED_AGAIN = 2  # sets of laws that were enough for other µGraphs, the last ones: those of one program mostly need the same
+MINIMIZED_NODES = 5_000  # e-graphs up to this size are saturated again to drop laws, in a few tenths of a second each
+RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGraphs of one program mostly need the same laws
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the laws show the candidate equal; the laws that suffice together, or the reason why not.
+    """Whether the laws show the candidate equal; a sufficient set of laws, or the reason why not.
 
-    Where some of these laws are `partial`, it is shown equal where program and candidate are both defined. `doubt` says why
-    a user's law among them does not overrule a difference in the field.
+    With `partial` laws among them the proof holds where program and candidate are both defined. `doubt` is the reason why a
+    user's law among them does not overrule a difference in the field.
     """
 
     proved: bool
@@ -44,9 +43,9 @@ class Proof:
 
 
 class Prover:
-    """A program, and the rules to prove candidates by; proofs of µGraphs that say the same are kept.
+    """Proves candidates of one program by one rulebook; µGraphs with equal terms share a proof.
 
-    Laws of a user's run in a process of their own, which ends with the prover.
+    User laws run in a process of their own, which ends with the prover.
     """
 
     def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = LIMITS) -> None:
@@ -54,42 +53,42 @@ class Prover:
         self.rulebook = rulebook or load_rules("indexed")
         laws = self.rulebook.laws
         self._equations = tuple(law.name for law in laws if any(action.kind == "union" for action in law.actions))
-        self._evidence = Evidence(self.rulebook)
-        self._known: dict[Expression, Proof] = {}
-        self._enough: dict[tuple[str, ...], None] = {}  # laws that proved µGraphs, the last ones last
+        self._scope = ProofScope(self.rulebook)
+        self._memo: dict[Expression, Proof] = {}
+        self._sufficient_sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
         self._worker: Worker | None = None
-        self.nodes = 0  # e-nodes of all saturations: what the proofs took
+        self.nodes = 0  # e-nodes of all saturations: the cost of the proofs
 
     def prove(self, candidate: Graph) -> Proof:
-        """The proof that `candidate` computes the program, if the laws give one."""
+        """The proof that `candidate` computes the program, or the reason why there is none."""
         try:
             joint = express_both(self.program, candidate)
         except UnsupportedError as error:
             return Proof(False, reason=f"cannot be translated: {error}")
-        if joint not in self._known:
-            self._known[joint] = self._proof(joint)
-        return self._known[joint]
+        if joint not in self._memo:
+            self._memo[joint] = self._proof(joint)
+        return self._memo[joint]
 
     def _proof(self, joint: Expression) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
             return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
-        for laws in (*[*reversed(self._enough)][:TRIED_AGAIN], self._equations):
+        for laws in (*[*reversed(self._sufficient_sets)][:RECENT_SETS], self._equations):
             without = frozenset(self._equations).difference(laws)
             try:
                 oracle = self._saturate(joint, without)
-            except RuleError as error:  # a user's laws hit a limit
+            except RuleError as error:  # user laws hit a limit
                 reason = str(error)
                 continue
             if _agree(oracle):
                 needed = self._sufficient(joint, oracle, without)
-                doubt, own = self._evidence.doubt(joint, needed), self._evidence.own
+                doubt, own = self._scope.doubt(joint, needed), self._scope.own
                 if doubt is not None and self._agrees(joint, own):
                     doubt, needed = None, self._sufficient(joint, self._saturate(joint, own), own)
-                partial = self._evidence.partial(needed)
-                if partial and not self._agree_one_by_one(joint, needed):
+                partial = self._scope.partial(needed)
+                if partial and not self._agree_separately(joint, needed):
                     return Proof(False, needed, partial, reason="the laws show it only where every output is defined")
-                self._enough.pop(needed, None)
-                self._enough[needed] = None
+                self._sufficient_sets.pop(needed, None)
+                self._sufficient_sets[needed] = None
                 return Proof(True, needed, partial, doubt)
             stopped = oracle.saturation.stopped
             reason = f"saturation {stopped}" if stopped else "the laws do not show it"
@@ -111,14 +110,14 @@ class Prover:
         arguments = (saturate, self.rulebook, joint, self.limits, without)
         try:
             oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, what=what)
-        except RuleError:  # the process may be gone, or busy without end
+        except RuleError:  # the process may have ended, or may never end
             self._worker.close()
             self._worker = None
             raise
         return oracle
 
-    def _agree_one_by_one(self, joint: Expression, laws: tuple[str, ...]) -> bool:
-        """Whether each output is proved alone too: an undefined term of another output may stand in the middle of a proof."""
+    def _agree_separately(self, joint: Expression, laws: tuple[str, ...]) -> bool:
+        """Whether each output is proved by itself: a proof of all may pass through an undefined term of another output."""
         without = frozenset(self._equations).difference(laws)
         half = len(joint.outputs) // 2
         pairs = zip(joint.outputs[:half], joint.outputs[half:], strict=True)
@@ -127,18 +126,17 @@ class Prover:
     def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
         try:
             return _agree(self._saturate(joint, without))
-        except RuleError:  # a limit: the laws in `without` are taken to be needed
+        except RuleError:  # a limit: the laws in `without` count as needed
             return False
 
     def _sufficient(self, joint: Expression, oracle: Oracle, without: frozenset[str]) -> tuple[str, ...]:
-        """Laws that prove it together: of those that matched, others are dropped in halves, then one by one; where they were
-        enough for another µGraph, one by one at once.
+        """A sufficient set of laws: of the laws that matched, superfluous ones are dropped in halves, then one by one.
 
-        Where the e-graph is large, all that matched.
+        A set from an earlier proof is reduced one by one from the start. A large e-graph keeps all laws that matched.
         """
         matched = {law for law, count in oracle.saturation.matches if count}
         needed = [law for law in self._equations if law not in without and any(name in matched for name in spellings(law))]
-        if oracle.saturation.nodes > SEARCHED_NODES:
+        if oracle.saturation.nodes > MINIMIZED_NODES:
             return tuple(needed)
         dropped = set(self._equations) - set(needed)
         size = 1 if without else max(1, len(needed) // 2)
@@ -170,7 +168,7 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
     for value in outputs[0] + outputs[1]:
         flat.apply("output", value)
     count = len(flat.nodes)
-    for wanted, got in zip(*outputs, strict=True):  # aligned: an index of one output is that index of the other
+    for wanted, got in zip(*outputs, strict=True):  # aligned: equal indices of both outputs are one axis index
         flat.apply("add", wanted, got)
     axes = _joint_axes(program, Graph(tuple(flat.nodes)))
     for wanted, got in zip(*outputs, strict=True):
@@ -180,7 +178,7 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
 
 
 def _joint_axes(program: Graph, both: Graph) -> Axes:
-    """The axes of both graphs together; where they have none, the message says which of the two, or what they disagree on."""
+    """The common axes of both graphs; else the message names the graph that has none, or the axes that they use differently."""
     try:
         return infer_axes(both)
     except UnsupportedError:

@@ -1,7 +1,7 @@
-"""What a proof by these laws is worth: where it holds, and whether it overrules a difference in the field.
+"""The scope of a proof by given laws: where it holds, and whether it overrules a difference in the field.
 
-A proof by partial laws holds where program and µGraph are both defined. One that needs laws of a user leaves a difference in
-the field undecided where the field models every op, or where such a law narrows, is refuted or cannot be tested.
+A proof by partial laws holds where program and µGraph are both defined. A proof that needs user laws does not overrule a
+difference in the field if the field models every op, or if such a law narrows, is refuted or cannot be tested.
 """
 
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 
 
-class Evidence:
-    """The laws of a rulebook; each is tested once, when a proof first needs it."""
+class ProofScope:
+    """The laws of a rulebook; each is tested once, at the first proof that needs it."""
 
     def __init__(self, rulebook: Rulebook) -> None:
         self.rulebook = rulebook
         self.own = frozenset(law.name for theory in rulebook.theories if not theory.packaged for law in theory.laws)
         self._laws = {law.name: law for law in rulebook.laws}
-        self._defined: dict[str, Definedness | None] = {}
+        self._definedness_memo: dict[str, Definedness | None] = {}
         self._objections: dict[str, str | None] = {}
 
     def partial(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those laws whose sides are not defined alike, or have no meaning that would tell."""
+        """The laws whose sides are not defined alike, or cannot be evaluated."""
         return tuple(name for name in names if (found := self._definedness(name)) is None or found.partial)
 
     def doubt(self, joint: Expression, names: Iterable[str]) -> str | None:
@@ -41,17 +41,17 @@ class Evidence:
         return next((self._objections[name] for name in own if self._objections[name] is not None), None)
 
     def _definedness(self, name: str) -> Definedness | None:
-        if name not in self._defined:
+        if name not in self._definedness_memo:
             law, book = self._laws[name], self.rulebook
             try:
                 forms = written_out(law, book.laws, book.signatures)
-                self._defined[name] = definedness(law, book.domain, book.signatures, forms)
+                self._definedness_memo[name] = definedness(law, book.domain, book.signatures, forms)
             except RuleError:
-                self._defined[name] = None
-        return self._defined[name]
+                self._definedness_memo[name] = None
+        return self._definedness_memo[name]
 
     def _objection(self, law: Law) -> str | None:
-        """Why a law is no evidence: it cannot be tested, or there are values that refute it or at which it narrows."""
+        """The reason why a law is no evidence: it cannot be tested, is refuted, or narrows."""
         from mirage_eg.egraph.soundness.check_law import check_law  # takes a tenth of a second to import
 
         book = self.rulebook
@@ -67,7 +67,7 @@ class Evidence:
 
 
 def _is_modelled(term: Term) -> bool:
-    """Whether the field obeys the laws that numbers do at this term."""
+    """Whether the field obeys the laws of real numbers at this term."""
     op = op_of(term.constructor)
     if op is None or op not in ELEMENTWISE:
         return op != "max"

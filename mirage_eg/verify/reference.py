@@ -1,8 +1,8 @@
-"""Whether a µGraph computes a program: random tests in the finite field and in float64.
+"""The reference check: does a µGraph compute its program? Random tests in the finite field and in float64.
 
-Part of the trusted core: a kernel is right if this file, the evaluator and the field are. Inputs correspond by position and are
-independent uniform draws; each draw has its own ω. Same program and seed, same verdict. Many candidates are checked draw by
-draw, so that the inputs of one draw are made once and those of two never stand in memory together where they are large.
+Part of the trusted core: a verdict is right if this file, the evaluator and the field are. Inputs correspond by position and
+are independent and uniform; each trial has its own ω. Same program and seed, same verdict. Many candidates are checked trial by
+trial: the inputs of a trial are generated once, and large inputs of two trials are never in memory together.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,67 +19,61 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.modular import PRIMES
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
-from mirage_eg.backends.triton.numerics import ShiftedFloats
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, Trial, Wait
+from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, CheckState, Wait
 from mirage_eg.verify.compare import compare_numbers, compare_residues, with_spread
-from mirage_eg.verify.error_bound import Bound, longest_reduction
-from mirage_eg.verify.float_check import FloatChecker
+from mirage_eg.verify.error_bound import ErrorBound, longest_reduction
 from mirage_eg.verify.inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
 from mirage_eg.verify.subgraph_check import SubgraphCheck
-from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
+from mirage_eg.verify.verdict import Equality, Verdict
 
-MOST_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
-MAXIMA = 8  # times as many are compared as a maximum is of, where the field does not tell that all of it was looked at
-MOST_NUMBERS = 1 << 28  # drawn for that, at most
+MAX_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
+MAXIMA = 8  # comparisons in float64 for each operand of a maximum, where the field cannot tell that all operands were read
+MAX_NUMBERS = 1 << 28  # random numbers for these comparisons, at most
 NUMBERS_AT_ONCE = 1 << 20
-ROUNDOFF = 2.0**-46  # by which ops in float64 may err
+ROUNDOFF = 2.0**-46  # relative error of an op in float64
 
-OnProgress = Callable[[int, int], None]  # runs of candidates done, of how many
+OnProgress = Callable[[int, int], None]  # checks done, of how many
 
 
-def verify(program: Graph, candidate: Graph, *, draws: int = 2, seed: int = 0) -> Verdict:
+def verify(program: Graph, candidate: Graph, *, trials: int = 2, seed: int = 0) -> Verdict:
     """Whether `candidate` computes `program`.
 
     Raises:
         GraphError: the two take or give tensors of different types.
         UnsupportedError: the program itself divides by zero almost everywhere, or is too large.
     """
-    return Reference(program, draws, seed).check(candidate)
-
-
-def float_check(program: Graph, candidate: Graph, seed: int = 0) -> FloatCheck:
-    """`Reference.float_check` for one candidate."""
-    return Reference(program, 1, seed).float_check(candidate)
+    return Reference(program, trials, seed).check(candidate)
 
 
 class Reference:
-    """A program with its draws; many candidates can be checked against it, and what it computes is kept."""
+    """A program with its random inputs, against which many candidates can be checked; its values are computed once."""
 
-    def __init__(self, program: Graph, draws: int = 2, seed: int = 0, xp: Any = np) -> None:
-        if draws < 1:
-            raise GraphError(f"got {draws} draws, wanted at least one")
+    def __init__(self, program: Graph, trials: int = 2, seed: int = 0, xp: Any = np) -> None:
+        if trials < 1:
+            raise GraphError(f"got {trials} trials, wanted at least one")
         elements = sum(prod(kind.shape) for kind in (*program.input_types, *program.output_types))
-        if elements > MOST_ELEMENTS:
-            raise UnsupportedError(f"got a program of {elements:,} input and output elements, wanted at most {MOST_ELEMENTS:,}")
-        self.program, self.seed, self.xp, self.draws = program, seed, xp, draws
-        self._bound = Bound(program)
+        if elements > MAX_ELEMENTS:
+            raise UnsupportedError(f"got a program of {elements:,} input and output elements, wanted at most {MAX_ELEMENTS:,}")
+        self.program, self.seed, self.xp, self.trials = program, seed, xp, trials
+        self._bound = ErrorBound(program)
         self._longest = longest_reduction(program)
-        self._drawn = RandomInputs(program, seed, xp)
-        self._together = self._drawn.together(draws)
+        self.inputs = RandomInputs(program, seed, xp)
+        self._stacked = self.inputs.stacked(trials)
         self._spreads: dict[tuple[Graph, str], list[Array]] = {}
 
     @with_own_threads
-    def draw_all(self) -> None:
-        """Make what is made once for all candidates: inputs and program of every draw."""
-        for first in range(0, self.draws, self._together):
-            self._drawn.field(first, min(self._together, self.draws - first))
+    def compute_all(self) -> None:
+        """Compute the inputs and the values of the program for every trial, which all candidates share."""
+        for first in range(0, self.trials, self._stacked):
+            self.inputs.field(first, min(self._stacked, self.trials - first))
 
     @with_own_threads
-    def draw_ahead(self) -> None:
-        """Make what can be made before there are candidates."""
-        self._drawn.ahead(self.draws)
+    def compute_ahead(self) -> None:
+        """Compute in advance what fits into memory together, before there are candidates."""
+        self.inputs.compute_ahead(self.trials)
 
     def check(self, candidate: Graph) -> Verdict:
         """Equal if neither the field nor float64 finds a difference."""
@@ -88,217 +82,212 @@ class Reference:
 
     @with_own_threads
     def check_all(
-        self, candidates: Sequence[Graph], on_progress: OnProgress | None = None, probe: SubgraphCheck | None = None
+        self, candidates: Sequence[Graph], on_progress: OnProgress | None = None, subgraphs: SubgraphCheck | None = None
     ) -> list[tuple[Verdict, float]]:
-        """The verdict on each candidate and the seconds that it took; then those on the parts of `probe`, where they stand.
+        """The verdict on each candidate, then on each subgraph of `subgraphs`, and the seconds that each took.
 
-        `probe` is of a program with the same inputs.
+        `subgraphs` belongs to a program with the same inputs.
         """
         for candidate in candidates:
             self.check_types(candidate)
-        program, names = self._drawn.primitive, self.program.output_names
-        wholes = [Trial(program, candidate, names, self.draws) for candidate in candidates]
-        parts = [Trial(probe.alone(part), part.graph, part.names, self.draws, part) for part in probe.parts] if probe else []
-        trials = [*wholes, *parts]
-        share = len(trials) > 1
-        runs, ahead = 0, len(trials) * self.draws
-        for number in count(0, self._together):
-            running = [trial for trial in trials if trial.runs(number)]
+        program, names = self.inputs.primitive, self.program.output_names
+        states = [CheckState(program, candidate, names, self.trials) for candidate in candidates]
+        if subgraphs:
+            states += [
+                CheckState(subgraphs.standalone(part), part.graph, part.names, self.trials, part)
+                for part in subgraphs.subgraphs
+            ]
+        share = len(states) > 1
+        runs, ahead = 0, len(states) * self.trials
+        for number in count(0, self._stacked):
+            running = [state for state in states if state.runs(number)]
             if not running:
                 break
-            together = min(self._together, max(trial.draws for trial in running) - number)
-            self._run_all(running, self._drawn.field(number, together, share), probe)
-            runs += together * len(running)
+            stacked = min(self._stacked, max(state.trials for state in running) - number)
+            self._run_all(running, self.inputs.field(number, stacked, share), subgraphs)
+            runs += stacked * len(running)
             if on_progress:
                 on_progress(min(runs, ahead), ahead)
-        if with_maxima := [trial for trial in trials if trial.unfaithful & EXTREMES and not trial.suspected]:
-            self._run_all(with_maxima, self._drawn.field(self.draws, share=share, joins=True), probe)
-        self._compare_in_float64(trials, probe)
-        for trial in trials:
-            maxima = not trial.joined or (trial.suspected and trial.unfaithful & EXTREMES)
-            if trial.shown is not None:
+        if extremes := [state for state in states if state.unfaithful & EXTREMES and not state.suspected]:
+            self._run_all(extremes, self.inputs.field(self.trials, share=share, joins=True), subgraphs)
+        self._compare_in_float64(states, subgraphs)
+        for state in states:
+            maxima = not state.maxima_agree or (state.suspected and state.unfaithful & EXTREMES)
+            if state.float_difference is not None:
                 continue
-            if trial.part and (maxima or (not trial.suspected and 0 < trial.comparisons < COARSE_COMPARISONS)):
-                self._run_alone(trial)
+            if state.subgraph and (maxima or (not state.suspected and 0 < state.comparisons < COARSE_COMPARISONS)):
+                self._check_standalone(state)
             elif maxima:
-                self._compare_maxima(trial)
-        return [(self._verdict(trial), trial.seconds) for trial in trials]
+                self._compare_maxima(state)
+        return [(self._verdict(state), state.seconds) for state in states]
 
-    def _run_all(self, trials: Sequence[Trial], draw: FieldTrial, probe: SubgraphCheck | None) -> None:
-        """Candidates and parts on one draw, or on several together."""
-        inside = dict(zip(probe.parts, probe.field(draw), strict=True)) if probe and any(trial.part for trial in trials) else {}
-        waiting: list[Callable[[], None]] = []  # on a GPU, which has the next trial to compute meanwhile
-        for trial in trials:
-            with trial:
-                waiting.append(self._run(trial, inside[trial.part] if trial.part else draw))
+    def _run_all(self, states: Sequence[CheckState], trial: FieldTrial, subgraphs: SubgraphCheck | None) -> None:
+        """Candidates and subgraphs on one field trial, or on several stacked ones."""
+        inside = (
+            dict(zip(subgraphs.subgraphs, subgraphs.field(trial), strict=True))
+            if subgraphs and any(state.subgraph for state in states)
+            else {}
+        )
+        waiting: list[Callable[[], None]] = []  # a GPU computes the next check in the meantime
+        for state in states:
+            with state:
+                waiting.append(self._run(state, inside[state.subgraph] if state.subgraph else trial))
             if len(waiting) > 1:
                 waiting.pop(0)()
         for wait in waiting:
             wait()
 
-    def _run_alone(self, trial: Trial) -> None:
-        """A part on draws of its own, so that more of them do not take the whole program again each."""
-        with trial:
-            verdict = Reference(trial.program, self.draws, self.seed, self.xp).check(trial.candidate)
-            trial.done += verdict.draws
+    def _check_standalone(self, state: CheckState) -> None:
+        """A subgraph on random inputs of its own: further trials then need not compute the whole program."""
+        with state:
+            verdict = Reference(state.program, self.trials, self.seed, self.xp).check(state.candidate)
+            state.done += verdict.trials
             if verdict.verdict is Equality.NOT_EQUAL:
-                trial.difference = trial.shown = verdict.difference
+                state.field_difference = state.float_difference = verdict.difference
             elif not verdict.equal:
-                trial.undefined = True
+                state.undefined = True
 
-    def _run(self, trial: Trial, draw: FieldTrial) -> Callable[[], None]:
-        """One candidate on one draw, or on several together; the function given back notes the result."""
-        algebra, known = draw.algebra, draw.known
-        values = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, stack=algebra.stack, known=known)
-        trial.unfaithful = draw.unfaithful.union(*(value.unfaithful for value in values))
+    def _run(self, state: CheckState, trial: FieldTrial) -> Callable[[], None]:
+        """One candidate on one field trial, or on several stacked ones; the returned function records the result."""
+        algebra, known = trial.algebra, trial.known
+        values = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=algebra.stack, known=known)
+        state.unfaithful = trial.unfaithful.union(*(value.unfaithful for value in values))
         waits = [
             compare_residues(self.xp, name, got, want, algebra.stack)
-            for name, got, want in zip(trial.names, algebra.read(values), draw.outputs, strict=True)
+            for name, got, want in zip(state.names, algebra.read(values), trial.outputs, strict=True)
         ]
-        draws = algebra.draw.numbers
-        smallest = min(output.residues.size for output in draw.outputs) // len(draws)
+        trials = algebra.draw.numbers
+        smallest = min(output.residues.size for output in trial.outputs) // len(trials)
 
-        def note() -> None:
-            with trial:
+        def record() -> None:
+            with state:
                 results = [wait() for wait in waits]
-                if algebra.draw.joins:  # a difference shows nothing by itself: max(x, x) is x, and a product is not
-                    trial.joined = not any(result.found or result.lost.any() for result in results)
+                if algebra.draw.joins:  # no verdict follows from a difference: max(x, x) is x, a product is not
+                    state.maxima_agree = not any(result.difference or result.lost.any() for result in results)
                     return
-                trial.note(results, draws)
-                if trial.unfaithful & COARSE:
-                    trial.compare_more(smallest, len(draws))
+                state.record(results, trials)
+                if state.unfaithful & COARSE:
+                    state.count_comparisons(smallest, len(trials))
 
-        return note
+        return record
 
-    def _compare_in_float64(self, trials: Sequence[Trial], probe: SubgraphCheck | None) -> None:
-        """All on inputs of usual size; where the field does not tell, on others too, until a difference is shown.
+    def _compare_in_float64(self, states: Sequence[CheckState], subgraphs: SubgraphCheck | None) -> None:
+        """All on inputs of usual size; on further inputs where the field does not decide, until a difference is found.
 
-        Ops that the field does not know may be undefined, or differ, far from usual inputs only.
+        Ops that the field does not model may be undefined, or differ, on other inputs only.
         """
-        self._compare_on(USUAL[0], trials, probe)
+        self._compare_on(USUAL[0], states, subgraphs)
         for name in USUAL[1:]:
-            self._compare_on(name, [trial for trial in trials if trial.error is None], probe)
-        self._compare_on("positive", [trial for trial in trials if trial.suspected], probe)
-        self._compare_on("large", [trial for trial in trials if trial.suspected or trial.unfaithful], probe)
-        self._compare_on("tails", [trial for trial in trials if trial.suspected], probe)
+            self._compare_on(name, [state for state in states if state.error is None], subgraphs)
+        self._compare_on("positive", [state for state in states if state.suspected], subgraphs)
+        self._compare_on("large", [state for state in states if state.suspected or state.unfaithful], subgraphs)
+        self._compare_on("tails", [state for state in states if state.suspected], subgraphs)
 
-    def _compare_on(self, name: str, trials: Sequence[Trial], probe: SubgraphCheck | None) -> None:
-        """Largest errors in float64 on these inputs, and first differences beyond rounding."""
-        trials = [trial for trial in trials if trial.shown is None]
-        if not trials:
+    def _compare_on(self, name: str, states: Sequence[CheckState], subgraphs: SubgraphCheck | None) -> None:
+        """Record the largest error in float64 on these inputs, and the first difference beyond rounding."""
+        states = [state for state in states if state.float_difference is None]
+        if not states:
             return
-        whole, algebra = self._drawn.wide_numbers(name, len(trials) > 1), FloatAlgebra(self.xp)
+        whole, algebra = self.inputs.wide_numbers(name, len(states) > 1), FloatAlgebra(self.xp)
         inside: dict[Any, FloatTrial] = {}
-        if probe and any(trial.part for trial in trials):
-            inside = dict(zip(probe.parts, probe.numbers(whole, algebra), strict=True))
+        if subgraphs and any(state.subgraph for state in states):
+            inside = dict(zip(subgraphs.subgraphs, subgraphs.numbers(whole, algebra), strict=True))
         waiting: list[Callable[[], None]] = []  # as in `_run_all`
-        for trial in trials:
-            draw = inside[trial.part] if trial.part else whole
-            with trial:
-                got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, known=draw.known)
-                numbers = compare_numbers(self.xp, trial.names, got, draw.outputs, draw.sizes, self._tolerance(trial))
-                waiting.append(partial(trial.note_numbers, partial(self._confirmed, trial, draw, got, numbers)))
+        for state in states:
+            trial = inside[state.subgraph] if state.subgraph else whole
+            with state:
+                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, known=trial.known)
+                numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
+                waiting.append(partial(state.record_floats, partial(self._confirmed, state, trial, got, numbers)))
             if len(waiting) > 1:
                 waiting.pop(0)()
         for wait in waiting:
             wait()
-        if whole.known is not None and name != USUAL[0]:  # the others are asked for once
+        if whole.known is not None and name != USUAL[0]:  # other inputs are used once
             whole.known.forget()
 
     def _confirmed(
-        self, trial: Trial, draw: FloatTrial, got: Sequence[Array], numbers: Wait, stack: int = 0
+        self, state: CheckState, trial: FloatTrial, got: Sequence[Array], numbers: Wait, stack: int = 0
     ) -> tuple[float, Any, bool]:
-        """The comparison; where it shows a difference, once more with exponentials shifted, and beyond what rounding moves."""
+        """The comparison; a difference is confirmed with shifted exponentials, and beyond the effect of rounding."""
         result = numbers()
         if result[1] is None:
             return result
-        algebra, xp, slices = ShiftedFloats(FloatAlgebra(self.xp)), self.xp, self._drawn.slice_elements
-        own, overflows = rounding_spread(trial.candidate, draw.inputs, got, ROUNDOFF, algebra.plain, slices, stack)
-        shifted = [algebra.number(x) for x in evaluate(trial.candidate, draw.inputs, algebra, slices, stack=stack)]
+        algebra, xp, slices = ShiftedFloats(FloatAlgebra(self.xp)), self.xp, self.inputs.slice_elements
+        own, overflows = rounding_spread(state.candidate, trial.inputs, got, ROUNDOFF, algebra.plain, slices, stack)
+        shifted = [algebra.number(x) for x in evaluate(state.candidate, trial.inputs, algebra, slices, stack=stack)]
         got = [xp.where(xp.isfinite(x), x, y) for x, y in zip(got, shifted, strict=True)]
-        spreads = self._spreads.get(key := (trial.program, draw.name))
+        spreads = self._spreads.get(key := (state.program, trial.name))
         if spreads is None:
-            spreads, _ = rounding_spread(trial.program, draw.inputs, draw.outputs, ROUNDOFF, algebra.plain, slices, stack)
-            if not stack:  # other candidates ask for it again
+            spreads, _ = rounding_spread(state.program, trial.inputs, trial.outputs, ROUNDOFF, algebra.plain, slices, stack)
+            if not stack:  # shared by all candidates
                 self._spreads[key] = spreads
-        left_out = [xp.isnan(spread) for spread in spreads]  # the program is undefined there, or all but
-        if overflows and not stack and draw.name not in USUAL:  # far out float64 does not hold every value
+        left_out = [xp.isnan(spread) for spread in spreads]  # where the program is undefined, or nearly
+        if overflows and not stack and trial.name not in USUAL:  # float64 does not hold every value of far inputs
             left_out = [out | xp.isnan(spread) for out, spread in zip(left_out, own, strict=True)]
-        got = [xp.where(out, want, x) for out, want, x in zip(left_out, draw.outputs, got, strict=True)]
-        together = [xp.nan_to_num(one) + xp.nan_to_num(other) for one, other in zip(spreads, own, strict=True)]
-        tolerance = self._tolerance(trial)
-        sizes = with_spread(xp, draw.sizes, together, tolerance)
-        return compare_numbers(xp, trial.names, got, draw.outputs, sizes, tolerance)()
+        got = [xp.where(out, want, x) for out, want, x in zip(left_out, trial.outputs, got, strict=True)]
+        moved = [xp.nan_to_num(one) + xp.nan_to_num(other) for one, other in zip(spreads, own, strict=True)]
+        tolerance = self._tolerance(state)
+        sizes = with_spread(xp, trial.sizes, moved, tolerance)
+        return compare_numbers(xp, state.names, got, trial.outputs, sizes, tolerance)()
 
-    def _compare_maxima(self, trial: Trial) -> None:
-        """In float64, in proportion to the longest maximum; suspected where that would take too many numbers."""
+    def _compare_maxima(self, state: CheckState) -> None:
+        """Compare in float64 as often as the longest maximum needs; suspected if that takes too many random numbers."""
         kinds = (*self.program.input_types, *self.program.output_types)
-        each = sum(prod(kind.shape) for kind in kinds)
-        program = self._drawn.primitive
-        made = [program.types[values[0]] for item, values in program.numbered() if item.op in EXTREMES]
-        smallest = min(prod(kind.shape) for kind in (*made, *self.program.output_types))
-        longest = max(len(made), *(longest_reduction(graph, "max") for graph in (program, trial.candidate)))
+        elements = sum(prod(kind.shape) for kind in kinds)
+        program = self.inputs.primitive
+        extremes = [program.types[values[0]] for item, values in program.numbered() if item.op in EXTREMES]
+        smallest = min(prod(kind.shape) for kind in (*extremes, *self.program.output_types))
+        longest = max(len(extremes), *(longest_reduction(graph, "max") for graph in (program, state.candidate)))
         wanted = ceil(MAXIMA * longest / smallest)
-        most, at_once = MOST_NUMBERS // each, max(1, NUMBERS_AT_ONCE // each)
+        most, at_once = MAX_NUMBERS // elements, max(1, NUMBERS_AT_ONCE // elements)
         algebra = FloatAlgebra(self.xp)
-        with trial:
+        with state:
             for number, first in enumerate(range(0, min(wanted, most), at_once)):
-                draw = self._drawn.many(number, min(at_once, min(wanted, most) - first))
-                got = evaluate(trial.candidate, draw.inputs, algebra, self._drawn.slice_elements, stack=1)
-                numbers = compare_numbers(self.xp, trial.names, got, draw.outputs, draw.sizes, self._tolerance(trial))
-                trial.note_numbers(partial(self._confirmed, trial, draw, got, numbers, stack=1))
-                if trial.shown is not None:
+                trial = self.inputs.many(number, min(at_once, min(wanted, most) - first))
+                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=1)
+                numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
+                state.record_floats(partial(self._confirmed, state, trial, got, numbers, stack=1))
+                if state.float_difference is not None:
                     return
-            trial.undefined |= wanted > most
+            state.undefined |= wanted > most
 
-    def _tolerance(self, trial: Trial) -> float:
-        return 2.0**-43 * max(64, longest_reduction(trial.candidate), self._longest)
+    def _tolerance(self, state: CheckState) -> float:
+        return 2.0**-43 * max(64, longest_reduction(state.candidate), self._longest)
 
-    def _verdict(self, trial: Trial) -> Verdict:
-        verdict, difference = Equality.EQUAL, trial.difference
-        if trial.shown is not None:
-            verdict, difference = Equality.NOT_EQUAL, trial.shown
-        elif trial.doubt is not None:
+    def _verdict(self, state: CheckState) -> Verdict:
+        verdict, difference = Equality.EQUAL, state.field_difference
+        if state.float_difference is not None:
+            verdict, difference = Equality.NOT_EQUAL, state.float_difference
+        elif state.doubt is not None:
             verdict = Equality.UNDECIDED
         bound: float | None = None
-        if trial.part is not None:
-            reason = "no bound is computed for a kernel on the values that the program has where it stands"
-        elif any(bool(unseen.any()) for unseen in trial.unseen):
-            reason = "no bound, for elements that are undefined in every draw: their denominators may be the zero polynomial"
+        if state.subgraph is not None:
+            reason = "no bound is computed for a kernel that is checked on the program's own values"
+        elif any(bool(never.any()) for never in state.never_defined):
+            reason = "no bound, for elements that are undefined in every trial: their denominators may be the zero polynomial"
         else:
-            bound, reason = self._bound.of(trial.candidate, trial.done)
-        if trial.unfaithful:
-            names = ", ".join(sorted(trial.unfaithful))
+            bound, reason = self._bound.of(state.candidate, state.done)
+        if state.unfaithful:
+            names = ", ".join(sorted(state.unfaithful))
             reason += f"; the field does not know every law of {names}"
         equal = verdict is Equality.EQUAL
         return Verdict(
             verdict=verdict,
-            draws=trial.done,
+            trials=state.done,
             p=PRIMES[0],
             q=PRIMES[1],
             seed=self.seed,
             error_bound=bound if equal else None,
             bound_reason=reason if equal else f"no bound: the tests say `{verdict}`",
-            coverage=trial.compared / trial.total,
+            coverage=state.compared / state.total,
             difference=difference,
-            undecided_because=trial.doubt,
-            float_error=trial.error,
+            undecided_because=state.doubt,
+            float_error=state.error,
         )
 
-    def float_check(self, candidate: Graph) -> FloatCheck:
-        """`float_check_all` for one candidate."""
-        [check] = self.float_check_all([candidate])
-        return check
-
-    @with_own_threads
-    def float_check_all(self, candidates: Sequence[Graph], on_progress: OnProgress | None = None) -> list[FloatCheck]:
-        """Each candidate as kernels compute it, by `mirage_eg.verify.float_check`."""
-        for candidate in candidates:
-            self.check_types(candidate)
-        return FloatChecker(self.program, self._drawn, self.xp).check_all(candidates, on_progress)
-
     def check_types(self, candidate: Graph) -> None:
-        """Raise a GraphError unless the candidate takes and gives what the program does."""
+        """Raise a GraphError unless the candidate has the input and output types of the program."""
         if candidate.input_types != self.program.input_types:
             raise GraphError(
                 f"got a candidate that takes {', '.join(map(str, candidate.input_types))}; "

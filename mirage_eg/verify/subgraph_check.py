@@ -1,8 +1,8 @@
-"""Kernels judged where they stand: each against the values that the program itself has there.
+"""The subgraph check: each kernel of a partitioned program against the values that the program itself has there.
 
-A kernel of a cut program reads some of the program's values and is to make others. The program, with all these values as
-outputs, is computed once for each draw; then every kernel is given the right values of what it reads. So a wrong kernel is
-told from the right ones behind it. A kernel of few outputs gets more draws of its own (`SubgraphCheck.alone`). Part of the
+A kernel reads some values of the program and computes others. The program, with all these values as outputs, is computed once
+for each trial, and every kernel is given the correct values that it reads. So a wrong kernel is told apart from the right ones
+after it. A kernel with few outputs gets more trials on random inputs of its own (`SubgraphCheck.standalone`). Part of the
 trusted core.
 """
 
@@ -18,8 +18,8 @@ from mirage_eg.verify.inputs import FieldTrial, FloatTrial
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A µGraph that reads the values `reads` of a program, as its inputs in order, and is to make the values `makes`."""
+class Subgraph:
+    """A µGraph that reads the values `reads` of a program, as its inputs in order, and computes its values `makes`."""
 
     graph: Graph
     reads: tuple[int, ...]
@@ -27,68 +27,69 @@ class Part:
 
     @property
     def names(self) -> list[str]:
-        """What to call its outputs."""
+        """The names of its outputs."""
         return [f"value {value}" for value in self.makes]
 
 
 class SubgraphCheck:
-    """A program of primitive ops whose values are read inside."""
+    """A program of primitive ops with the values that its subgraphs read and compute."""
 
-    def __init__(self, program: Graph, parts: Sequence[Part]) -> None:
+    def __init__(self, program: Graph, subgraphs: Sequence[Subgraph]) -> None:
         self._inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
-        values = sorted({value for part in parts for value in (*part.reads, *part.makes)}.difference(self._inputs))
+        values = sorted({value for part in subgraphs for value in (*part.reads, *part.makes)}.difference(self._inputs))
         outputs = [node("output", value, name=f"value {value}") for value in values]
         inside = [item for item in program.nodes if item.op != "output"]
-        self.parts = tuple(parts)
+        self.subgraphs = tuple(subgraphs)
         self._program = Graph((*inside, *outputs))
         self._values = values
 
-    def field(self, draw: FieldTrial) -> list[FieldTrial]:
-        """For each part its inputs and what it is to make of them."""
-        algebra, known = draw.algebra, draw.known
-        made = [
+    def field(self, trial: FieldTrial) -> list[FieldTrial]:
+        """The inputs and outputs of each subgraph in the field."""
+        algebra, known = trial.algebra, trial.known
+        values = [
             value if known and value in known else algebra.kept(value)
-            for value in evaluate(self._program, draw.inputs, algebra, stack=algebra.stack, known=known)
+            for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, known=known)
         ]
-        at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
-        return [self._field(part, draw, at) for part in self.parts]
+        by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
+        return [_field(part, trial, by_value) for part in self.subgraphs]
 
-    def _field(self, part: Part, draw: FieldTrial, at: Mapping[int, FieldValue]) -> FieldTrial:
-        made = [at[value] for value in part.makes]
-        unfaithful = frozenset[str]().union(*(value.unfaithful for value in made))
-        return replace(draw, inputs=[at[value] for value in part.reads], outputs=draw.algebra.read(made), unfaithful=unfaithful)
+    def numbers(self, trial: FloatTrial, algebra: FloatAlgebra) -> list[FloatTrial]:
+        """The same in float64."""
+        values = evaluate(self._program, trial.inputs, algebra, known=trial.known)
+        by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
+        return [
+            replace(trial, inputs=[by_value[i] for i in part.reads], outputs=outputs, sizes=sizes_of(algebra.xp, outputs))
+            for part in self.subgraphs
+            for outputs in [[by_value[i] for i in part.makes]]
+        ]
 
-    def alone(self, part: Part) -> Graph:
-        """What a part is to compute, as a program of its own whose inputs are those of the part."""
+    def standalone(self, part: Subgraph) -> Graph:
+        """The specification of a subgraph: a program with the subgraph's inputs and outputs."""
         nodes = [item for item in part.graph.nodes if item.op == "input"]
-        place = {value: number for number, value in reversed([*enumerate(part.reads)])}
+        moved = {value: number for number, value in reversed([*enumerate(part.reads)])}
         count = len(nodes)
         for item, values in self._inside(part):
-            nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-            place |= dict(zip(values, range(count, count + len(values)), strict=True))
+            nodes.append(Node(item.op, tuple(moved[i] for i in item.operands), item.attributes))
+            moved |= dict(zip(values, range(count, count + len(values)), strict=True))
             count += len(values)
-        nodes += [node("output", place[value], name=name) for value, name in zip(part.makes, part.names, strict=True)]
+        nodes += [node("output", moved[value], name=name) for value, name in zip(part.makes, part.names, strict=True)]
         return Graph(tuple(nodes))
 
-    def _inside(self, part: Part) -> list[tuple[Node, range]]:
-        """The nodes of the program between what a part reads and what it makes."""
+    def _inside(self, part: Subgraph) -> list[tuple[Node, range]]:
+        """The nodes of the program between the values that a subgraph reads and those that it computes."""
         needed = set(part.makes)
-        found = []
+        nodes = []
         for item, values in reversed([*self._program.numbered()]):
             if needed.difference(part.reads).intersection(values):
-                found.append((item, values))
+                nodes.append((item, values))
                 needed.update(item.operands)
-        return found[::-1]
-
-    def numbers(self, draw: FloatTrial, algebra: FloatAlgebra) -> list[FloatTrial]:
-        """The same in float64."""
-        made = evaluate(self._program, draw.inputs, algebra, known=draw.known)
-        at = dict(zip((*self._inputs, *self._values), (*draw.inputs, *made), strict=True))
-        return [
-            FloatTrial(draw.name, [at[value] for value in part.reads], outputs, sizes_of(algebra.xp, outputs), known=draw.known)
-            for part in self.parts
-            for outputs in [[at[value] for value in part.makes]]
-        ]
+        return nodes[::-1]
 
 
-__all__ = ["Part", "SubgraphCheck"]
+def _field(part: Subgraph, trial: FieldTrial, by_value: Mapping[int, FieldValue]) -> FieldTrial:
+    values = [by_value[i] for i in part.makes]
+    unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
+    return replace(trial, inputs=[by_value[i] for i in part.reads], outputs=trial.algebra.read(values), unfaithful=unfaithful)
+
+
+__all__ = ["Subgraph", "SubgraphCheck"]

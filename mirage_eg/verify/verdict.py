@@ -1,10 +1,10 @@
-"""What verification says: verdicts, differences and float checks, all frozen records."""
+"""The results of verification: verdicts, differences and float checks, all frozen records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-Observer = Callable[[str, int, int | None, str], None]  # stage, done, of how many, note
+Observer = Callable[[str, int, int | None, str], None]  # stage, done, total, note
 
 
 class Equality(StrEnum):
@@ -31,23 +31,25 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a candidate and how; `error_bound` bounds the chance that an unequal one was called equal."""
+    """The verdict on a candidate and its evidence; `error_bound` bounds the probability that an unequal one is called equal."""
 
     verdict: Equality
-    draws: int
+    trials: int
     p: int
     q: int
     seed: int
     error_bound: float | None
     bound_reason: str
-    coverage: float  # of the elements compared in the field
+    coverage: float  # share of the elements that the field compares
     difference: Difference | None = None
-    undecided_because: str | None = None  # why the tests alone do not decide
+    undecided_because: str | None = None  # why the tests alone are undecided
     float_error: float | None = None  # largest |got − wanted| / (|wanted| + rms) in float64; None: nothing finite
-    evidence: tuple[str, ...] = ("tested",)  # and `proved`, where the loaded laws show it equal
-    laws: tuple[str, ...] = ()  # that the proof used
-    partial: tuple[str, ...] = ()  # of them those with sides not defined alike: proved where both graphs are defined
-    unproved_because: str | None = None  # why there is no proof, where one was tried
+    evidence: tuple[str, ...] = ("tested",)  # with `proved` where the loaded laws prove it equal
+    laws: tuple[str, ...] = ()  # of the proof
+    partial: tuple[
+        str, ...
+    ] = ()  # laws among them whose sides are not defined alike: the proof holds where both graphs are defined
+    unproved_because: str | None = None  # where a proof was tried
 
     @property
     def equal(self) -> bool:
@@ -55,25 +57,25 @@ class Verdict:
         return self.verdict is Equality.EQUAL
 
     def worth_full_size(self, proved: bool) -> bool:
-        """Whether a structure is worth its full size: equal, or left open by the field where the laws prove it."""
+        """Whether a structure is verified at full size: it is equal, or undecided while the laws prove it."""
         return self.equal or (proved and self.verdict is Equality.UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)
 class FloatCheck:
-    """A candidate computed as the kernels do, against the program in float64."""
+    """A candidate in floating point as its kernels compute it, against the program in float64."""
 
     ok: bool
     error: float  # largest |got − wanted| / (|wanted| + rms), on usual inputs
     tolerance: float
     difference: Difference | None  # on usual inputs, or on far ones
-    overflows: bool = False  # not finite on far inputs where the program is, in float64
-    magnitude: float = 1.0  # of the large ones among them
-    compared: bool = True  # false: the program is undefined on all inputs tried
+    overflows: bool = False  # not finite on far inputs where the program in float64 is
+    magnitude: float = 1.0  # of the large inputs
+    compared: bool = True  # False: the program is undefined on all inputs tried
 
     @property
     def problem(self) -> str | None:
-        """Why it is not ok."""
+        """The reason why it is not ok."""
         if self.ok:
             return None
         if not self.compared:

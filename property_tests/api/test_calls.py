@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from mirage_eg.api import MuGraph
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.runtime import library_lookup
 from mirage_eg.backends.runtime.cuda_driver import cuda_driver
 from mirage_eg.backends.runtime.program import Program
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.numerics import ShiftedFloats
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, MirageError

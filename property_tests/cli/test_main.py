@@ -131,7 +131,7 @@ REFUSED = [
     ("optimize rmsnorm --max-block-ops 0", "max_block_ops: got 0"),
     ("optimize rmsnorm --max-outputs 0", "max_outputs: got 0"),
     ("optimize rmsnorm --top 0", "top: got 0"),
-    ("optimize rmsnorm --draws 0", "draws: got 0"),
+    ("optimize rmsnorm --trials 0", "trials: got 0"),
     ("optimize rmsnorm --jobs 0", "jobs: got 0"),
     ("optimize rmsnorm --budget 0", "budget: got 0.0"),
     ("optimize rmsnorm --budget nan", "budget: got nan"),
@@ -151,7 +151,7 @@ REFUSED = [
     ("verify nothing good.json", "no program 'nothing'"),
     ("verify rmsnorm none.json", "none.json: cannot be read"),
     ("verify rmsnorm taken", "taken: line 1, column 1: not JSON"),
-    ("verify rmsnorm good.json --draws 0", "draws: got 0"),
+    ("verify rmsnorm good.json --trials 0", "trials: got 0"),
     ("verify rmsnorm good.json", "good.json: got a candidate that takes [16, 256] float16"),
     ("verify lora good.json --batch 2", "good.json: got a candidate that takes [16, 256] float16"),
     ("show", "Missing argument 'GRAPH.json'"),
@@ -312,7 +312,7 @@ def test_verify_answers_in_one_json_line(folder: Path, capsys: pytest.CaptureFix
     assert (code, err) == (0, "")
     assert out.count("\n") == 1
     verdict = json.loads(out)
-    assert verdict["verdict"] == "equal" and verdict["index"] == 0 and verdict["draws"] == 2
+    assert verdict["verdict"] == "equal" and verdict["index"] == 0 and verdict["trials"] == 2
 
 
 def test_verify_says_not_equal_with_exit_code_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

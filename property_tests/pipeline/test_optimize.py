@@ -135,7 +135,7 @@ def test_the_report_has_what_it_promises_and_is_json() -> None:
     assert {"program", "domain", "device", "target", "egraph", "egraphs", "search", "verify", "compile", "best"} <= set(report)
     assert {"count", "nodes", "classes", "saturated", "seconds"} <= set(report["egraph"])
     assert {"visited", "pruned", "structures", "candidates", "seconds"} <= set(report["search"])
-    assert {"draws", "p", "q", "accepted", "rejected", "error_bound", "evidence"} <= set(report["verify"])
+    assert {"trials", "p", "q", "accepted", "rejected", "error_bound", "evidence"} <= set(report["verify"])
     assert {"target", "ok", "shared_memory", "registers", "spills"} <= set(report["compile"])
     assert {"kernels", "grid", "loop", "predicted_us", "measured_us"} <= set(report["best"])
     assert report["verify"]["evidence"] == ["proved", "tested"]

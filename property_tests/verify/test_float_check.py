@@ -10,7 +10,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph, node
 from mirage_eg.verify.far_inputs import indicators, mask
-from mirage_eg.verify.reference import float_check
+from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.verdict import FloatCheck
 
 S = (8, 64)

@@ -179,7 +179,7 @@ def test_each_kind_of_evidence_is_said_once(tmp_path: Path, capsys: pytest.Captu
     assert run_verify(graph(False), path, 2, 0, as_json=False) == 0
     text = capsys.readouterr().out
     first, *rest = text.splitlines()
-    assert ": equal (proved; 1 draw, seed 0; " in first and "undecided" not in first and "bound" not in first
+    assert ": equal (proved; 1 trial, seed 0; " in first and "undecided" not in first and "bound" not in first
     [undecided_because] = [line for line in rest if "undecided" in line]
     assert "the tests alone are undecided: the field differs at out0[0, 0]: " in undecided_because
     assert "float64 does not differ" in undecided_because and text.count("differs at") == 1

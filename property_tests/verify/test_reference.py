@@ -19,8 +19,9 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import NEW_DIM, Graph
 from mirage_eg.verify.error_bound import longest_reduction
+from mirage_eg.verify.float_check import float_check, float_checks
 from mirage_eg.verify.inputs import RandomInputs
-from mirage_eg.verify.reference import Reference, float_check, verify
+from mirage_eg.verify.reference import Reference, verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.strategies import TAME, as_program, block_graphs, kernel_programs, mutants
 
@@ -109,7 +110,7 @@ def test_the_fused_norm_that_divides_after_the_product_is_equal(seed: int) -> No
     verdict = verify(normed_linear(), as_program(fused_norm_block().graph()), seed=seed)
     assert verdict.verdict is Equality.EQUAL and verdict.coverage > 0.99
     assert verdict.error_bound is None and "sqrt" in verdict.bound_reason
-    assert (verdict.draws, verdict.p, verdict.q, verdict.seed) == (2, PRIMES[0], PRIMES[1], seed)
+    assert (verdict.trials, verdict.p, verdict.q, verdict.seed) == (2, PRIMES[0], PRIMES[1], seed)
 
 
 @given(SEEDS)
@@ -216,7 +217,7 @@ def identity(shape: tuple[int, ...] = (4, 4)) -> Graph:
 @given(SEEDS)
 def test_a_sign_that_a_root_loses_is_found_in_a_single_element(seed: int) -> None:
     # |x| for x: not equal where the number drawn in float64 is negative, else undecided; never equal.
-    assert not verify(identity((1, 1)), unary("square", "sqrt", shape=(1, 1)), draws=1, seed=seed).equal
+    assert not verify(identity((1, 1)), unary("square", "sqrt", shape=(1, 1)), trials=1, seed=seed).equal
 
 
 @given(SEEDS)
@@ -252,10 +253,10 @@ def test_a_candidate_of_other_tensor_types_is_refused_with_both_types() -> None:
 
 def test_the_bound_of_a_ring_program_is_schwartz_zippel_to_the_trials() -> None:
     # x·y·y has degree 3.
-    verdict = verify(binary("mul", "mul"), binary("mul", "mul"), draws=3)
+    verdict = verify(binary("mul", "mul"), binary("mul", "mul"), trials=3)
     assert verdict.error_bound == pytest.approx((3 / PRIMES[0]) ** 3)
     # (x/y)/y against itself: N₁D₂ has degree 1 + 2, and each side divides by y twice: 3 + 2 + 2.
-    divided = verify(binary("div", "div"), binary("div", "div"), draws=1)
+    divided = verify(binary("div", "div"), binary("div", "div"), trials=1)
     assert divided.error_bound == pytest.approx(7 / PRIMES[0])
 
 
@@ -282,11 +283,11 @@ def largest(rows: int, columns: int) -> Graph:
 
 @given(SEEDS)
 def test_one_wrong_maximum_is_compared_often_enough(seed: int) -> None:
-    verdict = verify(largest(2, 8), largest(2, 4), draws=1, seed=seed)
+    verdict = verify(largest(2, 8), largest(2, 4), trials=1, seed=seed)
     assert verdict.verdict is not Equality.EQUAL
-    right = verify(largest(2, 8), largest(2, 8), draws=1, seed=seed)
-    assert right.equal and right.draws == 32
-    assert verify(identity(), identity(), draws=1, seed=seed).draws == 1
+    right = verify(largest(2, 8), largest(2, 8), trials=1, seed=seed)
+    assert right.equal and right.trials == 32
+    assert verify(identity(), identity(), trials=1, seed=seed).trials == 1
 
 
 @given(SEEDS)
@@ -344,13 +345,13 @@ def test_the_longest_reduction_counts_the_loop() -> None:
 def test_a_verdict_is_a_frozen_record() -> None:
     verdict = verify(identity(), identity())
     with pytest.raises(dataclasses.FrozenInstanceError):
-        verdict.draws = 3  # type: ignore[misc]
+        verdict.trials = 3  # type: ignore[misc]
     assert str(verdict.verdict) == "equal"
 
 
 def test_draws_must_be_positive() -> None:
-    with pytest.raises(GraphError, match="got 0 draws"):
-        verify(identity(), identity(), draws=0)
+    with pytest.raises(GraphError, match="got 0 trials"):
+        verify(identity(), identity(), trials=0)
 
 
 @settings(max_examples=5)
@@ -376,7 +377,7 @@ def test_large_inputs_that_are_kept_for_one_draw_at_a_time_change_no_verdict(mon
     fresh = Reference(attention())
     again = fresh.check_all([split_attention(True), split_attention(False)])
     assert [verdict for verdict, _ in again] == [verdict for verdict, _ in kept]
-    assert fresh.float_check(split_attention(True)) == Reference(attention()).float_check(split_attention(True))
+    assert float_checks(fresh, [split_attention(True)]) == float_checks(Reference(attention()), [split_attention(True)])
 
 
 def scores(safe: bool) -> Graph:
@@ -420,7 +421,7 @@ def test_draws_computed_together_give_the_verdict_of_draws_one_by_one(last: str,
 
     with pytest.MonkeyPatch.context() as patch:
         together = Reference(program(True), 3, seed).check(program(right))
-        patch.setattr("mirage_eg.verify.inputs.TOGETHER_ELEMENTS", 0)
+        patch.setattr("mirage_eg.verify.inputs.STACKED_ELEMENTS", 0)
         assert Reference(program(True), 3, seed).check(program(right)) == together
     assert together.equal == right
 
@@ -577,13 +578,13 @@ def test_what_only_a_prime_makes_equal_is_told_by_float64(name: str) -> None:
 
 def test_draws_depend_on_the_program() -> None:
     one, other = (RandomInputs(written(lambda p, x: p.scale(x, 1), (1, columns)), 0) for columns in (1, 2))
-    first = [draws.field(0).algebra.read(draws.field(0).inputs)[0].residues[0, 0] for draws in (one, other)]
+    first = [inputs.field(0).algebra.read(inputs.field(0).inputs)[0].residues[0, 0] for inputs in (one, other)]
     assert first[0] != first[1]
     program = written(lambda p, x: p.scale(x, 1), (1, 1))
     assert verify(program, written(lambda p, x: p.add(p.scale(x, 0), p.scale(x, 1)), (1, 1))).equal
     # A constant that is right for the residue that seed 0 gave every [1, 1] input.
     wrong = written(lambda p, x: p.shift(p.scale(x, 2), -154_178), (1, 1))
-    assert verify(program, wrong, draws=1).verdict is Equality.NOT_EQUAL
+    assert verify(program, wrong, trials=1).verdict is Equality.NOT_EQUAL
 
 
 def kept(p: KernelGraph, x: Tensor, parts: int) -> Tensor:

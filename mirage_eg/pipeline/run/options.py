@@ -50,7 +50,7 @@ class Options:
     device: str = "auto"
     seed: int = 0
     top: int = 16
-    draws: int = 2
+    trials: int = 2
     jobs: int | None = None
     executor: Executor | str | None = None
     budget: float | None = None
@@ -65,7 +65,7 @@ class Options:
     franges: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_block_ops", "max_outputs", "top", "draws"):
+        for name in ("batch", "max_block_ops", "max_outputs", "top", "trials"):
             _check_int(name, getattr(self, name), 1)
         for name in ("jobs", "max_kernels"):
             if getattr(self, name) is not None:

@@ -21,6 +21,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.work import Work
+from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 from property_tests.support.strategies import EVERY, as_program, block_graphs
 
@@ -29,20 +30,20 @@ def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-@given(block=block_graphs(EVERY, attempts=8), draws=st.integers(1, 3))
-def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, draws: int) -> None:
+@given(block=block_graphs(EVERY, attempts=8), trials=st.integers(1, 3))
+def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, trials: int) -> None:
     program = as_program(block)
     try:
-        alone = Reference(program, draws).check_all([program, program])
+        alone = Reference(program, trials).check_all([program, program])
     except UnsupportedError:
-        with background_task(Reference(program, draws).draw_ahead) as ready, pytest.raises(UnsupportedError):
+        with background_task(Reference(program, trials).compute_ahead) as ready, pytest.raises(UnsupportedError):
             ready()
         return
-    reference = Reference(program, draws)
-    with background_task(reference.draw_ahead) as ready:
+    reference = Reference(program, trials)
+    with background_task(reference.compute_ahead) as ready:
         ready()
         assert [verdict for verdict, _ in reference.check_all([program, program])] == [verdict for verdict, _ in alone]
-    assert reference.float_check(program) == Reference(program, draws).float_check(program)
+    assert float_checks(reference, [program]) == float_checks(Reference(program, trials), [program])
 
 
 def test_work_beside_is_done_by_one_other_thread() -> None:

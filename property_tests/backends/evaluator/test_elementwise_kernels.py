@@ -129,11 +129,11 @@ def test_operands_that_stand_in_float32_need_no_copy(cupy: FakeCupy) -> None:
 def test_a_check_launches_no_more_for_more_draws_and_waits_once(tmp_path: Path) -> None:
     counting = CountingCupy(tmp_path)
     counts = []
-    for draws in (1, 2, 8):
-        reference = Reference(attention(), draws, xp=counting)
+    for trials in (1, 2, 8):
+        reference = Reference(attention(), trials, xp=counting)
         reference.check(split_attention(True))
         LAUNCHES.clear()
-        assert reference.check(split_attention(True)) == Reference(attention(), draws).check(split_attention(True))
+        assert reference.check(split_attention(True)) == Reference(attention(), trials).check(split_attention(True))
         counts.append((LAUNCHES.total(), LAUNCHES["wait"]))
     assert counts[1] == counts[2]
     # A single draw stands in float32 and is widened where it is read; the field and float64 are waited for once.

@@ -5,6 +5,7 @@ import pytest
 
 from mirage_eg.backends.evaluator.field_semantics import Draw
 from mirage_eg.backends.evaluator.modular import PRIMES, Modulus
+from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.backends.evaluator.test_elementwise_kernels import CALLS
@@ -24,8 +25,8 @@ def test_a_verdict_on_the_gpu_is_that_of_the_cpu(right: bool) -> None:
 
 def test_a_float_check_on_the_gpu_is_that_of_the_cpu() -> None:
     cupy = pytest.importorskip("cupy")
-    on_cpu = Reference(attention()).float_check(split_attention(True))
-    on_gpu = Reference(attention(), xp=cupy).float_check(split_attention(True))
+    [on_cpu] = float_checks(Reference(attention()), [split_attention(True)])
+    [on_gpu] = float_checks(Reference(attention(), xp=cupy), [split_attention(True)])
     assert (on_gpu.ok, on_gpu.overflows, on_gpu.tolerance) == (on_cpu.ok, on_cpu.overflows, on_cpu.tolerance)
     assert np.isclose(on_gpu.error, on_cpu.error, atol=on_cpu.tolerance)
 

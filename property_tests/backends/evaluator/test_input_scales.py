@@ -15,7 +15,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.reference import float_check
+from mirage_eg.verify.float_check import float_check
 from property_tests.support.strategies import kernel_programs
 
 

@@ -17,7 +17,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.reference import COARSE_COMPARISONS, Reference
-from mirage_eg.verify.subgraph_check import Part, SubgraphCheck
+from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from property_tests.support.programs import PROGRAMS
 
 NAMES = sorted(PROGRAMS)
@@ -27,10 +27,10 @@ def inputs_of(program: Graph, algebra: FieldAlgebra) -> list[FieldValue]:
     return [algebra.input(place, kind.shape) for place, kind in enumerate(program.input_types)]
 
 
-@pytest.mark.parametrize(("name", "draws"), [*product(NAMES, [0, (0, 1)])])
-def test_every_component_is_the_same_with_and_without(name: str, draws: int | tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("name", "trials"), [*product(NAMES, [0, (0, 1)])])
+def test_every_component_is_the_same_with_and_without(name: str, trials: int | tuple[int, ...]) -> None:
     program = expand(PROGRAMS[name]())
-    algebra = FieldAlgebra.of(0, draws)
+    algebra = FieldAlgebra.of(0, trials)
     inputs, known = inputs_of(program, algebra), FieldMemo(algebra)
     plain = evaluate(program, inputs, algebra, stack=algebra.stack)
     for _ in range(2):
@@ -112,8 +112,8 @@ def test_a_kernel_of_one_element_is_compared_often_and_found_wrong_if_it_is(righ
     part = new_kernel_graph()
     root = part.sqrt(part.mean(part.square(part.new_input((1, 8), name="y")), 1))
     part.mark_output(root if right else part.scale(root, -1.0))
-    probe = SubgraphCheck(program, [Part(part.graph(), (0,), (at,))])
-    (first, _), (verdict, _) = Reference(program).check_all([program], probe=probe)
-    assert first.equal and first.draws == 2
+    subgraphs = SubgraphCheck(program, [Subgraph(part.graph(), (0,), (at,))])
+    (first, _), (verdict, _) = Reference(program).check_all([program], subgraphs=subgraphs)
+    assert first.equal and first.trials == 2
     assert verdict.equal == right
-    assert not right or verdict.draws >= COARSE_COMPARISONS
+    assert not right or verdict.trials >= COARSE_COMPARISONS

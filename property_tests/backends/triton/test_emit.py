@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton import addressing, tiles
 from mirage_eg.backends.triton import block as emit_block
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import Schedule, emit, identifier
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
-from mirage_eg.backends.triton.numerics import ShiftedFloats, shifts_exponentials
+from mirage_eg.backends.triton.numerics import shifts_exponentials
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.tiles import flatten

@@ -11,9 +11,10 @@ import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.backends.triton.numerics import ShiftedFloats, as_written, shifts_exponentials
+from mirage_eg.backends.triton.numerics import as_written, shifts_exponentials
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand

@@ -8,9 +8,10 @@ import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.emit import Schedule, emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.backends.triton.numerics import ShiftedFloats, shifts_exponentials
+from mirage_eg.backends.triton.numerics import shifts_exponentials
 from mirage_eg.ir.builder import Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.numerics import ShiftedFloats, shifts_exponentials
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
+from mirage_eg.backends.triton.numerics import shifts_exponentials
 from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import REPLICATED, Graph
-from mirage_eg.verify.reference import float_check
+from mirage_eg.verify.float_check import float_check
 from property_tests.support.hand_written import HAND_WRITTEN
 
 ATTENTION = {name: make(DType.float16).mugraph for name, make in HAND_WRITTEN.items() if name.startswith("attention")}

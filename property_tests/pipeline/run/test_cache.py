@@ -70,7 +70,7 @@ OTHER_QUESTIONS: dict[str, dict[str, Any]] = {
     "top": {"top": 1},
     "target": {"target": "sm_80"},
     "domain": {"domain": "abstract"},
-    "draws": {"draws": 3},
+    "trials": {"trials": 3},
     "grid": {"griddims": [(2,)]},
     "shape": {"program": rms_linear(n=64)},
     "laws": {"without": ("rules/indexed/26_squares.egg",)},

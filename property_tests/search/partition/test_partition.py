@@ -302,4 +302,4 @@ def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: i
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
     program = WORKLOADS["decoder_layer"](batch)
-    assert Reference(program, draws=1).check(six_kernels(batch)).equal
+    assert Reference(program, trials=1).check(six_kernels(batch)).equal
