@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from mirage_eg.bench.gpu import Summary, geometric_mean, newest, summarize
+from mirage_eg.bench.tuning_pairs import RENAMED
 from mirage_eg.cli.main import app
 from mirage_eg.cli.terminal import plain
 from mirage_eg.egraph.expression import express, splits
@@ -220,12 +221,13 @@ _DELETED = """Choices that lose are deleted. Off over on, measured once more on 
 tuning a row): `descriptors`, loads through tensor descriptors (TMA), 0.90 (gated_mlp, b = 1, the only pair); `programs`,
 persistent programs that take the blocks in turn, 0.96 (rmsnorm, b = 128) and 0.98 (b = 512);
 16 or 32 warps 0.75 (lora, b = 1), 0.82 (lora, b = 512), 0.98 (mlp_block, b = 1), 0.97 and 1.01 (rmsnorm, b = 128 and 512).
-`half_partials` and `last_first` were not tried in these rows."""
+`half_partials` and `reverse_program_order` were not tried in these rows."""
 
 
 def _pairs() -> str:
     """The table of `benchmarks/choices.py`."""
     lines = [json.loads(it) for it in PAIRS.read_text(encoding="utf-8").splitlines()]
+    lines = [line | {"choice": RENAMED.get(line["choice"], line["choice"])} for line in lines]
     cells = {(it["choice"], it["workload"], it["batch"]): it for it in lines}
     columns = sorted({key[1:] for key in cells}, key=lambda column: (list(WORKLOADS).index(column[0]), column[1]))
     head = ["choice", *(f"{name}, b = {batch}" for name, batch in columns)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.triton.tiles import Tile
-from mirage_eg.backends.triton.writer import GRID_NAMES, Choices, Writer, picked, times
+from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, picked, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import REPLICATED
 from mirage_eg.ir.shapes import Shape
@@ -42,21 +42,20 @@ def highest_offset(pointer: Pointer) -> int:
     return sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
 
 
-def launch_grid(grid: Shape, choices: Choices) -> Shape:
+def launch_grid(grid: Shape, reverse: bool) -> Shape:
     """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim.
 
-    Neighbouring blocks differ in the first dim, or in the last one if `last_first`.
+    Neighbouring blocks differ in the first dim, or in the last one in `reverse` order.
     """
-    last_first = choices.last_first
-    ordered = grid[::-1] if last_first else grid
+    ordered = grid[::-1] if reverse else grid
     fits = all(extent <= limit for extent, limit in zip(ordered, _GRID_LIMITS, strict=False))
     return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, used: set[int], wide: bool, choices: Choices) -> list[str]:
+def coordinates(grid: Shape, used: set[int], wide: bool, reverse: bool) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
-    dims = range(len(grid))[::-1] if choices.last_first else range(len(grid))
-    flat = launch_grid(grid, choices)[: len(grid)] != tuple(grid[dim] for dim in dims)
+    dims = range(len(grid))[::-1] if reverse else range(len(grid))
+    flat = launch_grid(grid, reverse)[: len(grid)] != tuple(grid[dim] for dim in dims)
     lines = {}
     stride = 1
     for place, dim in enumerate(dims):

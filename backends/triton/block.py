@@ -23,14 +23,14 @@ from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.split_reduction import Export, peak_tile
 from mirage_eg.backends.triton.storage import accumulates, is_kept_apart, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
-from mirage_eg.backends.triton.writer import GRID_NAMES, Choices, Writer, aligned, cast, condition, times
+from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
-_PLAIN = Choices()
 _RESERVED = {"triton", "tl", "i", "step", "arrived", "range", "float", "tanh", *GRID_NAMES}
 
 
@@ -44,7 +44,7 @@ class Part:
     graph: Graph
     inputs: Sequence[Pointer]
     outputs: Sequence[Pointer]
-    choices: Choices = _PLAIN
+    schedule: Schedule
     exports: Sequence[tuple[Export, Pointer]] = ()
     halves: Sequence[tuple[Half, Pointer]] = ()
     maxima: frozenset[int] = NO_VALUES
@@ -116,10 +116,10 @@ def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
     graph = prepared(part.graph)
     exported = frozenset(position for export, _ in part.exports for position in export.degrees)
     names |= _RESERVED
-    judged = judged_exponentials(graph, exported, part.maxima) if part.choices.safe else {}
+    judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
     safe = {value: found for value, found in judged.items() if isinstance(found, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}
-    writer = Writer(graph, padding(graph), safe, plain, wide, part.choices, names)
+    writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names)
     _write_body(writer, part, alone)
     for export, pointer in part.exports:
         _store(writer, peak_tile(writer, export), export.omap, pointer, alone)
@@ -128,12 +128,12 @@ def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
 
 def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
     first = writers[0]
-    grid, choices, wide = first.graph.grid, first.choices, first.wide
+    grid, wide = first.graph.grid, first.wide
     block = _body(first)
     if rest is not None:
         block += _behind_the_last(first, rest, _body(writers[1]))
     used = {dim for writer in writers for dim in writer.grid_used}
-    block = [*coordinates(grid, used, wide, choices), *block]
+    block = [*coordinates(grid, used, wide, first.schedule.reverse_program_order), *block]
     offset = ".to(tl.int64)" if wide else ""
     extents = sorted({extent for writer in writers for extent in writer.ranges})
     ranges = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in extents]
@@ -215,7 +215,7 @@ def _write_body(writer: Writer, part: Part, alone: bool) -> None:
 def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consumers: Sequence[Node]) -> None:
     graph = writer.graph
     dtype, stored = graph.types[value].dtype, pointer.dtype
-    early = writer.choices.loads_first and graph.phases[value] is Phase.PROLOGUE
+    early = writer.schedule.hoist_loads and graph.phases[value] is Phase.PROLOGUE
     name = writer.new_name(pointer.tensor)
     tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
@@ -237,7 +237,7 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
         writer.loads.append((name, f"{name} = {load}"))
     else:
         writer.say(graph.phases[value], f"{name} = {load}")
-    if is_kept_apart(graph, value, writer.choices.swapped):
+    if is_kept_apart(graph, value, writer.schedule.swapped):
         writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")
 
 
@@ -276,7 +276,7 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     zero = every if row.keeps_zero(item.mapping) else frozenset()
     if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
         zero = some
-    if item.op == "div" and writer.choices.reciprocals and prod(operands[1].physical) < prod(writer.padded[value]):
+    if item.op == "div" and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
         texts[1] = aligned(f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})", operands[1], shape)
         row = ELEMENTWISE["mul"]
     name = writer.new_name(ELEMENTWISE[item.op].noun)

@@ -36,6 +36,11 @@ class KernelCompile:
     error: str | None
     seconds: float
 
+    @property
+    def wants_fewer_stages(self) -> bool:
+        """Whether fewer stages may help: it exceeds shared memory, or Triton miscompiled it."""
+        return not self.ok and self.shared_memory is not None
+
 
 _module_numbers = count()
 

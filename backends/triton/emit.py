@@ -14,7 +14,8 @@ from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import HELPERS, torch_call
-from mirage_eg.backends.triton.program import ProgramFile, Schedule
+from mirage_eg.backends.triton.program import ProgramFile
+from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.views import views_of
 from mirage_eg.ir.errors import GraphError
@@ -26,6 +27,9 @@ from mirage_eg.ir.shapes import Shape, text
 _TABLES = ("INPUTS", "BUFFERS", "ZEROED", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of functions
+
+
+_DEFAULT = Schedule()
 
 
 def identifier(name: str) -> str:
@@ -45,20 +49,20 @@ def identifier(name: str) -> str:
     )
 
 
-def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> str:
+def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> str:
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
     `run` calls `launch`, which launches the kernels, with buffers for what they write (BUFFERS): given ones, or new ones that
     `allocate` makes. A launcher of its own may do so with memory of its own (`backends.runtime.program`).
 
-    With `program`, the graph as it was written, the file also has a `reference` in PyTorch and checks and times itself when it
-    is run.
+    `schedule` is for all kernels, or one for each. With `program`, the graph as it was written, the file also has a `reference`
+    in PyTorch and checks and times itself when it is run.
 
     Raises:
         UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
         GraphError: `program` takes or returns something else than `graph`; layouts that contradict each other.
     """
-    file, inputs, outputs, returned = _written(graph, program, schedule or Schedule())
+    file, inputs, outputs, returned = _written(graph, program, schedule)
     helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
     kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
     sections = [
@@ -72,12 +76,14 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Non
     return "\n\n".join(sections)
 
 
-def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | None = None) -> Arena:
+def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> Arena:
     """The arena of the program that `emit` writes."""
-    return _written(graph, program, schedule or Schedule())[0].arena
+    return _written(graph, program, schedule)[0].arena
 
 
-def _written(graph: Graph, program: Graph | None, schedule: Schedule) -> tuple[ProgramFile, list[str], list[str], str]:
+def _written(
+    graph: Graph, program: Graph | None, schedule: Schedule | Schedules
+) -> tuple[ProgramFile, list[str], list[str], str]:
     """The kernels and the body of `launch`; names of inputs and outputs, and what is returned."""
     if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
         raise GraphError(
@@ -89,7 +95,9 @@ def _written(graph: Graph, program: Graph | None, schedule: Schedule) -> tuple[P
     views = views_of(graph, strides, declared)
     for value, (_, shown) in views.items():
         strides[value] = shown
-    file = ProgramFile(graph, schedule, strides, list(graph.types), dict(enumerate(graph.numbered())))
+    file = ProgramFile(
+        graph, per_kernel(schedule, len(graph.blocks)), strides, list(graph.types), dict(enumerate(graph.numbered()))
+    )
     file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
@@ -288,4 +296,4 @@ def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> s
     return torch_call(item.op, operands, item.mapping, [types[i].shape for i in item.operands])
 
 
-__all__ = ["Schedule", "emit", "identifier", "memory_of"]
+__all__ = ["emit", "identifier", "memory_of"]

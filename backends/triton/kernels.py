@@ -8,7 +8,7 @@ from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
 from mirage_eg.backends.triton.block import Part, Rest, emit_block
 from mirage_eg.backends.triton.float16_partials import Half, halves_of
 from mirage_eg.backends.triton.fused_combine import on_grid_of
-from mirage_eg.backends.triton.program import Block, ProgramFile, choice
+from mirage_eg.backends.triton.program import Block, ProgramFile
 from mirage_eg.backends.triton.split_reduction import Export, Peak, exports_of, maxima_of, with_peaks
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.dtypes import DType
@@ -23,7 +23,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     """Write the kernel of the block graph at this node of the kernel graph, and its launch; perhaps of the next one too."""
     first = _prepared(file, number)
     blocks, rest = [first], None
-    joined = _joined(file, first) if first.part.choices.joined else None
+    joined = _joined(file, first) if first.part.schedule.last_block_reduction else None
     if joined is not None:
         last, graph, split = joined
         blocks.append(last)
@@ -46,11 +46,11 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
     file.kernels.append(kernel)
     file.signatures.append(tuple(f"*{_TRITON_TYPES[dtype]}" for dtype in types))
-    file.options.append({"num_warps": first.warps, "num_stages": first.stages, "enable_fp_fusion": True})
+    file.options.append({"num_warps": first.warps, "num_stages": first.part.schedule.num_stages, "enable_fp_fusion": True})
     file.buffers += buffers
     file.done |= {block.number for block in blocks}
     listed = ", ".join(file.names[value_of[argument]] for argument in kernel.arguments)
-    grid = launch_grid(first.part.graph.grid, first.part.choices)
+    grid = launch_grid(first.part.graph.grid, first.part.schedule.reverse_program_order)
     file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
 
 
@@ -85,26 +85,25 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     for value in values:
         file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
     place = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)
-    choices, asked = file.schedule.choices(place), file.schedule.num_warps
-    warps = written_warps(inner, f"node {number}: block") if asked is None else choice(asked, place, "num_warps")
+    schedule = file.schedules[place]
+    warps = schedule.num_warps or written_warps(inner, f"node {number}: block")
     inner, operands = with_peaks(inner, item.operands, file.peaks)
     inside = read_by_blocks(file.graph, values)
     maxima = maxima_of(operands, file.peaks)
-    exports = exports_of(inner, inside, maxima) if choices.safe else []
+    exports = exports_of(inner, inside, maxima) if schedule.safe else []
     peaks = [_new_peaks(file, export, values) for export in exports]
-    halves = halves_of(inner, inside) if choices.half_partials else []
+    halves = halves_of(inner, inside) if schedule.half_partials else []
     scales = [_halved(file, half, values[half.position]) for half in halves]
     part = Part(
         inner,
         [_pointer(file, value) for value in operands],
         [_pointer(file, value) for value in values],
-        choices,
+        schedule,
         [(export, _pointer(file, value)) for export, value in zip(exports, peaks, strict=True)],
         [(half, _pointer(file, value)) for half, value in zip(halves, scales, strict=True)],
         maxima,
     )
-    stages = choice(file.schedule.num_stages, place, "num_stages")
-    return Block(number, part, operands, tuple(values), (*peaks, *scales), warps, stages)
+    return Block(number, part, operands, tuple(values), (*peaks, *scales), warps)
 
 
 def _pointer(file: ProgramFile, value: int) -> Pointer:

@@ -102,7 +102,7 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
         shape = (prod(batch), m, n)
         x = _batched(x, left, result.shape[:-2], (*batch, m, k), (shape[0], m, k))
         y = _batched(y, right, result.shape[:-2], (*batch, k, n), (shape[0], k, n))
-    swapped = writer.choices.swapped and is_skinny(left.shape, right.shape)
+    swapped = writer.schedule.swapped and is_skinny(left.shape, right.shape)
     assert all(extent >= DOT_EXTENT for extent in shape[-2:])
     if swapped:
         x, y, shape = f"tl.trans({y})", f"tl.trans({x})", shape[::-1]

@@ -1,45 +1,15 @@
-"""The file of an emitted program while it is being written: what its kernels are called, write and take; and how they are
-written, the schedule.
-"""
+"""The file of an emitted program while it is being written: names, buffers, kernels and their launches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block import BlockKernel, Part
+from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.backends.triton.split_reduction import Peak
 from mirage_eg.backends.triton.tiles import names_used
-from mirage_eg.backends.triton.writer import Choices
-from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph, Node, TensorType
 from mirage_eg.ir.shapes import Shape
-
-_FLAGS = ("swapped", "exp2", "last_first", "joined", "half_partials", "reciprocals", "loads_first")  # of Choices
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """How the kernels are written and compiled: warps a block, stages of the software pipeline, and `Choices` of the text.
-
-    Each field but `safe` may be one value for all kernels or a tuple with one for each block graph. Without `num_warps` each
-    block graph's own threads count.
-    """
-
-    num_warps: int | tuple[int, ...] | None = None
-    num_stages: int | tuple[int, ...] = 3
-    safe: bool = True
-    swapped: bool | tuple[bool, ...] = False
-    exp2: bool | tuple[bool, ...] = False
-    last_first: bool | tuple[bool, ...] = False
-    joined: bool | tuple[bool, ...] = False
-    half_partials: bool | tuple[bool, ...] = False
-    reciprocals: bool | tuple[bool, ...] = False
-    loads_first: bool | tuple[bool, ...] = False
-
-    def choices(self, number: int) -> Choices:
-        """How the kernel of the block graph with this number is written."""
-        flags = {name: bool(choice(getattr(self, name), number, name)) for name in _FLAGS}
-        return Choices(safe=self.safe, **flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +22,6 @@ class Block:
     values: tuple[int, ...]
     extras: tuple[int, ...]
     warps: int
-    stages: int
 
 
 @dataclass(slots=True)
@@ -60,7 +29,7 @@ class ProgramFile:
     """The file while it is being written."""
 
     graph: Graph
-    schedule: Schedule
+    schedules: Schedules
     strides: list[Shape]
     types: list[TensorType]
     nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
@@ -108,15 +77,4 @@ class ProgramFile:
         return name
 
 
-def choice(value: int | tuple[int, ...], number: int, what: str) -> int:
-    """The value for the block graph with this number."""
-    if isinstance(value, int):
-        return value
-    if number >= len(value):
-        raise GraphError(
-            f"got {len(value)} values of {what}, wanted one for each block graph, of which this is number {number + 1}"
-        )
-    return value[number]
-
-
-__all__ = ["Block", "ProgramFile", "Schedule", "choice"]
+__all__ = ["Block", "ProgramFile"]

@@ -180,6 +180,6 @@ def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
 
 def _shifted(writer: Writer, scores: str, peak: str) -> str:
     """exp(scores − peak); as a power of two the scale joins the subtraction in one operation."""
-    if writer.choices.exp2:
+    if writer.schedule.exp2:
         return f"tl.exp2({scores} * {_LOG2_E} - {peak} * {_LOG2_E})"
     return f"tl.exp({scores} - {peak})"

@@ -13,7 +13,8 @@ from os import environ
 
 from mirage_eg.backends.triton.allocator import allocate
 from mirage_eg.backends.triton.compile import loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.storage import WGMMA_ROWS, is_dot
 from mirage_eg.backends.triton.tiles import lowered, padding
 from mirage_eg.ir.errors import UnsupportedError

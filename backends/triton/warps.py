@@ -3,7 +3,7 @@
 A warp has 32 threads, as on NVIDIA's GPUs; on AMD's the compiler makes one of 64 of each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 
@@ -34,14 +34,15 @@ def written_warps(block: Graph, where: str) -> int:
     return warps
 
 
-def with_warps(graph: Graph, warps: int | Sequence[int]) -> Graph:
-    """The kernel graph with so many warps in each block, or in the blocks in order."""
-    counts = iter(warps) if isinstance(warps, Sequence) else repeat(warps)
+def with_warps(graph: Graph, warps: int | Sequence[int | None]) -> Graph:
+    """The kernel graph with so many warps in each block, or in the blocks in order; None leaves a block as it is."""
+    counts: Iterator[int | None] = iter(warps) if isinstance(warps, Sequence) else repeat(warps)
 
     def changed(item: Node) -> Node:
         if item.op != "block":
             return item
-        threads = WARP * next(counts)
-        return node(item.op, *item.operands, **(item.mapping | {"graph": replace(item["graph"], threads=threads)}))
+        block, count = item["graph"], next(counts)
+        threads = block.threads if count is None else WARP * count
+        return node(item.op, *item.operands, **(item.mapping | {"graph": replace(block, threads=threads)}))
 
     return replace(graph, nodes=tuple(map(changed, graph.nodes)))

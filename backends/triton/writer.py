@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from mirage_eg.backends.triton.safe_exp import SafeExponential
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.tiles import Tile, names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
@@ -20,28 +21,6 @@ MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
 GRID_NAMES = ("gx", "gy", "gz")
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What a kernel may be written like, besides what the µGraph says; none of it changes what is computed but for rounding.
-
-    `safe`: exponentials are shifted by their maximum. `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ. `exp2`: shifted
-    exponentials are powers of two of rescaled scores. `last_first`: neighbouring blocks differ in the last grid dim.
-    `joined`: where the next kernel combines what this one's blocks store in parts, the last block to arrive does it.
-    `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
-    `reciprocals`: a division by what is broadcast is a multiplication by its reciprocal. `loads_first`: loads before the loop
-    are issued before anything is computed.
-    """
-
-    safe: bool = True
-    swapped: bool = False
-    exp2: bool = False
-    last_first: bool = False
-    joined: bool = False
-    half_partials: bool = False
-    reciprocals: bool = False
-    loads_first: bool = False
-
-
 @dataclass(slots=True)
 class Writer:
     """The kernel while it is being written."""
@@ -51,7 +30,7 @@ class Writer:
     safe: dict[int, SafeExponential]
     plain: Mapping[int, str]  # exponentials that are not shifted, and why
     wide: bool  # offsets need 64 bits
-    choices: Choices
+    schedule: Schedule
     names: set[str]
     loads: list[tuple[str, str]] = field(default_factory=list)  # those that come first: what they define, the line
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})

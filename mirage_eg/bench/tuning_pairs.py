@@ -17,14 +17,20 @@ from mirage_eg.optimizer.tune import Record
 FLAGS = (
     "swapped",
     "exp2",
-    "reciprocals",
-    "loads_first",
+    "use_reciprocal",
+    "hoist_loads",
     "half_partials",
-    "last_first",
-    "programs",
+    "reverse_program_order",
+    "last_block_reduction",
+    "programs",  # deleted, as the next one and many warps; older measurements have them
     "descriptors",
-    "joined",
 )
+RENAMED = {  # names of choices in older measurements
+    "reciprocals": "use_reciprocal",
+    "loads_first": "hoist_loads",
+    "last_first": "reverse_program_order",
+    "joined": "last_block_reduction",
+}
 MANY_WARPS = "16 or 32 warps"  # against the best of fewer
 
 
@@ -68,7 +74,7 @@ def _schedule(line: Record) -> Record:
     """The schedule with one value a kernel for each choice."""
     kernels = len(line["grid"])
     return {
-        name: tuple(value) if isinstance(value, list) else (value,) * kernels
+        RENAMED.get(name, name): tuple(value) if isinstance(value, list) else (value,) * kernels
         for name, value in line["schedule"].items()
         if name != "safe"
     }
@@ -107,4 +113,4 @@ def _many_warps(entries: Sequence[tuple[Record, float]]) -> Iterator[tuple[str, 
             yield MANY_WARPS, min(many), min(few)
 
 
-__all__ = ["FLAGS", "MANY_WARPS", "Gain", "gains"]
+__all__ = ["FLAGS", "MANY_WARPS", "RENAMED", "Gain", "gains"]

@@ -9,7 +9,7 @@ trusted: the winner is verified like every µGraph.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import islice
 from json import loads
@@ -20,7 +20,8 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import Outcome
 from mirage_eg.backends.triton.compile import compile_module, loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedules, fewer_stages, schedule_record
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
@@ -29,10 +30,9 @@ from mirage_eg.optimizer.passes import polish
 from mirage_eg.optimizer.tuning_space import (
     Job,
     Variant,
-    changed,
     details,
     first,
-    joined,
+    last_block_reductions,
     like,
     merged,
     sample,
@@ -139,11 +139,9 @@ def tune(
     _try(run, "extents", more)
     _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
     _try_near(run, "details", 2, details)
-    _try(
-        run,
-        "joined",
-        [job for tuned in _best_graphs(run, 4) for job in joined(tuned.variant, ranked[tuned.variant.structure], warps)],
-    )
+    leading_graphs = [tuned.variant for tuned in _best_graphs(run, 4)]
+    combined = [job for variant in leading_graphs for job in last_block_reductions(variant, ranked[variant.structure], warps)]
+    _try(run, "last-block reductions", combined)
     chosen = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _careful(run, list({tuned.variant.source: tuned for tuned in chosen}.values()))
 
@@ -152,7 +150,7 @@ def _try_near(run: _Tuning, stage: str, most: int, near: Callable[[Variant], Ite
     """Try what is near the best variants, one change at a time, then all changes together that made one faster."""
     leading = [(tuned.variant, tuned.us) for tuned in _best_graphs(run, most)]
     _try(run, stage, [job for variant, _ in leading for job in near(variant)])
-    faster: dict[Graph, list[Schedule]] = {variant.graph: [] for variant, _ in leading}
+    faster: dict[Graph, list[Schedules]] = {variant.graph: [] for variant, _ in leading}
     for tuned in _fastest(run):
         if any(tuned.variant.graph == variant.graph and tuned.us < us for variant, us in leading):
             faster[tuned.variant.graph].append(tuned.variant.schedule)
@@ -213,7 +211,7 @@ def _outcomes(run: _Tuning, sources: Sequence[str], reserved: float) -> Iterator
         yield None if perf_counter() > run.deadline - reserved else run.timer.quick(source)
 
 
-def compile_variant(job: tuple[Graph, Graph, int, Schedule, Device]) -> Variant:
+def compile_variant(job: tuple[Graph, Graph, int, Schedules, Device]) -> Variant:
     """Emit and compile for (program, µGraph, structure, schedule, device), with fewer stages where they do not fit."""
     program, graph, structure, schedule, device = job
     polished = polish(graph, device).graph
@@ -224,15 +222,11 @@ def compile_variant(job: tuple[Graph, Graph, int, Schedule, Device]) -> Variant:
                 records = [record for record, _ in compile_module(module, device.target, resources=False)]
         except MirageError as error:
             return Variant(graph, structure, schedule, "", str(error))
-        failed = [(number, record) for number, record in enumerate(records) if not record.ok]
-        if not failed:
-            return Variant(graph, structure, schedule, source, None)
-        number, record = failed[0]
-        stages = schedule.num_stages[number] if isinstance(schedule.num_stages, tuple) else schedule.num_stages
-        if record.shared_memory is None or stages <= 1:
-            return Variant(graph, structure, schedule, source, f"{record.kernel}: {record.error}")
-        every = schedule.num_stages if isinstance(schedule.num_stages, tuple) else (stages,) * len(records)
-        schedule = replace(schedule, num_stages=changed(every, number, stages - 1))
+        problem = next((f"{record.kernel}: {record.error}" for record in records if not record.ok), None)
+        fewer = problem and fewer_stages(schedule, [record.wants_fewer_stages for record in records])
+        if not fewer:
+            return Variant(graph, structure, schedule, source, problem)
+        schedule = fewer
 
 
 def _careful(run: _Tuning, chosen: Sequence[Tuned]) -> list[Tuned]:
@@ -258,12 +252,6 @@ def _careful(run: _Tuning, chosen: Sequence[Tuned]) -> list[Tuned]:
 def fingerprint(source: str) -> str:
     """A short name of a source."""
     return sha256(source.encode()).hexdigest()[:16]
-
-
-def schedule_record(schedule: Schedule) -> Record:
-    """The schedule in JSON's types."""
-    values = {entry.name: getattr(schedule, entry.name) for entry in fields(Schedule)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Record:
@@ -304,7 +292,6 @@ __all__ = [
     "Variant",
     "compile_variant",
     "fingerprint",
-    "schedule_record",
     "tune",
     "tuning_record",
 ]

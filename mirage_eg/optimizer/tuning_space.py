@@ -5,15 +5,15 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
-from mirage_eg.backends.triton.emit import Schedule
 from mirage_eg.backends.triton.float16_partials import halves_of
 from mirage_eg.backends.triton.fused_combine import can_join
+from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
 
-_THINGS = {"num_warps": "launch", "num_stages": "launch"}  # choices that are tried together
+_COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that change together
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
@@ -23,7 +23,7 @@ class Variant:
 
     graph: Graph
     structure: int
-    schedule: Schedule
+    schedule: Schedules
     source: str
     problem: str | None
 
@@ -34,7 +34,7 @@ class Job:
 
     graph: Graph
     structure: int
-    schedule: Schedule
+    schedule: Schedules
 
 
 def spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
@@ -58,20 +58,21 @@ def first(graph: Graph, structure: int) -> Iterator[Job]:
     """The schedules with which a µGraph is tried at first."""
     plain = _standard(graph)
     yield Job(graph, structure, plain)
-    skinny = tuple(map(_has_skinny, graph.blocks))
-    if any(skinny):
-        yield Job(graph, structure, replace(plain, swapped=skinny))
+    swapped = tuple(replace(entry, swapped=_has_skinny(block)) for entry, block in zip(plain, graph.blocks, strict=True))
+    if swapped != plain:
+        yield Job(graph, structure, swapped)
 
 
-def _standard(graph: Graph) -> Schedule:
+def _standard(graph: Graph) -> Schedules:
     """Powers of two and reciprocals from the start: tl.exp and divisions compile to several more instructions an element."""
-    inner = graph.blocks
-    exponentials, divisions = (tuple(_has(block, ops) for block in inner) for ops in (_EXPONENTIALS, _DIVISIONS))
-    return Schedule(
-        num_warps=_written(graph),
-        num_stages=tuple(map(_stages, inner)),
-        exp2=exponentials if any(exponentials) else False,
-        reciprocals=divisions if any(divisions) else False,
+    return tuple(
+        Schedule(
+            num_warps=written_warps(block, "block"),
+            num_stages=4 if block.loop > 1 else 1,
+            exp2=_has(block, _EXPONENTIALS),
+            use_reciprocal=_has(block, _DIVISIONS),
+        )
+        for block in graph.blocks
     )
 
 
@@ -79,25 +80,20 @@ def _has(block: Graph, ops: Collection[str]) -> bool:
     return any(item.op in ops for item in flatten(expand(block)).nodes)
 
 
-def _written(graph: Graph) -> tuple[int, ...]:
-    return tuple(written_warps(block, "block") for block in graph.blocks)
-
-
-def _stages(block: Graph) -> int:
-    return 4 if block.loop > 1 else 1
-
-
 def _has_skinny(block: Graph) -> bool:
     flat = flatten(expand(block))
     return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
 
 
-def like(schedule: Schedule, graph: Graph) -> Schedule:
+def like(schedule: Schedules, graph: Graph) -> Schedules:
     """The schedule for another µGraph of the same structure; one of more or fewer kernels gets its own."""
-    standard, swapped, inner = _standard(graph), schedule.swapped, graph.blocks
-    if not isinstance(swapped, tuple) or len(swapped) != len(inner):
+    standard = _standard(graph)
+    if len(schedule) != len(standard):
         return standard
-    return replace(standard, swapped=tuple(old and _has_skinny(block) for old, block in zip(swapped, inner, strict=True)))
+    return tuple(
+        replace(new, swapped=old.swapped and _has_skinny(block))
+        for old, new, block in zip(schedule, standard, graph.blocks, strict=True)
+    )
 
 
 def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
@@ -105,12 +101,11 @@ def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
     for number, block in enumerate(variant.graph.blocks):
         for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
-                schedule = replace(
-                    variant.schedule,
-                    num_warps=changed(variant.schedule.num_warps, number, warps),
-                    num_stages=changed(variant.schedule.num_stages, number, stages),
-                )
-                yield Job(variant.graph, variant.structure, schedule)
+                yield _changed(variant, number, num_warps=warps, num_stages=stages)
+
+
+def _changed(variant: Variant, number: int, **changes: Any) -> Job:
+    return Job(variant.graph, variant.structure, changed(variant.schedule, number, **changes))
 
 
 def _loaded(block: Graph) -> list[Phase]:
@@ -126,27 +121,25 @@ def details(variant: Variant) -> Iterator[Job]:
     for number, block in enumerate(inner):
         names = []
         if sum(extent > 1 for extent in block.grid) > 1:
-            names.append("last_first")
+            names.append("reverse_program_order")
         if _has(block, _EXPONENTIALS):
             names.append("exp2")
         if _has(block, _DIVISIONS):
-            names.append("reciprocals")
+            names.append("use_reciprocal")
         if sum(phase is Phase.PROLOGUE for phase in _loaded(block)) > 1:
-            names.append("loads_first")
+            names.append("hoist_loads")
         if number + 1 < len(inner) and halves_of(block, range(len(block.outputs))):
             names.append("half_partials")
         if _has_skinny(block):
             names.append("swapped")
         for name in names:
-            flags = getattr(variant.schedule, name) or (False,) * len(inner)
-            change: dict[str, Any] = {name: changed(flags, number, not flags[number])}
-            yield Job(variant.graph, variant.structure, replace(variant.schedule, **change))
+            yield _changed(variant, number, **{name: not getattr(variant.schedule[number], name)})
 
 
-def joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | None) -> Iterator[Job]:
-    """A kernel that splits a reduction joined with the next one, whose extents may have to be other ones for that."""
+def last_block_reductions(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | None) -> Iterator[Job]:
+    """The last block of a split reduction does the next kernel too, whose tiling may have to be another one for that."""
     nodes = [number for number, item in enumerate(variant.graph.nodes) if item.op == "block"]
-    for place, number in enumerate(nodes[:-1]):
+    for position, number in enumerate(nodes[:-1]):
         block = variant.graph.nodes[number]["graph"]
         if not any(NEW_DIM in item["omap"] for item in block.outputs):
             continue
@@ -155,53 +148,37 @@ def joined(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | N
         ]
         fitting = next((graph for graph in [variant.graph, *alike] if can_join(graph, number)), None)
         if fitting is not None:
-            flags = variant.schedule.joined or (False,) * len(nodes)
             for warps in allowed or (2, 4, 8):
-                few_or_many = changed(variant.schedule.num_warps, place, warps)
-                schedule = replace(variant.schedule, joined=changed(flags, place, True), num_warps=few_or_many)
-                yield Job(fitting, variant.structure, schedule)
+                combined = replace(variant, graph=fitting)
+                yield _changed(combined, position, last_block_reduction=True, num_warps=warps)
 
 
-def merged(variant: Variant, faster: Sequence[Schedule]) -> Iterator[Job]:
+def merged(variant: Variant, faster: Sequence[Schedules]) -> Iterator[Job]:
     """The variant with what schedules of the same µGraph change in it, the first of them that changes a thing of a kernel.
 
     Kernels run one after the other, and most choices do not touch each other: what each gains may be had together.
     """
-    count = len(variant.graph.blocks)
-    base = {
-        entry.name: _each(getattr(variant.schedule, entry.name), count) for entry in fields(Schedule) if entry.name != "safe"
-    }
-    made: dict[str, Any] = dict(base)
+    base = list(variant.schedule)
     taken: set[tuple[str, int]] = set()
     for schedule in faster:
-        for number in range(count):
-            values = {name: _each(getattr(schedule, name), count)[number] for name in base}
-            apart = [name for name, value in values.items() if value != base[name][number]]
-            for thing in {_THINGS.get(name, name) for name in apart} - {thing for thing, place in taken if place == number}:
-                taken.add((thing, number))
-                for name in apart:
-                    if _THINGS.get(name, name) == thing:
-                        made[name] = changed(made[name], number, values[name])
+        for number, (old, new) in enumerate(zip(variant.schedule, schedule, strict=True)):
+            changes: dict[str, dict[str, Any]] = {}
+            for entry in fields(Schedule):
+                if (value := getattr(new, entry.name)) != getattr(old, entry.name):
+                    changes.setdefault(_COUPLED_FIELDS.get(entry.name, entry.name), {})[entry.name] = value
+            for group in changes.keys() - {group for group, kernel in taken if kernel == number}:
+                taken.add((group, number))
+                base[number] = replace(base[number], **changes[group])
     if len(taken) > 1:
-        yield Job(variant.graph, variant.structure, replace(variant.schedule, **made))
-
-
-def _each(value: Any, count: int) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,) * count
-
-
-def changed(values: Any, number: int, value: int) -> tuple[Any, ...]:
-    """The values with another one in this place."""
-    return (*values[:number], value, *values[number + 1 :])
+        yield Job(variant.graph, variant.structure, tuple(base))
 
 
 __all__ = [
     "Job",
     "Variant",
-    "changed",
     "details",
     "first",
-    "joined",
+    "last_block_reductions",
     "like",
     "merged",
     "sample",

@@ -1,12 +1,11 @@
 """Emitting and compiling what a run has chosen, each µGraph once; a kernel that does not fit is written with fewer stages."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.program import Schedule
+from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -33,7 +32,7 @@ class Compiled:
     """A Triton program and what the compiler said of it."""
 
     source: str
-    schedule: Schedule | None  # that the source was written with
+    schedule: Schedules | None  # that the source was written with
     record: CompileRecord
 
 
@@ -79,7 +78,7 @@ class Compiler:
             graph, measured = entry.graph, None
             if graph in self.tuned:
                 measured = self.tuned[graph].us
-                graph = with_warps(graph, self.tuned[graph].variant.schedule.num_warps or ())
+                graph = with_warps(graph, [schedule.num_warps for schedule in self.tuned[graph].variant.schedule])
             proved = "proved" in verdict.evidence
             candidates.append(
                 Candidate(
@@ -98,13 +97,16 @@ class Compiler:
         return candidates
 
 
-def _compile(common: tuple[Graph, str], items: Sequence[tuple[Graph, tuple[str, Schedule] | None]]) -> Iterator[Compiled]:
+def _compile(common: tuple[Graph, str], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]) -> Iterator[Compiled]:
     program, target = common
     for graph, tuned in items:
         if tuned is not None:
             yield Compiled(*tuned, CompileRecord(target, tuple(compile_source(tuned[0], target))))
         else:
             yield _written(program, graph, target)
+
+
+_DEFAULT = Schedule()
 
 
 def _written(program: Graph, graph: Graph, target: str) -> Compiled:
@@ -117,28 +119,17 @@ def _written(program: Graph, graph: Graph, target: str) -> Compiled:
         return Compiled(f"{NOT_WRITTEN}: {error}\n", None, CompileRecord(target, (failed,)))
 
 
-def fitting(program: Graph, graph: Graph, target: str, schedule: Schedule | None = None) -> Compiled:
+def fitting(program: Graph, graph: Graph, target: str, schedule: Schedule | Schedules = _DEFAULT) -> Compiled:
     """`graph` as a Triton program, with as many stages of `schedule` as fit.
 
     Raises:
         UnsupportedError: it cannot be written.
     """
-    schedule = schedule or Schedule()
+    schedules = per_kernel(schedule, len(graph.blocks))
     while True:
-        source = emit(graph, program=program, schedule=schedule)
+        source = emit(graph, program=program, schedule=schedules)
         records = compile_source(source, target)
-        fewer = fewer_stages(schedule, records)
+        fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
         if fewer is None:
-            return Compiled(source, schedule, CompileRecord(target, tuple(records)))
-        schedule = fewer
-
-
-def fewer_stages(schedule: Schedule, records: Sequence[KernelCompile]) -> Schedule | None:
-    """The schedule with a stage less for each kernel that takes too much shared memory; None if that helps none."""
-    stages: Any = schedule.num_stages
-    every = stages if isinstance(stages, tuple) else (stages,) * len(records)
-    fewer = tuple(
-        count - (not record.ok and record.shared_memory is not None and count > 1)
-        for count, record in zip(every, records, strict=True)
-    )
-    return None if fewer == every else replace(schedule, num_stages=fewer)
+            return Compiled(source, schedules, CompileRecord(target, tuple(records)))
+        schedules = fewer

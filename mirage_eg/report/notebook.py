@@ -36,7 +36,7 @@ RECORDS = (  # shown by their fields
     "backends.triton.arena.Buffer",
     "backends.triton.compile.KernelCompile",
     "backends.triton.compile.Target",
-    "backends.triton.program.Schedule",
+    "backends.triton.schedule.Schedule",
     "bench.gpu.Summary",
     "bench.rule_impact.Side",
     "egraph.expression.Split",

@@ -4,7 +4,8 @@ from math import inf
 
 import pytest
 
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.optimizer.multi_gpu import like_gpus, spread_trials
 from property_tests.support.hand_written import gated_mlp
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import Outcome
-from mirage_eg.backends.triton.emit import Schedule
+from mirage_eg.backends.triton.schedule import Schedule, Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.tune import Effort, Record, Variant, compile_variant, tune
 from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
@@ -98,7 +98,7 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
         if not together:
             monkeypatch.setattr("mirage_eg.optimizer.tune.merged", lambda variant, faster: [])
         best = tune(graphs.program, [[graphs.mugraph]], DEVICES["H100"], Additive(), effort=SMALL)[0]
-        assert (best.variant.schedule.num_warps == (2, 8)) is together
+        assert ([kernel.num_warps for kernel in best.variant.schedule] == [2, 8]) is together
 
 
 def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +130,14 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
 
 def test_a_kernel_too_large_gets_fewer_stages() -> None:
     graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
-    variant = compile_variant((graphs.program, graphs.mugraph, 0, Schedule(num_stages=6), DEVICES["H100"]))
+    variant = compile_variant((graphs.program, graphs.mugraph, 0, (Schedule(num_stages=6),), DEVICES["H100"]))
     assert variant.problem is None
-    assert variant.schedule.num_stages < (6,)
+    assert variant.schedule[0].num_stages < 6
 
 
 def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
     graphs = lora("float16", 64, 2048, 4096, 16, 1, 1)
-    variant = compile_variant((graphs.program, graphs.mugraph, 3, Schedule(num_stages=2), DEVICES["H100"]))
+    variant = compile_variant((graphs.program, graphs.mugraph, 3, (Schedule(num_stages=2),), DEVICES["H100"]))
     assert variant.problem is not None
     assert variant.structure == 3
 
@@ -147,8 +147,8 @@ def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
 def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence[int]) -> None:
     tried: list[int] = []
 
-    def note(function: object, jobs: Sequence[tuple[Graph, Graph, int, Schedule, str]]) -> list[Variant]:
-        tried.extend(structure for _, _, structure, schedule, _ in jobs if schedule.swapped is False)
+    def note(function: object, jobs: Sequence[tuple[Graph, Graph, int, Schedules, str]]) -> list[Variant]:
+        tried.extend(structure for _, _, structure, schedule, _ in jobs if not any(kernel.swapped for kernel in schedule))
         return []
 
     program = attention("float16", 2, 32, 16, 64, 16, 4).program

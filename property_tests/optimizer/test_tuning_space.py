@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
 import pytest
 import triton
@@ -14,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.triton.compile import compile_module, loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tuning_space import Job, Variant, changed, details, first, like, merged, schedules
+from mirage_eg.optimizer.tuning_space import Job, Variant, details, first, like, merged, schedules
 from property_tests.support.hand_written import attention, gated_mlp, n_transformer, split_attention, split_product
 
 VALUES: dict[str, Sequence[int]] = {"num_warps": range(3), "swapped": (False, True)}
@@ -36,8 +36,12 @@ def started(graph: Graph) -> Variant:
 
 def changes(variant: Variant, job: Job) -> set[str]:
     """The choices in which a job differs from the variant that it comes from."""
-    old, new = variant.schedule, job.schedule
-    return {entry.name for entry in fields(Schedule) if getattr(old, entry.name) != getattr(new, entry.name)}
+    return {
+        entry.name
+        for old, new in zip(variant.schedule, job.schedule, strict=True)
+        for entry in fields(Schedule)
+        if getattr(old, entry.name) != getattr(new, entry.name)
+    }
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -53,8 +57,8 @@ def test_every_detail_is_one_choice_that_changes_the_source(name: str) -> None:
     ("choice", "where"),
     [
         ("half_partials", {"split attention"}),
-        ("reciprocals", {"attention", "split attention", "norm"}),
-        ("loads_first", {"split attention", "norm"}),
+        ("use_reciprocal", {"attention", "split attention", "norm"}),
+        ("hoist_loads", {"split attention", "norm"}),
         ("exp2", {"attention", "split attention"}),
     ],
 )
@@ -66,9 +70,9 @@ def test_a_choice_is_offered_where_it_is_one(choice: str, where: set[str]) -> No
 
 def test_powers_of_two_and_reciprocals_are_tried_from_the_start() -> None:
     split = started(GRAPHS["split attention"]).schedule
-    assert split.exp2 == (True, False) and split.reciprocals == (False, True)
-    assert started(GRAPHS["norm"]).schedule.exp2 is False
-    assert started(GRAPHS["products"]).schedule == Schedule(num_warps=(4,), num_stages=(4,))
+    assert [(kernel.exp2, kernel.use_reciprocal) for kernel in split] == [(True, False), (False, True)]
+    assert started(GRAPHS["norm"]).schedule[0].exp2 is False
+    assert started(GRAPHS["products"]).schedule == (Schedule(num_warps=4, num_stages=4),)
 
 
 def ptx(graph: Graph, schedule: Schedule) -> list[str]:
@@ -80,7 +84,8 @@ def ptx(graph: Graph, schedule: Schedule) -> list[str]:
 
 def test_a_row_is_divided_by_one_reciprocal() -> None:
     divisions = [
-        sum(line.startswith("div.full.f32") for line in ptx(GRAPHS["norm"], Schedule(reciprocals=on))) for on in (False, True)
+        sum(line.startswith("div.full.f32") for line in ptx(GRAPHS["norm"], Schedule(use_reciprocal=on)))
+        for on in (False, True)
     ]
     assert divisions[0] >= 64 and divisions[1] <= 4
 
@@ -106,7 +111,7 @@ def machine_code(graph: Graph, schedule: Schedule) -> list[str]:
 @pytest.mark.parametrize("warps", [4, 8, 16])
 def test_all_loads_are_under_way_before_the_first_is_waited_for(warps: int) -> None:
     for on in (False, True):
-        found = machine_code(GRAPHS["norm"], Schedule(loads_first=on, num_warps=warps))
+        found = machine_code(GRAPHS["norm"], Schedule(hoist_loads=on, num_warps=warps))
         loads = [place for place, name in enumerate(found) if name.startswith("LDG")]
         assert len(loads) >= 3
         used = next(place for place, name in enumerate(found) if name.startswith("HADD2"))  # float16 becomes float32
@@ -114,13 +119,15 @@ def test_all_loads_are_under_way_before_the_first_is_waited_for(warps: int) -> N
 
 
 def test_one_warp_is_tried_without_a_loop_alone() -> None:
-    tried = {name: {job.schedule.num_warps for job in schedules(started(GRAPHS[name]), None)} for name in ("norm", "products")}
-    assert tried == {"norm": {(1,), (2,), (4,), (8,)}, "products": {(2,), (4,), (8,)}}
+    tried = {
+        name: {job.schedule[0].num_warps for job in schedules(started(GRAPHS[name]), None)} for name in ("norm", "products")
+    }
+    assert tried == {"norm": {1, 2, 4, 8}, "products": {2, 4, 8}}
 
 
 def test_a_user_who_says_how_many_warps_gets_these() -> None:
     variant = started(GRAPHS["norm"])
-    assert {job.schedule for job in schedules(variant, [2])} == {replace(variant.schedule, num_warps=(2,))}
+    assert {job.schedule for job in schedules(variant, [2])} == {(replace(variant.schedule[0], num_warps=2),)}
 
 
 def test_a_style_is_taken_over_by_a_graph_of_as_many_kernels_alone() -> None:
@@ -136,16 +143,13 @@ def test_a_style_is_taken_over_by_a_graph_of_as_many_kernels_alone() -> None:
 def test_changes_that_do_not_touch_each_other_add_up(costs: list[list[int]]) -> None:
     """Two kernels, two choices of three and two values: the best of single changes gives the best of all."""
     graph = GRAPHS["split attention"]
-    base = replace(started(graph).schedule, num_warps=(0, 0), swapped=(False, False))
+    base = tuple(replace(schedule, num_warps=0) for schedule in started(graph).schedule)
     places = [("num_warps", 0), ("num_warps", 1), ("swapped", 0), ("swapped", 1)]
 
-    def cost(schedule: Schedule) -> int:
-        return sum(row[getattr(schedule, name)[kernel]] for row, (name, kernel) in zip(costs, places, strict=True))
+    def cost(schedule: Schedules) -> int:
+        return sum(row[getattr(schedule[kernel], name)] for row, (name, kernel) in zip(costs, places, strict=True))
 
-    changes: list[dict[str, Any]] = [
-        {name: changed(getattr(base, name), kernel, value)} for name, kernel in places for value in VALUES[name]
-    ]
-    single = [replace(base, **change) for change in changes]
-    faster = sorted((made for made in single if cost(made) < cost(base)), key=cost)
-    found = [base, *faster, *(job.schedule for job in merged(Variant(graph, 0, base, "", None), faster))]
-    assert min(map(cost, found)) == sum(min(row[: len(VALUES[name])]) for row, (name, _) in zip(costs, places, strict=True))
+    single = [changed(base, kernel, **{name: value}) for name, kernel in places for value in VALUES[name]]
+    faster = sorted((schedule for schedule in single if cost(schedule) < cost(base)), key=cost)
+    tried = [base, *faster, *(job.schedule for job in merged(Variant(graph, 0, base, "", None), faster))]
+    assert min(map(cost, tried)) == sum(min(row[: len(VALUES[name])]) for row, (name, _) in zip(costs, places, strict=True))

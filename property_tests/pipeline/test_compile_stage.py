@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from mirage_eg.backends.triton import compile as compiler
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.program import Schedule
+from mirage_eg.backends.triton.schedule import Schedule, fewer_stages
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.compile_stage import fewer_stages, fitting
+from mirage_eg.pipeline.compile_stage import fitting
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
 from property_tests.support.hand_written import gated_mlp
@@ -71,10 +71,15 @@ kernels = st.builds(
 
 @given(records=st.lists(kernels, min_size=1, max_size=4), stages=st.integers(1, 6))
 def test_stages_go_down_where_memory_is_short_and_nowhere_else(records: list[KernelCompile], stages: int) -> None:
-    short = [not record.ok and record.shared_memory is not None for record in records]
-    schedule, seen = Schedule(num_stages=stages), 0
-    while (fewer := fewer_stages(schedule, records)) is not None:
-        schedule, seen = fewer, seen + 1
+    short = [record.wants_fewer_stages for record in records]
+    assert short == [not record.ok and record.shared_memory is not None for record in records]
+    schedules, seen = (Schedule(num_stages=stages),) * len(records), 0
+    while (fewer := fewer_stages(schedules, short)) is not None:
+        schedules, seen = fewer, seen + 1
     assert seen == (stages - 1 if any(short) else 0)
-    if any(short):
-        assert schedule.num_stages in (stages, tuple(1 if each else stages for each in short))
+    assert [schedule.num_stages for schedule in schedules] == [1 if each else stages for each in short]
+
+
+def test_where_kernels_are_combined_every_schedule_has_a_stage_less() -> None:
+    assert fewer_stages((Schedule(num_stages=3),) * 2, [True]) == (Schedule(num_stages=2),) * 2
+    assert fewer_stages((Schedule(num_stages=3),) * 2, [False]) is None

@@ -10,8 +10,9 @@ from hypothesis import assume
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, node

@@ -16,7 +16,8 @@ from mirage_eg.backends.runtime.calls import call
 from mirage_eg.backends.runtime.library_lookup import cupy_library
 from mirage_eg.backends.runtime.program import Program
 from mirage_eg.backends.triton.compile import loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import STANDARD, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
@@ -31,8 +32,8 @@ from property_tests.support.hand_written import inputs_of, worst
 PLANS = 3  # of one kernel, and as many of two
 SCHEDULES = (
     Schedule(),
-    Schedule(swapped=True, exp2=True, last_first=True),
-    Schedule(joined=True, half_partials=True, reciprocals=True, loads_first=True),
+    Schedule(swapped=True, exp2=True, reverse_program_order=True),
+    Schedule(last_block_reduction=True, half_partials=True, use_reciprocal=True, hoist_loads=True),
 )
 TOLERANCE = 2e-2
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mirage_eg.backends.triton.compile import KernelCompile
-from mirage_eg.backends.triton.program import Schedule
+from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
@@ -58,7 +58,7 @@ class Candidate:
 
     graph: Graph
     source: str
-    schedule: Schedule | None
+    schedule: Schedules | None
     predicted_us: float
     measured_us: float | None
     verdict: Verdict

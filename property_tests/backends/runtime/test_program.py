@@ -24,7 +24,8 @@ from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.program import Program
 from mirage_eg.backends.runtime.torch_arrays import Torch
 from mirage_eg.backends.triton.compile import loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError, MirageError, UnsupportedError
 from mirage_eg.ir.graph import Graph, node
@@ -261,7 +262,7 @@ def test_counters_of_joined_kernels_are_made_zero_once_a_stream(monkeypatch: pyt
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
     driver, library = FakeDriver(), FakeLibrary()
     graph = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 16).mugraph
-    with running(graph, driver, Schedule(joined=True)) as program:
+    with running(graph, driver, Schedule(last_block_reduction=True)) as program:
         assert [program.plan.values[value].name for value in program.plan.zeroed] == ["arrivals"]
         for library.current in (7, 7, 8):
             program(arrays_for(program), library)

@@ -12,7 +12,8 @@ import pytest
 from mirage_eg.api import MuGraph
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.multi_gpu import spread_trials

@@ -10,14 +10,15 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton import addressing, block, tiles
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
+from mirage_eg.backends.triton.schedule import Schedule, Schedules
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tuning_space import Variant, details, first, joined
+from mirage_eg.optimizer.tuning_space import Variant, details, first, last_block_reductions
 from mirage_eg.search.instantiate.instantiate import small_instance
 from mirage_eg.search.search import SearchLimits, search
 from mirage_eg.search.structure import SplitReduction, Structure
@@ -35,16 +36,21 @@ def run_guarded() -> Iterator[RunProgram]:
         yield run
 
 
-def variants(graph: Graph) -> list[Schedule]:
+def variants(graph: Graph) -> list[Schedules]:
     """Those that tuning tries of a µGraph, one by one and all at once; what changes no address is left out."""
     if not graph.blocks:
-        return [Schedule()]
+        return [()]
     job = next(first(graph, 0))
     variant = Variant(graph, 0, job.schedule, "", None)
-    tried = [made.schedule for made in chain(details(variant), joined(variant, [graph], None)) if made.graph == graph]
-    every = Schedule(last_first=True, swapped=True, half_partials=True, joined=True, loads_first=True)
-    alike = (replace(made, num_warps=4, num_stages=1, exp2=False, reciprocals=False) for made in (job.schedule, *tried, every))
-    return list(dict.fromkeys(alike))
+    jobs = chain(details(variant), last_block_reductions(variant, [graph], None))
+    tried = [job.schedule, *(job.schedule for job in jobs if job.graph == graph)]
+    every = Schedule(reverse_program_order=True, swapped=True, half_partials=True, last_block_reduction=True, hoist_loads=True)
+    tried.append((every,) * len(graph.blocks))
+
+    def addressing(schedule: Schedule) -> Schedule:
+        return replace(schedule, num_warps=4, num_stages=1, exp2=False, use_reciprocal=False)
+
+    return list(dict.fromkeys(tuple(map(addressing, schedules)) for schedules in tried))
 
 
 def check(run: RunProgram, graph: Graph, program: Graph) -> int:
@@ -116,7 +122,7 @@ def test_a_kernel_that_is_wrong_by_little_is_caught(mistake: str) -> None:
 
 def test_a_block_that_combines_before_the_others_have_come_is_caught() -> None:
     graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 16)
-    source = emit(graphs.mugraph, schedule=Schedule(joined=True))
+    source = emit(graphs.mugraph, schedule=Schedule(last_block_reduction=True))
     early = broken(source, r"arrived = tl\.atomic_add\([^)]*\)\n    if arrived == 3:", "if gz == 3:")
     with (
         interpreter("property_tests.support.guarded_interpreter") as run,

@@ -13,7 +13,8 @@ from mirage_eg.backends.measure.timing import gpu_available, time_source
 from mirage_eg.backends.triton import block as emit_block
 from mirage_eg.backends.triton import tiles
 from mirage_eg.backends.triton.compile import compile_source, loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph

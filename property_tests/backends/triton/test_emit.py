@@ -16,11 +16,12 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton import addressing, tiles
 from mirage_eg.backends.triton import block as emit_block
 from mirage_eg.backends.triton.compile import loaded
-from mirage_eg.backends.triton.emit import Schedule, emit, identifier
+from mirage_eg.backends.triton.emit import emit, identifier
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
 from mirage_eg.backends.triton.numerics import shifts_exponentials
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.ir.builder import Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.dtypes import DType

@@ -10,9 +10,10 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton import block
 from mirage_eg.backends.triton.compile import compile_source, loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.float16_partials import Half
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import Writer
 from property_tests.support.hand_written import (
@@ -42,7 +43,7 @@ def test_values_of_any_magnitude_come_back(run_program: RunProgram, magnitude: f
     graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 16)
     q, k, v = inputs_of(graphs.program)
     arrays = [0 * q, k, magnitude * np.abs(v) / np.abs(v).max()]
-    got = run_program(emit(graphs.mugraph, schedule=Schedule(half_partials=True, joined=joined)), arrays)
+    got = run_program(emit(graphs.mugraph, schedule=Schedule(half_partials=True, last_block_reduction=joined)), arrays)
     given = [array.astype(np.float16).astype(np.float64) for array in arrays]
     assert worst(got, evaluate(graphs.program, given, FloatAlgebra())) < 4 * ROUNDING["float16"]
 
@@ -106,12 +107,12 @@ def test_they_compile_for_every_target(target: str) -> None:
     graph = split_attention("float16", 2, 64, 64, 256, 64, 4, 1, 32).mugraph
     for joined in (False, True):
         for record in compile_source(
-            emit(graph, schedule=Schedule(half_partials=True, reciprocals=True, joined=joined)), target
+            emit(graph, schedule=Schedule(half_partials=True, use_reciprocal=True, last_block_reduction=joined)), target
         ):
             assert record.ok, record
 
 
 def test_a_division_by_what_is_broadcast_is_a_multiplication() -> None:
     graph = attention("float16", 2, 32, 16, 64, 16, 4).mugraph
-    plain, fast = (emit(graph, schedule=Schedule(reciprocals=on)) for on in (False, True))
+    plain, fast = (emit(graph, schedule=Schedule(use_reciprocal=on)) for on in (False, True))
     assert "acc / acc_2[:, None]" in plain and "acc * (1.0 / acc_2)[:, None]" in fast

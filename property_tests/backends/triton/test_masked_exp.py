@@ -9,9 +9,10 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.backends.triton.numerics import shifts_exponentials
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph
@@ -175,7 +176,9 @@ def test_a_part_that_is_masked_whole_counts_for_nothing(run_program: RunProgram)
         check(run_program, looped_or_split("float32", loop, parts, SCORES, True), arrays, "float32")
 
 
-@pytest.mark.parametrize("choice", ["exp2", "joined", "half_partials", "loads_first", "reciprocals", "swapped"])
+@pytest.mark.parametrize(
+    "choice", ["exp2", "last_block_reduction", "half_partials", "hoist_loads", "use_reciprocal", "swapped"]
+)
 def test_masked_scores_change_nothing_with_any_choice_of_the_tuner(run_program: RunProgram, choice: str) -> None:
     graph, arrays = looped_or_split("float16", 3, 2, SCORES, False), masked(SCORES, "float16", 80.0)
     source = emit(graph, schedule=Schedule(**{choice: True}))  # type: ignore[arg-type]

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from mirage_eg.backends.triton.compile import compile_source
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.search.instantiate.limits import TileLimits, fits
 from property_tests.support.hand_written import Pair, gated_mlp, layer_norm_linear, split_product
 

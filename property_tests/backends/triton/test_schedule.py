@@ -10,8 +10,9 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton import tiles
 from mirage_eg.backends.triton.compile import compile_module, loaded
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from property_tests.support.hand_written import (
     HAND_WRITTEN,
@@ -29,19 +30,19 @@ from property_tests.support.strategies import EVERY, as_program, block_graphs
 CHOICES = {
     "swapped operands": Schedule(swapped=True),
     "powers of two": Schedule(exp2=True),
-    "last grid dim first": Schedule(last_first=True),
-    "joined kernels": Schedule(joined=True),
+    "last grid dim first": Schedule(reverse_program_order=True),
+    "joined kernels": Schedule(last_block_reduction=True),
     "partial results in float16": Schedule(half_partials=True),
-    "reciprocals": Schedule(reciprocals=True),
-    "loads first": Schedule(loads_first=True),
+    "use of reciprocals": Schedule(use_reciprocal=True),
+    "loads first": Schedule(hoist_loads=True),
     "all of them": Schedule(
-        joined=True,
+        last_block_reduction=True,
         swapped=True,
         exp2=True,
-        last_first=True,
+        reverse_program_order=True,
         half_partials=True,
-        reciprocals=True,
-        loads_first=True,
+        use_reciprocal=True,
+        hoist_loads=True,
     ),
 }
 
@@ -93,11 +94,13 @@ def test_swapped_products_use_the_wide_matrix_instructions(rows: int) -> None:
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_kernels_are_joined_where_a_block_reads_what_one_group_stored(name: str) -> None:
     graph = HAND_WRITTEN[name]("float16").mugraph
-    kernels, joined = (emit(graph, schedule=Schedule(joined=join)).count("@triton.jit\ndef") for join in (False, True))
+    kernels, joined = (
+        emit(graph, schedule=Schedule(last_block_reduction=join)).count("@triton.jit\ndef") for join in (False, True)
+    )
     in_groups = "split_product" in name or "in groups" in name
     assert (kernels, joined) == ((2, 1) if in_groups else (kernels, kernels))
 
 
 def test_each_kernel_has_its_own_choices() -> None:
     graph = attention("float16", 2, 32, 16, 64, 16, 4).mugraph
-    assert emit(graph, schedule=Schedule(exp2=(True,))) == emit(graph, schedule=Schedule(exp2=True)) != emit(graph)
+    assert emit(graph, schedule=(Schedule(exp2=True),)) == emit(graph, schedule=Schedule(exp2=True)) != emit(graph)

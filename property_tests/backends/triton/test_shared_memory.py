@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.triton import shared_memory
 from mirage_eg.backends.triton.compile import compile_source
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.tune import tuning_record

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import mirage_eg as mi
 from mirage_eg.backends.cost.devices import device_for
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.warps import warps_of, with_warps
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import OptionError, UnsupportedError

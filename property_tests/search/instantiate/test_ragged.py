@@ -14,9 +14,10 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton import writer as emit_writer
-from mirage_eg.backends.triton.emit import Schedule, emit
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
 from mirage_eg.backends.triton.numerics import shifts_exponentials
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import Axes, infer_axes, resize

@@ -1,0 +1,78 @@
+"""How the kernels of an emitted program are written and compiled: one record each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mirage_eg.ir.errors import GraphError
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How one kernel is written and compiled; no field changes its results but for rounding.
+
+    - `num_warps`: warps of a block; None: the threads that the block graph asks for.
+    - `num_stages`: stages of the software pipeline.
+    - `safe`: exponentials are shifted by their row maximum.
+    - `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ.
+    - `exp2`: shifted exponentials are powers of two of rescaled scores.
+    - `reverse_program_order`: neighbouring blocks differ in the last grid dim.
+    - `last_block_reduction`: where the next kernel combines the partial results of this one, the last block to arrive does it.
+    - `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
+    - `use_reciprocal`: a division by a broadcast value is a multiplication by its reciprocal.
+    - `hoist_loads`: loads before the loop are issued before anything is computed.
+    """
+
+    num_warps: int | None = None
+    num_stages: int = 3
+    safe: bool = True
+    swapped: bool = False
+    exp2: bool = False
+    reverse_program_order: bool = False
+    last_block_reduction: bool = False
+    half_partials: bool = False
+    use_reciprocal: bool = False
+    hoist_loads: bool = False
+
+
+Schedules = tuple[Schedule, ...]  # of a program: one for each block graph, in their order
+
+
+def per_kernel(schedule: Schedule | Schedules, count: int) -> Schedules:
+    """A schedule for each of `count` block graphs: the given ones, or one for all.
+
+    Raises:
+        GraphError: another number of schedules.
+    """
+    schedules = (schedule,) * count if isinstance(schedule, Schedule) else schedule
+    if len(schedules) != count:
+        raise GraphError(f"got {len(schedules)} schedules, wanted one for each of {count} block graphs")
+    return schedules
+
+
+def changed(schedules: Schedules, number: int, **changes: Any) -> Schedules:
+    """The schedules with these fields of one kernel changed."""
+    return (*schedules[:number], replace(schedules[number], **changes), *schedules[number + 1 :])
+
+
+def fewer_stages(schedules: Schedules, failed: Sequence[bool]) -> Schedules | None:
+    """One stage less for each kernel that failed for its stages; None if no such kernel has more than one stage.
+
+    `failed` has an entry for each compiled kernel. Where the last block of a kernel does the next reduction, there are fewer
+    kernels than schedules: then every schedule has one stage less.
+    """
+    if len(failed) != len(schedules):
+        failed = [any(failed)] * len(schedules)
+    fewer = tuple(
+        replace(schedule, num_stages=schedule.num_stages - 1) if reduce and schedule.num_stages > 1 else schedule
+        for schedule, reduce in zip(schedules, failed, strict=True)
+    )
+    return None if fewer == schedules else fewer
+
+
+def schedule_record(schedules: Schedules) -> dict[str, list[Any]]:
+    """Each field with its values of all kernels, in JSON's types."""
+    return {entry.name: [getattr(schedule, entry.name) for schedule in schedules] for entry in fields(Schedule)}
+
+
+__all__ = ["Schedule", "Schedules", "changed", "fewer_stages", "per_kernel", "schedule_record"]
