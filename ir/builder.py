@@ -10,9 +10,10 @@ from math import prod
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, TensorType, node
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, TensorType, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape, text
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 

@@ -18,8 +18,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import NEW_DIM, Checker, Graph, Node, node, result_count
+from mirage_eg.ir.graph import NEW_DIM, Graph, Node, node, result_count
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import text as shape_text
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Checker, Graph, Node
+from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
 

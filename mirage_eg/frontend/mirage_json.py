@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Checker, Graph, Node, node
+from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape, text
 

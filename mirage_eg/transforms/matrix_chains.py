@@ -11,7 +11,8 @@ from math import prod
 
 from numpy import broadcast_shapes
 
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph, node
+from mirage_eg.ir.rewriting import GraphCopy
 from mirage_eg.ir.shapes import Shape
 
 MOST_FACTORS = 64  # a longer chain is left as it is
@@ -80,30 +81,20 @@ def _cheapest(shapes: Sequence[Shape]) -> tuple[int, Tree]:
 
 def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Graph:
     gone = frozenset[int]().union(*(chain.inside for chain, _ in cheaper.values()))
-    nodes: list[Node] = []
-    place: dict[int, int] = {}
-    count = 0
-
-    def append(item: Node) -> int:
-        nonlocal count
-        nodes.append(item)
-        count += 1
-        return count - 1
+    copy = GraphCopy(program)
 
     def product(tree: Tree, factors: Sequence[int]) -> int:
         if isinstance(tree, int):
-            return place[factors[tree]]
-        return append(node("matmul", *(product(side, factors) for side in tree)))
+            return copy.position[factors[tree]]
+        return copy.append(node("matmul", *(product(side, factors) for side in tree)))
 
-    for item, values in program.numbered():
+    for item, values in copy:
         if values and values[0] in cheaper:
             chain, tree = cheaper[values[0]]
-            place[values[0]] = product(tree, chain.factors)
+            copy.position[values[0]] = product(tree, chain.factors)
         elif gone.isdisjoint(values):
-            nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-            place.update(zip(values, range(count, count + len(values)), strict=True))
-            count += len(values)
-    return Graph(tuple(nodes))
+            copy.copy(item, values)
+    return copy.graph()
 
 
 __all__ = ["associate"]

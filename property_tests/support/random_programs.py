@@ -10,8 +10,9 @@ from math import prod
 from random import Random
 from typing import Any
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Checker, Graph, Node, TensorType, node
+from mirage_eg.ir.graph import Graph, Node, TensorType, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 

@@ -11,8 +11,9 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, Phase, node
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape

@@ -10,8 +10,9 @@ from fractions import Fraction
 from math import ceil, prod
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Checker, Graph, Node, node
+from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.structure import SplitReduction, Step, Structure

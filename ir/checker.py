@@ -1,0 +1,260 @@
+"""The rules of a legal graph, checked node by node: form, types, phases, dependence on the grid, ragged dims."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import log10, prod
+from sys import float_info
+from typing import Any
+
+from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType
+from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ragged import LOOP, Cut, Cuts, part_extent, result_cuts
+from mirage_eg.ir.shapes import Shape, text
+
+
+class Checker:
+    """Types, phases and grid dependence of a graph that grows node by node; what `Graph` and the builders check with."""
+
+    def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
+        if level is Level.BLOCK:
+            if not 1 <= len(grid) <= 3 or any(extent < 1 for extent in grid) or loop < 1:
+                raise GraphError(f"got grid {text(grid)} and loop {loop}; wanted one to three grid extents and a loop, all ≥ 1")
+        elif grid or loop != 1:
+            raise GraphError(f"got grid {text(grid)} and loop {loop} at the {level} level; only block graphs run so")
+        self.level, self.grid, self.loop = level, grid, loop
+        self.count = 0
+        self.types: list[TensorType] = []
+        self.phases: list[Phase] = []
+        self.grid_dims: list[frozenset[int]] = []
+        self.cuts: dict[int, Cuts] = {}  # of values that have a ragged dim
+        self.outputs: list[TensorType] = []
+
+    def append(self, item: Node) -> range:
+        """Check one more node and give the positions of its values; on an error nothing is changed."""
+        try:
+            _check_form(self, item)
+            operands = [self.types[i] for i in item.operands]
+            operand_phases = {self.phases[i] for i in item.operands}
+            phase = max(operand_phases, default=Phase.PROLOGUE)
+            varies = frozenset[int]().union(*(self.grid_dims[i] for i in item.operands))
+            if self.level is Level.BLOCK:
+                phase, varies = _block_dependence(self, item, phase, operand_phases, varies)
+            outputs = [_output_type(self, item, operands[0], varies)] if item.op == "output" else []
+            results = [] if outputs else _result_types(self, item, operands)
+            cuts = _cuts(self, item, operands, results)
+        except GraphError as error:
+            raise GraphError(f"node {self.count}: {item.op}: {error}") from None
+        start = len(self.types)
+        if any(cuts):
+            self.cuts[start] = cuts
+        self.count += 1
+        self.outputs += outputs
+        self.types += results
+        self.phases += [phase] * len(results)
+        self.grid_dims += [varies] * len(results)
+        return range(start, len(self.types))
+
+
+def _check_form(checker: Checker, item: Node) -> None:
+    row = OPS.get(item.op)
+    if row is None:
+        raise GraphError(f"no such op; the op table has {', '.join(sorted(OPS))}")
+    if checker.level not in row.levels:
+        raise GraphError(f"got it at the {checker.level} level; it stands at {', '.join(sorted(row.levels))}")
+    if not row.arity[0] <= len(item.operands) <= row.arity[1]:
+        wanted = row.arity[0] if row.arity[0] == row.arity[1] else f"{row.arity[0]} to {row.arity[1]}"
+        raise GraphError(f"got {len(item.operands)} operands, wanted {wanted}")
+    for operand in item.operands:
+        if not 0 <= operand < len(checker.types):
+            raise GraphError(f"got operand %{operand}; wanted one of the {len(checker.types)} values before this node")
+    for name, kind in row.attributes.items():
+        if item.get(name) is None:
+            if not kind.endswith("?"):
+                raise GraphError(f"attribute `{name}` is missing")
+        elif not _is_of(item[name], kind.rstrip("?")):
+            raise GraphError(f"got {name} = {item[name]!r}, wanted {kind.rstrip('?')}")
+        elif kind.startswith("rational") and abs(item[name]) > _LARGEST:
+            raise GraphError(
+                f"got {name} of about 10^{decimal_exponent(item[name])}, wanted at most 1.8e308, as a float64 holds"
+            )
+        elif name == "dtype" and item[name] not in DType.__members__:
+            raise GraphError(f"got dtype {item[name]!r}, wanted one of {', '.join(DType)}")
+    if unknown := set(item.mapping) - set(row.attributes):
+        raise GraphError(f"got unknown attribute `{min(unknown)}`; it takes {', '.join(row.attributes) or 'none'}")
+
+
+_LARGEST = Fraction(float_info.max)
+
+
+def decimal_exponent(value: Fraction) -> int:
+    """About log₁₀ |value| of a number of any size."""
+    return round((value.numerator.bit_length() - value.denominator.bit_length()) * log10(2))
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    match kind:
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "ints":
+            return isinstance(value, tuple) and all(isinstance(i, int) and not isinstance(i, bool) for i in value)
+        case "rational":
+            return isinstance(value, Fraction)
+        case "text":
+            return isinstance(value, str) and value.isprintable()  # it stands in listings and messages of one line
+        case "graph":
+            return isinstance(value, NestedGraph)
+        case _:
+            raise AssertionError(kind)
+
+
+def _result_types(checker: Checker, item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
+    match item.op:
+        case "input":
+            return [_input_type(checker, item)]
+        case "block" | "thread":
+            return _call_types(item, operands)
+        case _:
+            dtype = operands[0].dtype
+            for other in operands[1:]:
+                dtype = promote(dtype, other.dtype)
+            shape = OPS[item.op].shape([operand.shape for operand in operands], item.mapping)
+            return [TensorType(shape, dtype)]
+
+
+def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
+    inner: NestedGraph = item["graph"]
+    if str(inner.level) != item.op:
+        raise GraphError(f"got a {inner.level} graph inside, wanted a {item.op} graph")
+    wanted = inner.input_types
+    if len(wanted) != len(operands):
+        raise GraphError(f"got {len(operands)} operands for a graph of {len(wanted)} inputs")
+    for place, (got, want) in enumerate(zip(operands, wanted, strict=True)):
+        if got != want:
+            raise GraphError(f"got {got} as operand {place}, but input {place} of the graph inside is {want}")
+    if item.op == "thread" and len(inner.outputs) != 1:
+        raise GraphError(f"got a thread graph of {len(inner.outputs)} outputs, wanted one")
+    return list(inner.output_types)
+
+
+def _input_type(checker: Checker, item: Node) -> TensorType:
+    dtype = DType(item["dtype"])
+    shape: Shape = item["shape"]
+    if any(extent < 1 for extent in shape):
+        raise GraphError(f"got shape {text(shape)}; extents must be at least 1")
+    if (strides := item.get("strides")) is not None and len(strides) != len(shape):
+        raise GraphError(f"got {len(strides)} strides for the {len(shape)} dims of {text(shape)}")
+    if checker.level is not Level.BLOCK:
+        if item.get("imap") is not None or item.get("fmap") is not None:
+            raise GraphError("got imap or fmap outside a block graph")
+        return TensorType(shape, dtype)
+    imap, fmap = item.get("imap"), item.get("fmap", REPLICATED)
+    if imap is None or len(imap) != len(checker.grid):
+        raise GraphError(f"got imap {imap}, wanted one entry for each of the {len(checker.grid)} grid dims")
+    for target in (*imap, fmap):
+        if target != REPLICATED and not 0 <= target < len(shape):
+            raise GraphError(f"got a map to dim {target} of {text(shape)}; wanted a dim, or -1 for replicated")
+    tile = []
+    for dim, extent in enumerate(shape):
+        count = prod(count for _, count in _splits(checker, item, dim))
+        part = part_extent(extent, count)
+        if part is None:
+            raise GraphError(
+                f"got {count} parts of dim {dim} of {text(shape)} (grid {checker.grid}, imap {imap}, loop "
+                f"{checker.loop}, fmap {fmap}); {extent} is not divisible by {count}, and parts of "
+                f"{-(-extent // count)} leave the last one empty"
+            )
+        tile.append(part)
+    return TensorType(tuple(tile), dtype)
+
+
+def _splits(checker: Checker, item: Node, dim: int) -> list[tuple[int, int]]:
+    """The grid dims and the loop that split a dim of an input, slowest first: (grid dim or LOOP, how many parts)."""
+    targets = (*zip(range(len(checker.grid)), checker.grid, item["imap"], strict=True),)
+    splits = [(place, count) for place, count, target in targets if target == dim]
+    return [*splits, (LOOP, checker.loop)] if item.get("fmap", REPLICATED) == dim else splits
+
+
+def _cuts(checker: Checker, item: Node, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Cuts:
+    """How the dims of a node's result are cut, where tiles are not all of one extent; else nothing."""
+    if item.op == "input" and checker.level is Level.BLOCK:
+        return tuple(
+            _cut(extent, part, _splits(checker, item, dim))
+            for dim, (extent, part) in enumerate(zip(item["shape"], results[0].shape, strict=True))
+        )
+    if item.op == "output" or not any(operand in checker.cuts for operand in item.operands):
+        return ()
+    known = [checker.cuts.get(i, (None,) * len(kind.shape)) for i, kind in zip(item.operands, operands, strict=True)]
+    shapes = [kind.shape for kind in operands]
+    return result_cuts(item.op, list(zip(shapes, known, strict=True)), results[0].shape, item.mapping)
+
+
+def _cut(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> Cut | None:
+    if extent % part == 0 and extent // part == prod(count for _, count in splits):
+        return None
+    steps, moved = [], part
+    for place, count in reversed(splits):
+        if count > 1:
+            steps.append((place, moved))
+        moved *= count
+    return Cut(extent, part, tuple(reversed(steps)))
+
+
+def _block_dependence(
+    checker: Checker, item: Node, phase: Phase, operand_phases: set[Phase], varies: frozenset[int]
+) -> tuple[Phase, frozenset[int]]:
+    kind = OPS[item.op].kind
+    if item.op == "input":
+        looped = item.get("fmap", REPLICATED) != REPLICATED and checker.loop > 1
+        varies = frozenset(
+            dim
+            for dim, (extent, target) in enumerate(zip(checker.grid, item.get("imap") or (), strict=False))
+            if target != REPLICATED and extent > 1
+        )
+        return (Phase.LOOP if looped else Phase.PROLOGUE), varies
+    if operand_phases >= {Phase.LOOP, Phase.EPILOGUE}:
+        raise GraphError("got one operand that varies over the loop and one from behind it; accumulate the first")
+    if kind is Kind.ACCUMULATOR:
+        if phase is Phase.EPILOGUE:
+            raise GraphError("got an operand from behind the loop; an accumulator takes one from the loop or before it")
+        return Phase.EPILOGUE, varies
+    if item.op == "output" and phase is Phase.LOOP:
+        raise GraphError("got a value that varies over the loop; accumulate it first")
+    return phase, varies
+
+
+def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozenset[int]) -> TensorType:
+    dtype = DType(item["dtype"]) if item.get("dtype") else tile.dtype
+    if checker.level is not Level.BLOCK:
+        if item.get("omap") is not None or item.get("strides") is not None:
+            raise GraphError("got an omap or strides of an output outside a block graph")
+        return TensorType(tile.shape, dtype)
+    omap = item.get("omap")
+    if omap is None or len(omap) != len(checker.grid):
+        raise GraphError(f"got omap {omap}, wanted one entry for each of the {len(checker.grid)} grid dims")
+    shape = list(tile.shape)
+    new: list[int] = []
+    if (strides := item.get("strides")) is not None and len(strides) != len(shape) + omap.count(NEW_DIM):
+        raise GraphError(f"got {len(strides)} strides for an output of {len(shape) + omap.count(NEW_DIM)} dims")
+    for dim, (extent, target) in enumerate(zip(checker.grid, omap, strict=True)):
+        if target == NEW_DIM:
+            new.append(extent)
+        elif target == REPLICATED:
+            if dim in varies:
+                raise GraphError(f"got omap {omap}: the value varies with grid dim {dim}, which must map to a dim or a new one")
+        elif 0 <= target < len(tile.shape):
+            shape[target] *= extent
+        else:
+            raise GraphError(f"got omap {omap} for tile {text(tile.shape)}; wanted dims, -1 or -2 (a new dim)")
+    for target, cut in enumerate(checker.cuts.get(item.operands[0], ())):
+        if cut is None:
+            continue
+        mapped = {dim for dim, extent in enumerate(checker.grid) if omap[dim] == target and extent > 1}
+        if {place for place, _ in cut.steps} != mapped:
+            raise GraphError(
+                f"got omap {omap}: dim {target} of the tile is in parts of {cut.part} with a rest of {cut.rest}; wanted the "
+                "grid dims that cut it, and no others, mapped to it"
+            )
+        shape[target] = cut.extent
+    return TensorType((*new, *shape), dtype)

@@ -1,0 +1,116 @@
+"""What a graph consists of: nodes, and for each value its type and, in a block graph, the phase in which it is computed.
+
+A node is `(op, operands, attributes)`. Operands are positions of *values*: every node has one value but `output` (none)
+and `block` (one for each output of its graph).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Any
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
+from mirage_eg.ir.shapes import Shape, text
+
+REPLICATED = -1  # in imap, fmap, omap: this grid dim (or the loop) maps to no data dim
+NEW_DIM = -2  # in omap: this grid dim becomes a new leading dim of the output
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of a value; a tile's shape where the value lives in a block graph."""
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{text(self.shape)} {self.dtype}"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes when stored densely."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op; `attributes` are sorted by name, absent ones are left out."""
+
+    op: str
+    operands: tuple[int, ...] = ()
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute, or `default` where it is absent."""
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        return default
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The attributes as a dictionary."""
+        return dict(self.attributes)
+
+
+def node(op: str, /, *operands: int, **attributes: Any) -> Node:
+    """A node with its attributes in normal form: sorted, lists as tuples, None left out."""
+    return Node(
+        op,
+        tuple(operands),
+        tuple(
+            sorted(
+                (key, tuple(value) if isinstance(value, list) else value)
+                for key, value in attributes.items()
+                if value is not None
+            )
+        ),
+    )
+
+
+class Phase(IntEnum):
+    """When a value of a block graph is computed."""
+
+    PROLOGUE = 0  # varies with nothing of the loop: once, before it
+    LOOP = 1
+    EPILOGUE = 2  # behind an accumulator: once, after the loop
+
+
+class NestedGraph:
+    """The part of `Graph` that the rules of nodes with a graph inside read."""
+
+    level: Level
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """The output nodes."""
+        raise NotImplementedError
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        """The types of the inputs."""
+        raise NotImplementedError
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """The types of the outputs."""
+        raise NotImplementedError
+
+
+def is_kernel(item: Node) -> bool:
+    """Whether a node of a kernel graph is launched: inputs, outputs and views are not."""
+    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS
+
+
+def result_count(item: Node) -> int:
+    """How many values a node makes."""
+    if item.op == "output":
+        return 0
+    return len(item["graph"].outputs) if item.op == "block" else 1

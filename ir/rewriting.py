@@ -1,0 +1,39 @@
+"""A copy of a graph in which some nodes are replaced by others."""
+
+from collections.abc import Iterator
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, result_count
+
+
+class GraphCopy:
+    """Nodes of a new graph, and for each copied value of the old graph its position in the new one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._nodes: list[Node] = []
+        self._count = 0
+        self.position: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[tuple[Node, range]]:
+        """The nodes of the old graph with the positions of their values."""
+        return self._graph.numbered()
+
+    def append(self, item: Node) -> int:
+        """Add a node whose operands are positions in the new graph; returns the position of its first value."""
+        self._nodes.append(item)
+        self._count += result_count(item)
+        return self._count - result_count(item)
+
+    def copy(self, item: Node, values: range) -> None:
+        """Add a node of the old graph."""
+        first = self.append(Node(item.op, tuple(self.position[operand] for operand in item.operands), item.attributes))
+        self.position.update(zip(values, range(first, self._count), strict=True))
+
+    def graph(self) -> Graph:
+        """The new graph."""
+        old = self._graph
+        return Graph(tuple(self._nodes), old.level, old.grid, old.loop, old.threads)
+
+
+__all__ = ["GraphCopy"]
