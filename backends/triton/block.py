@@ -24,8 +24,8 @@ from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.backends.triton.split_reduction import Export, peak_tile
-from mirage_eg.backends.triton.storage import accumulates, is_kept_apart, reads_stored
+from mirage_eg.backends.triton.split_reduction import Export, row_maximum_tile
+from mirage_eg.backends.triton.storage import accumulates, needs_copy, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
 from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
@@ -122,7 +122,7 @@ def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
     writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names)
     _write_body(writer, part, alone)
     for export, pointer in part.exports:
-        _store(writer, peak_tile(writer, export), export.omap, pointer, alone)
+        _store(writer, row_maximum_tile(writer, export), export.omap, pointer, alone)
     return writer
 
 
@@ -237,7 +237,7 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
         writer.loads.append((name, f"{name} = {load}"))
     else:
         writer.say(graph.phases[value], f"{name} = {load}")
-    if is_kept_apart(graph, value, writer.schedule.swapped):
+    if needs_copy(graph, value, writer.schedule.swapped):
         writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")
 
 

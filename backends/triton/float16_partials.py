@@ -2,7 +2,7 @@
 
 A plain float16 would overflow where a sum is large and lose what is small; so scaled, the error of an element is at most 2⁻¹¹
 of the largest of its row, whatever the row's magnitude. Half the bytes are written and read again. Whoever reads such a result
-reads the scales too and multiplies (`emit_partials.with_peaks`).
+reads the scales too and multiplies (`emit_partials.with_row_maxima`).
 """
 
 from collections.abc import Collection
@@ -29,7 +29,7 @@ class Half:
     omap: tuple[int, ...]
 
 
-def halves_of(block: Graph, inside: Collection[int]) -> list[Half]:
+def scaled_half_outputs(block: Graph, inside: Collection[int]) -> list[Half]:
     """The float32 outputs of values of a narrower type that can be stored so; only generated kernels read those at `inside`.
 
     A row lies in one block, and is the longest there is.
@@ -64,4 +64,4 @@ def write_scaled(writer: Writer, tile: Tile, half: Half) -> tuple[Tile, Tile]:
     return Tile(scaled, tile.dtype, tile.shape, tile.padded, ends=tile.ends), scales
 
 
-__all__ = ["Half", "halves_of", "write_scaled"]
+__all__ = ["Half", "scaled_half_outputs", "write_scaled"]

@@ -36,7 +36,7 @@ def on_grid_of(first: Graph, last: Graph, reads: Sequence[Read]) -> tuple[Graph,
     return None
 
 
-def can_join(graph: Graph, number: int) -> bool:
+def can_combine(graph: Graph, number: int) -> bool:
     """Whether the block graph at the next node could be done by the last blocks of the one at this node."""
     items = list(graph.numbered())
     if number + 1 >= len(items) or items[number + 1][0].op != "block":
@@ -72,4 +72,4 @@ def _regridded(graph: Graph, grid: Shape, own: dict[int, int]) -> Graph:
     return Graph(tuple(nodes), graph.level, extents, graph.loop, graph.threads)
 
 
-__all__ = ["Read", "can_join", "on_grid_of"]
+__all__ = ["Read", "can_combine", "on_grid_of"]

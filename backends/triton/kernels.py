@@ -6,10 +6,10 @@ from math import prod
 
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
 from mirage_eg.backends.triton.block import Part, Rest, emit_block
-from mirage_eg.backends.triton.float16_partials import Half, halves_of
+from mirage_eg.backends.triton.float16_partials import Half, scaled_half_outputs
 from mirage_eg.backends.triton.fused_combine import on_grid_of
 from mirage_eg.backends.triton.program import Block, ProgramFile
-from mirage_eg.backends.triton.split_reduction import Export, Peak, exports_of, maxima_of, with_peaks
+from mirage_eg.backends.triton.split_reduction import Export, Peak, exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
@@ -87,12 +87,12 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     place = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)
     schedule = file.schedules[place]
     warps = schedule.num_warps or written_warps(inner, f"node {number}: block")
-    inner, operands = with_peaks(inner, item.operands, file.peaks)
+    inner, operands = with_row_maxima(inner, item.operands, file.peaks)
     inside = read_by_blocks(file.graph, values)
     maxima = maxima_of(operands, file.peaks)
-    exports = exports_of(inner, inside, maxima) if schedule.safe else []
+    exports = exported_maxima(inner, inside, maxima) if schedule.safe else []
     peaks = [_new_peaks(file, export, values) for export in exports]
-    halves = halves_of(inner, inside) if schedule.half_partials else []
+    halves = scaled_half_outputs(inner, inside) if schedule.half_partials else []
     scales = [_halved(file, half, values[half.position]) for half in halves]
     part = Part(
         inner,

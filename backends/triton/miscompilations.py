@@ -8,7 +8,7 @@ Two things were seen, in the code of Triton 3.6, 3.7 and 3.9, and are looked for
 - A tile of more than 256 rows that are longer than what is swizzled together (128 bytes, mostly) is written in one order, and
   read in another. Outputs are wrong every time.
 
-Emitted kernels avoid both (`emit_readers.is_kept_apart`, `mirage_eg.search.instantiate.limits`); here it is seen that they do.
+Emitted kernels avoid both (`emit_readers.needs_copy`, `mirage_eg.search.instantiate.limits`); here it is seen that they do.
 """
 
 import re

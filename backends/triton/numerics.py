@@ -14,7 +14,7 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
-from mirage_eg.backends.triton.split_reduction import Peak, exports_of, maxima_of, with_peaks
+from mirage_eg.backends.triton.split_reduction import Peak, exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node
@@ -29,10 +29,10 @@ def shifts_exponentials(graph: Graph) -> bool:
         if item.op == "exp":
             return False
         if item.op == "block":
-            block, operands = with_peaks(item["graph"], item.operands, peaks)
+            block, operands = with_row_maxima(item["graph"], item.operands, peaks)
             flat, maxima = prepared(block), maxima_of(operands, peaks)
             exponentials = {made[0] for inner, made in flat.numbered() if inner.op == "exp"}
-            exports = exports_of(block, read_by_blocks(graph, values), maxima)
+            exports = exported_maxima(block, read_by_blocks(graph, values), maxima)
             exported = frozenset(position for export in exports for position in export.degrees)
             if not exponentials <= safe_exponentials(flat, exported, maxima).keys():
                 return False

@@ -49,7 +49,7 @@ class Peak:
     exponents: bool = True
 
 
-def exports_of(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[Export]:
+def exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[Export]:
     """The maxima that should leave a block graph, if the outputs at these positions are read by generated kernels alone.
 
     `maxima`: the positions of the inputs that are maxima of another kernel.
@@ -108,7 +108,7 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
     )
 
 
-def peak_tile(writer: Writer, export: Export) -> Tile:
+def row_maximum_tile(writer: Writer, export: Export) -> Tile:
     """The maximum as a tile, once the body of the kernel is written."""
     padded = [1] * len(export.tile)
     ends = {}
@@ -121,7 +121,9 @@ def peak_tile(writer: Writer, export: Export) -> Tile:
     return Tile(writer.safe[export.exponential].peak, dtype, export.tile, tuple(padded), ends=ends)
 
 
-def with_peaks(block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> tuple[Graph, tuple[int, ...]]:
+def with_row_maxima(
+    block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]
+) -> tuple[Graph, tuple[int, ...]]:
     """A block graph that reads partial results, made to multiply them by the exponentials of their maxima, and by their scales.
 
     `operands` are the values of the kernel graph that it reads, `peaks` the maxima and scales of some of these. Gives the graph
@@ -178,4 +180,4 @@ def maxima_of(operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> f
     return frozenset(position for position, value in enumerate(operands) if value in maxima)
 
 
-__all__ = ["Export", "Peak", "exports_of", "maxima_of", "peak_tile", "with_peaks"]
+__all__ = ["Export", "Peak", "exported_maxima", "maxima_of", "row_maximum_tile", "with_row_maxima"]

@@ -31,7 +31,7 @@ def reads_stored(graph: Graph, consumer: Node) -> bool:
             return False
 
 
-def is_kept_apart(graph: Graph, value: int, swapped: bool) -> bool:
+def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:
     """Is this a load of the loop of which a product on wgmma reads the tile itself, and registers are filled from it too?
 
     Triton fetches such a tile into one buffer too few (`hazards`), so that wgmma must read a copy of its own.
@@ -70,4 +70,4 @@ def is_dot(graph: Graph, product: Node) -> bool:
     return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
 
 
-__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "is_kept_apart", "reads_stored"]
+__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "needs_copy", "reads_stored"]

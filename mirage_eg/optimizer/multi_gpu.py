@@ -33,7 +33,7 @@ class Calls:
     full: Full
 
 
-class SpreadTimer:
+class MultiGpuTimer:
     """A timer that spreads a round's candidates over GPUs. Use it as a context, which ends the processes."""
 
     def __init__(self, gpus: Sequence[str], start: Callable[[str], Executor], calls: Calls) -> None:
@@ -42,7 +42,7 @@ class SpreadTimer:
         self._executors: dict[int, Executor] = {}
         self._losses: Counter[int] = Counter()  # of each GPU, since it last gave a result
 
-    def __enter__(self) -> "SpreadTimer":
+    def __enter__(self) -> "MultiGpuTimer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -115,7 +115,7 @@ class SpreadTimer:
         return result
 
 
-def like_gpus() -> list[str]:
+def gpus_of_first_kind() -> list[str]:
     """Names by which CUDA_VISIBLE_DEVICES selects the visible GPUs that are of the kind of the first one."""
     import torch
 
@@ -126,7 +126,7 @@ def like_gpus() -> list[str]:
     return [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[0]]
 
 
-def spread_trials(gpus: Sequence[str], source: str, target: str, seed: int) -> SpreadTimer:
+def multi_gpu_timer(gpus: Sequence[str], source: str, target: str, seed: int) -> MultiGpuTimer:
     """`backends.trial.CandidateTimer` in a process on each GPU."""
     import loky
 
@@ -136,7 +136,7 @@ def spread_trials(gpus: Sequence[str], source: str, target: str, seed: int) -> S
         )
         return executor
 
-    return SpreadTimer(gpus, start, Calls(_quick, _full))
+    return MultiGpuTimer(gpus, start, Calls(_quick, _full))
 
 
 def _make_trials(source: str, target: str, seed: int, ops: bytes) -> None:
@@ -156,4 +156,4 @@ def _full(source: str) -> tuple[Outcome, Timing | None]:
     return _trials.full(source)
 
 
-__all__ = ["Calls", "SpreadTimer", "like_gpus", "spread_trials"]
+__all__ = ["Calls", "MultiGpuTimer", "gpus_of_first_kind", "multi_gpu_timer"]

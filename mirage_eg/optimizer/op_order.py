@@ -57,7 +57,7 @@ class Order:
         return self.peak == self.bound
 
 
-def peak_of(problem: Problem, tasks: Sequence[int]) -> int:
+def live_bytes_of(problem: Problem, tasks: Sequence[int]) -> int:
     """The most bytes that live at once; while a task runs, what it reads and what it makes both live."""
     live = dict(_read_or_kept(problem))
     peak = sum(live.values())
@@ -111,7 +111,7 @@ class _Search:
         ]
         floor = max([start, *while_it_runs])
         given = tuple(range(self.count))
-        best = peak_of(self.problem, given)
+        best = live_bytes_of(self.problem, given)
         if best == floor or not self.count:
             return Order(given, best, best)
         full = (1 << self.count) - 1
@@ -224,7 +224,7 @@ def order_block(block: Graph) -> BlockOrder:
     for problem, places in problems:
         order = best_order(problem)
         positions += [places[i] for i in order.tasks]
-        before = max(before, peak_of(problem, range(len(places))))
+        before = max(before, live_bytes_of(problem, range(len(places))))
         peak, bound = max(peak, order.peak), max(bound, order.bound)
     assert len(positions) == len(numbered)
     return BlockOrder(tuple(positions), before, peak, bound)
@@ -328,10 +328,10 @@ __all__ = [
     "Task",
     "best_order",
     "kernels_problem",
+    "live_bytes_of",
     "order_block",
     "order_blocks",
     "order_kernels",
-    "peak_of",
     "reordered",
     "tile_bytes",
 ]

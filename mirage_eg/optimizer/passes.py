@@ -13,12 +13,12 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.optimizer.layouts import Layouts, choose_layouts, layouts_record
-from mirage_eg.optimizer.op_order import BlockOrder, Order, kernels_problem, order_blocks, order_kernels, peak_of
+from mirage_eg.optimizer.op_order import BlockOrder, Order, kernels_problem, live_bytes_of, order_blocks, order_kernels
 from mirage_eg.optimizer.thread_graphs import form_threads
 
 
 @dataclass(frozen=True, slots=True)
-class Polished:
+class OptimizedMuGraph:
     """A µGraph as it is lowered, and what was decided."""
 
     graph: Graph
@@ -30,19 +30,19 @@ class Polished:
 
 
 @lru_cache(maxsize=512)
-def polish(graph: Graph, device: Device) -> Polished:
+def optimize_mugraph(graph: Graph, device: Device) -> OptimizedMuGraph:
     """Optimize a µGraph for a device; doing it again changes nothing."""
     begin = perf_counter()
     layouts = choose_layouts(graph, device)
     problem, _ = kernels_problem(graph)
     ordered, kernels = order_kernels(layouts.graph)
     polished, blocks = order_blocks(form_threads(ordered))
-    return Polished(
-        polished, layouts, peak_of(problem, range(len(problem.tasks))), kernels, tuple(blocks), perf_counter() - begin
+    return OptimizedMuGraph(
+        polished, layouts, live_bytes_of(problem, range(len(problem.tasks))), kernels, tuple(blocks), perf_counter() - begin
     )
 
 
-def polish_record(polished: Polished) -> dict[str, Any]:
+def optimization_record(polished: OptimizedMuGraph) -> dict[str, Any]:
     """What was decided, in JSON's types; bytes live at once as given and as ordered, and the least that is proved possible."""
     return {
         "layouts": layouts_record(polished.layouts),
@@ -72,4 +72,4 @@ def _threads_record(block: Graph) -> dict[str, Any]:
     }
 
 
-__all__ = ["Polished", "polish", "polish_record"]
+__all__ = ["OptimizedMuGraph", "optimization_record", "optimize_mugraph"]

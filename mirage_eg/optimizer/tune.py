@@ -25,8 +25,8 @@ from mirage_eg.backends.triton.schedule import Schedules, fewer_stages, schedule
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
-from mirage_eg.optimizer.multi_gpu import SpreadTimer
-from mirage_eg.optimizer.passes import polish
+from mirage_eg.optimizer.multi_gpu import MultiGpuTimer
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tuning_space import (
     Job,
     Variant,
@@ -45,7 +45,7 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Timer(Protocol):
-    """What checks and times one emitted program; `backends.trial.CandidateTimer` on a GPU, `spread.SpreadTimer` on several."""
+    """What checks and times one emitted program; `backends.trial.CandidateTimer` on a GPU, `spread.MultiGpuTimer` on several."""
 
     def quick(self, source: str) -> Outcome:
         """Check, then time roughly."""
@@ -204,7 +204,7 @@ def _try(run: _Tuning, stage: str, jobs: Sequence[Job]) -> None:
 
 def _outcomes(run: _Tuning, sources: Sequence[str], reserved: float) -> Iterator[Outcome | None]:
     """What the timer finds, in the order of the sources; None for those whose turn comes in the `reserved` seconds."""
-    if isinstance(run.timer, SpreadTimer):
+    if isinstance(run.timer, MultiGpuTimer):
         yield from run.timer.quick_all(sources, lambda: run.deadline - reserved)
         return
     for source in sources:
@@ -214,7 +214,7 @@ def _outcomes(run: _Tuning, sources: Sequence[str], reserved: float) -> Iterator
 def compile_variant(job: tuple[Graph, Graph, int, Schedules, Device]) -> Variant:
     """Emit and compile for (program, µGraph, structure, schedule, device), with fewer stages where they do not fit."""
     program, graph, structure, schedule, device = job
-    polished = polish(graph, device).graph
+    polished = optimize_mugraph(graph, device).graph
     while True:
         try:
             source = emit(polished, program=program, schedule=schedule)
@@ -257,7 +257,7 @@ def fingerprint(source: str) -> str:
 def _line(run: _Tuning, stage: str, variant: Variant, outcome: Outcome) -> Record:
     """A measurement; the first of a µGraph has its JSON under `graph`, the others its name under `mugraph`."""
     inner = variant.graph.blocks
-    text = to_json(polish(variant.graph, run.device).graph)
+    text = to_json(optimize_mugraph(variant.graph, run.device).graph)
     mugraph = fingerprint(text)
     graph = {} if mugraph in run.listed else {"graph": loads(text)}
     run.listed.add(mugraph)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
-from mirage_eg.backends.triton.float16_partials import halves_of
-from mirage_eg.backends.triton.fused_combine import can_join
+from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
+from mirage_eg.backends.triton.fused_combine import can_combine
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
 from mirage_eg.backends.triton.warps import written_warps
@@ -128,7 +128,7 @@ def details(variant: Variant) -> Iterator[Job]:
             names.append("use_reciprocal")
         if sum(phase is Phase.PROLOGUE for phase in _loaded(block)) > 1:
             names.append("hoist_loads")
-        if number + 1 < len(inner) and halves_of(block, range(len(block.outputs))):
+        if number + 1 < len(inner) and scaled_half_outputs(block, range(len(block.outputs))):
             names.append("half_partials")
         if _has_skinny(block):
             names.append("swapped")
@@ -146,7 +146,7 @@ def last_block_reductions(variant: Variant, graphs: Sequence[Graph], allowed: Se
         alike = [
             graph for graph in graphs if len(graph.blocks) == len(nodes) and graph.nodes[number] == variant.graph.nodes[number]
         ]
-        fitting = next((graph for graph in [variant.graph, *alike] if can_join(graph, number)), None)
+        fitting = next((graph for graph in [variant.graph, *alike] if can_combine(graph, number)), None)
         if fitting is not None:
             for warps in allowed or (2, 4, 8):
                 combined = replace(variant, graph=fitting)

@@ -16,7 +16,7 @@ from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.passes import polish, polish_record
+from mirage_eg.optimizer.passes import optimization_record, optimize_mugraph
 from mirage_eg.optimizer.tune import Record, Tuned, Tuning, tuning_record
 from mirage_eg.pipeline.compile_stage import Compiler, check_cache
 from mirage_eg.pipeline.diagnosis import Found, explain
@@ -137,7 +137,9 @@ def _optimize(
             tuned = tune_ranked(program, pool_of_gpu, options, tuning, measurements, watch, work)
             fastest = [entry for entries in pool_of_gpu for entry in entries if entry.graph in tuned]
             chosen = _unlike(sorted(fastest, key=lambda entry: tuned[entry.graph].us), options) or chosen
-            tuned = {polish(entry.graph, device).graph: tuned[entry.graph] for entry in chosen if entry.graph in tuned}
+            tuned = {
+                optimize_mugraph(entry.graph, device).graph: tuned[entry.graph] for entry in chosen if entry.graph in tuned
+            }
     compiler = Compiler(program, device.target, watch, work, tuned)
     final = _finalists(chosen, library, cuts, device, watch)
     with background_task(lambda: compiler.compile([entry.graph for entry in final.shown])) as compiled:
@@ -184,9 +186,9 @@ def _optimize(
     per_op = predict(expand(program), device)
     report["per_op"] = {"kernels": len(per_op), "predicted_us": sum(cost.us for cost in per_op)}
     best = candidates[0].graph  # where it is the library's, nothing was decided
-    decided = {with_warps(polish(entry.graph, device).graph, 1): entry.graph for entry in chosen}
+    decided = {with_warps(optimize_mugraph(entry.graph, device).graph, 1): entry.graph for entry in chosen}
     report["cleanup"] = simplification_record(cleaned)
-    report["optimizer"] = polish_record(polish(decided.get(with_warps(best, 1), best), device))
+    report["optimizer"] = optimization_record(optimize_mugraph(decided.get(with_warps(best, 1), best), device))
     report["memory"] = memory_record(candidates[0].graph, program)
     if measurements:
         report["tuning"] = tuning_record(measurements)
@@ -234,7 +236,7 @@ def _unlike(ranked: Sequence[Ranked], options: Options) -> list[Ranked]:
     """The first of them, each once: several may be one µGraph when they are polished."""
     found: dict[Graph, Ranked] = {}
     for entry in ranked:
-        found.setdefault(polish(entry.graph, options.device_record).graph, entry)
+        found.setdefault(optimize_mugraph(entry.graph, options.device_record).graph, entry)
     return [*found.values()][: options.top]
 
 
@@ -250,7 +252,7 @@ class _Finalists:
 
 def _finalists(chosen: Sequence[Ranked], library: Ranked, cuts: Cuts, device: Device, watch: Watch) -> _Finalists:
     with watch.stage("optimize"):
-        lowered = [replace(entry, graph=polish(entry.graph, device).graph) for entry in chosen]
+        lowered = [replace(entry, graph=optimize_mugraph(entry.graph, device).graph) for entry in chosen]
     way_from = {entry.graph: way for ways in cuts.ways for way, entry in ways}
     pairs = [*zip(lowered, chosen, strict=True)]
     ways = {id(entry): way_from[given.graph] for entry, given in pairs if given.graph in way_from}

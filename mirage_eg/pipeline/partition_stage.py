@@ -11,7 +11,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.passes import polish
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.records import CompileRecord
@@ -127,7 +127,7 @@ def compiling(cuts: Cuts, cutter: Cutter, compiler: Compiler, device: Device, wa
     """Cuts whose kernels all compile: those of a way that does not are made by the next best extents, or cut otherwise."""
     for attempt in count():
         ways = [ways[0] for ways in cuts.ways]
-        graphs = [polish(entry.graph, device).graph for _, entry in ways]
+        graphs = [optimize_mugraph(entry.graph, device).graph for _, entry in ways]
         records = [made.record for made in compiler.compile(graphs)]
         broken = frozenset(
             block
@@ -172,7 +172,10 @@ def telling(ways: Sequence[Way], options: Options) -> list[Way]:
 def parts_of_ways(ways: Sequence[Way], device: Device) -> dict[Piece, Subgraph]:
     """What the searched kernels of these ways, as they are lowered, read and make of the program's values."""
     pieces = dict.fromkeys(piece for way in ways for piece in way.pieces if piece.made.fused)
-    return {piece: Subgraph(polish(piece.made.graph, device).graph, piece.inputs, piece.segment.outputs) for piece in pieces}
+    return {
+        piece: Subgraph(optimize_mugraph(piece.made.graph, device).graph, piece.inputs, piece.segment.outputs)
+        for piece in pieces
+    }
 
 
 def cuts_report(primitive: Graph, cuts: Cuts, ways: Sequence[Way], checks: Checks) -> dict[str, Any]:

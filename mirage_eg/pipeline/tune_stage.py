@@ -53,10 +53,10 @@ def tune_ranked(
 
 def _timer(program: Graph, options: Options, stack: ExitStack) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
-    from mirage_eg.optimizer.multi_gpu import like_gpus, spread_trials
+    from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 
     return stack.enter_context(
-        spread_trials(like_gpus(), emit(program, program=program), options.device_record.target, options.seed)
+        multi_gpu_timer(gpus_of_first_kind(), emit(program, program=program), options.device_record.target, options.seed)
     )
 
 

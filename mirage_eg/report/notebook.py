@@ -209,7 +209,7 @@ _SVG: dict[str, Callable[[Any], str]] = {
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
     "ir.builder.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
     "pipeline.run.records.Candidate": lambda candidate: to_svg(candidate.graph),
-    "optimizer.passes.Polished": lambda polished: to_svg(polished.graph),
+    "optimizer.passes.OptimizedMuGraph": lambda polished: to_svg(polished.graph),
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
 _HTML: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {

@@ -27,7 +27,7 @@ from mirage_eg.optimizer.layouts import (
     solve,
     with_strides,
 )
-from mirage_eg.optimizer.passes import polish
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.verify.reference import verify
 from property_tests.backends.triton.test_arena import chains
 from property_tests.support.hand_written import HAND_WRITTEN, inputs_of, worst
@@ -165,6 +165,6 @@ def test_all_orders_are_offered_where_no_view_stands_in_the_way() -> None:
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_polishing_keeps_the_function_and_polishing_again_changes_nothing(name: str) -> None:
     graphs = HAND_WRITTEN[name]("float16")
-    polished = polish(graphs.mugraph, H100).graph
+    polished = optimize_mugraph(graphs.mugraph, H100).graph
     assert verify(graphs.program, polished).equal
-    assert polish(polished, H100).graph == polished
+    assert optimize_mugraph(polished, H100).graph == polished

@@ -18,7 +18,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import DeviceLost, Outcome
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
-from mirage_eg.optimizer.multi_gpu import Calls, SpreadTimer, like_gpus
+from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind
 from mirage_eg.optimizer.tune import Record, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 
@@ -50,7 +50,7 @@ def test_candidate_i_is_timed_on_gpu_i_modulo_their_number_at_any_speed(pauses: 
         return Outcome(float(source), 0.0, None)
 
     gpus = [f"g{number}" for number in range(count)]
-    with SpreadTimer(gpus, started, Calls(quick, full)) as timer:
+    with MultiGpuTimer(gpus, started, Calls(quick, full)) as timer:
         outcomes = list(timer.quick_all([str(number) for number in range(len(pauses))], never))
     assert [outcome.us for outcome in outcomes if outcome] == list(map(float, range(len(pauses))))
     assert seen == {str(number): f"g{number % count}" for number in range(len(pauses))}
@@ -69,7 +69,7 @@ def test_one_gpu_times_one_candidate_at_a_time_and_several_at_once() -> None:
         inside[gpu] -= 1
         return Outcome(1.0, 0.0, None)
 
-    with SpreadTimer("ab", started, Calls(quick, full)) as timer:
+    with MultiGpuTimer("ab", started, Calls(quick, full)) as timer:
         assert len(list(timer.quick_all("0123456789", never))) == 10
     assert most == {"a": 1, "b": 1, "together": 2}
 
@@ -83,7 +83,7 @@ def test_nothing_begins_behind_the_deadline() -> None:
         return Outcome(1.0, 0.0, None)
 
     stop = perf_counter() + 0.12
-    with SpreadTimer("ab", started, Calls(quick, full)) as timer:
+    with MultiGpuTimer("ab", started, Calls(quick, full)) as timer:
         outcomes = list(timer.quick_all([str(number) for number in range(40)], lambda: stop))
     assert len(outcomes) == 40
     assert 2 <= len(begun) <= 8
@@ -102,7 +102,7 @@ def test_a_lost_gpu_context_costs_its_candidate_alone() -> None:
             raise DeviceLost("the GPU context is lost")
         return Outcome(1.0, 0.0, None)
 
-    with SpreadTimer("ab", start, Calls(quick, full)) as timer:
+    with MultiGpuTimer("ab", start, Calls(quick, full)) as timer:
         outcomes = list(timer.quick_all("01234567", never))
     failed = [place for place, outcome in enumerate(outcomes) if outcome is None or outcome.us is None]
     assert failed == [2, 5]
@@ -122,7 +122,7 @@ def process(gpu: str) -> Executor:
 
 
 def test_a_process_sees_its_gpu_alone_and_one_that_dies_is_replaced() -> None:
-    with SpreadTimer(["4", "7"], process, Calls(dies, full)) as timer:
+    with MultiGpuTimer(["4", "7"], process, Calls(dies, full)) as timer:
         outcomes = list(timer.quick_all("0123", never))
     assert [outcome.us if outcome else None for outcome in outcomes] == [4.0, None, 4.0, 7.0]
     assert outcomes[1] is not None and outcomes[1].problem is not None
@@ -132,7 +132,7 @@ def test_a_gpu_on_which_nothing_works_is_an_error_not_an_endless_loop() -> None:
     def quick(source: str) -> Outcome:
         raise DeviceLost("no memory")
 
-    with SpreadTimer("a", started, Calls(quick, full)) as timer, pytest.raises(MirageError, match="GPU a: 5 processes"):
+    with MultiGpuTimer("a", started, Calls(quick, full)) as timer, pytest.raises(MirageError, match="GPU a: 5 processes"):
         list(timer.quick_all([str(number) for number in range(50)], never))
 
 
@@ -143,7 +143,7 @@ def test_tuning_on_three_gpus_finds_what_one_gpu_finds(monkeypatch: pytest.Monke
     clock = Clock()
     alone = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines[1].append)
     other = Clock()
-    with SpreadTimer("abc", started, Calls(other.quick, other.full)) as timer:
+    with MultiGpuTimer("abc", started, Calls(other.quick, other.full)) as timer:
         spread_out = tune(program, ranked, DEVICES["H100"], timer, effort=SMALL, record=lines[3].append)
     assert [tuned.variant for tuned in spread_out] == [tuned.variant for tuned in alone]
     assert lines[1] == lines[3]
@@ -168,5 +168,5 @@ def test_gpus_of_the_first_ones_kind_are_used(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert like_gpus() == wanted
+    assert gpus_of_first_kind() == wanted
     assert multi_gpu._trials is None

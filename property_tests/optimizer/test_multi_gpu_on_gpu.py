@@ -6,7 +6,7 @@ import pytest
 
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.optimizer.multi_gpu import like_gpus, spread_trials
+from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 from property_tests.support.hand_written import gated_mlp
 
 pytestmark = pytest.mark.gpu
@@ -32,8 +32,8 @@ def test_every_gpu_times_its_candidates_and_outlives_a_bad_one() -> None:
     bad = good[2].replace("tl.store(out0_ptr", "tl.store(out0_ptr + 1099511627776")
     assert bad != good[2]
     sources = [*good, bad, bad, *good]
-    gpus = like_gpus()
-    with spread_trials(gpus, emit(graphs.program, program=graphs.program), target(), 0) as timer:
+    gpus = gpus_of_first_kind()
+    with multi_gpu_timer(gpus, emit(graphs.program, program=graphs.program), target(), 0) as timer:
         outcomes = list(timer.quick_all(sources, lambda: inf))
         used = {timer._executor(number).submit(which_gpu).result() for number in range(len(gpus))}
     assert len(used) == len(gpus)

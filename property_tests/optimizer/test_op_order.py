@@ -18,10 +18,10 @@ from mirage_eg.optimizer.op_order import (
     Task,
     best_order,
     kernels_problem,
+    live_bytes_of,
     order_block,
     order_blocks,
     order_kernels,
-    peak_of,
     reordered,
 )
 from mirage_eg.verify.reference import verify
@@ -60,9 +60,9 @@ def orders(problem: Problem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, 
 def test_no_order_has_a_smaller_peak(problem: Problem) -> None:
     order = best_order(problem)
     assert order.tasks in orders(problem)
-    assert order.peak == peak_of(problem, order.tasks)
+    assert order.peak == live_bytes_of(problem, order.tasks)
     assert order.optimal
-    assert order.peak == min(peak_of(problem, tasks) for tasks in orders(problem))
+    assert order.peak == min(live_bytes_of(problem, tasks) for tasks in orders(problem))
 
 
 @given(problem=problems(10))
@@ -77,8 +77,8 @@ def test_an_order_that_is_worse_is_seen_to_be() -> None:
     chain = [(frozenset(), frozenset(), ((0, 9),)), (frozenset({0}), frozenset({0}), ((1, 1),))]
     other = [(frozenset(), frozenset(), ((2, 9),)), (frozenset({2}), frozenset({2}), ((3, 1),))]
     problem = Problem(tuple(Task(*task) for task in (*chain, *other)), kept=frozenset({1, 3}))
-    assert peak_of(problem, (0, 2, 1, 3)) == 19
-    assert best_order(problem).peak == peak_of(problem, (0, 1, 2, 3)) == 11
+    assert live_bytes_of(problem, (0, 2, 1, 3)) == 19
+    assert best_order(problem).peak == live_bytes_of(problem, (0, 1, 2, 3)) == 11
 
 
 # --- Kernels -----------------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_ordering_kernels_keeps_the_function(program: Graph) -> None:
         for got, want in zip(*(evaluate(graph, inputs, FloatAlgebra()) for graph in (ordered, program)), strict=True):
             assert np.array_equal(got, want, equal_nan=True)
     problem, _ = kernels_problem(program)
-    assert order.peak <= peak_of(problem, range(len(problem.tasks)))
+    assert order.peak <= live_bytes_of(problem, range(len(problem.tasks)))
 
 
 # --- Ops of a block ----------------------------------------------------------------------------------------------------------

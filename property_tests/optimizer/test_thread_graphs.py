@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.optimizer.passes import polish, polish_record
+from mirage_eg.optimizer.passes import optimization_record, optimize_mugraph
 from mirage_eg.optimizer.thread_graphs import form_threads, thread_graphs, thread_groups
 from mirage_eg.report.simplify import threads_html
 from mirage_eg.verify.reference import verify
@@ -103,7 +103,7 @@ def test_some_hand_written_graph_has_a_thread_graph() -> None:
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_the_report_shows_the_ops_of_each_block_before_and_after(name: str) -> None:
     graph = HAND_WRITTEN[name]("float16").mugraph
-    records = polish_record(polish(graph, DEVICES["H100"]))["thread_graphs"]
+    records = optimization_record(optimize_mugraph(graph, DEVICES["H100"]))["thread_graphs"]
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
     for block, record in zip(blocks, records, strict=True):
         written = [item.op for item in block.nodes if OPS[item.op].kind is not Kind.BOUNDARY and item.op != "thread"]

@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.cli.main import _verified
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.passes import polish
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuned, Variant
 from mirage_eg.optimizer.tuning_space import first
 from mirage_eg.pipeline.optimize import Result, optimize
@@ -54,7 +54,7 @@ def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: s
 def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(program: Graph, ranked: Sequence[Sequence[Graph]], *_: Any, **__: Any) -> list[Tuned]:
         every = [graph for graphs in ranked for graph in graphs]
-        sources = [emit(polish(graph, DEVICES["H100"]).graph, program=program) for graph in every]
+        sources = [emit(optimize_mugraph(graph, DEVICES["H100"]).graph, program=program) for graph in every]
         us = [float(len(every) - place) for place in range(len(every))]  # what the model likes least is the fastest
         return [
             Tuned(

@@ -33,7 +33,7 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.layouts import Layouts, choose_layouts, laid_out
-from mirage_eg.optimizer.passes import polish
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.records import Result
@@ -83,7 +83,7 @@ def everything() -> dict[type, Any]:
         best,
     ]
     met += [best.verdict, best.float_check, best.compile, tensor, block, explain(oracle, target, 1, rulebook, target)]
-    met += [polish(best.graph, H100), choose_layouts(columns_reader(), H100), Reference(program), Options(), H100]
+    met += [optimize_mugraph(best.graph, H100), choose_layouts(columns_reader(), H100), Reference(program), Options(), H100]
     met += [*compile_source(best.source, "sm_90"), *predict(best.graph, H100), *points(best.graph, H100), TileLimits(1 << 17)]
     met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).split_reductions[0]]
     return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}
@@ -215,7 +215,7 @@ def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObjec
 
 @given(chains())
 def test_the_layouts_of_a_graph_are_on_one_card_with_writers_and_readers(graph: Graph) -> None:
-    kept = polish(graph, H100).graph
+    kept = optimize_mugraph(graph, H100).graph
     drawn = layout_picture(kept, H100)
     on_card(drawn)
     assert all(f">t{value}  " in drawn for value in laid_out(kept))
@@ -226,7 +226,7 @@ def test_the_layouts_of_a_graph_are_on_one_card_with_writers_and_readers(graph: 
 
 
 def test_a_layout_by_columns_is_drawn_as_such_with_what_it_saves() -> None:
-    [one] = lying(polish(columns_reader(), H100).graph, H100)
+    [one] = lying(optimize_mugraph(columns_reader(), H100).graph, H100)
     assert (one.order, one.chosen) == ((1, 0), True)
     assert one.us < one.row_major_us
     assert all("in one piece" in words for words in one.accesses)

@@ -16,7 +16,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.multi_gpu import spread_trials
+from mirage_eg.optimizer.multi_gpu import multi_gpu_timer
 from property_tests.backends.runtime.test_program import between
 from property_tests.backends.triton.test_schedule import CHOICES
 from property_tests.support.hand_written import HAND_WRITTEN, gated_mlp, inputs_of, split_attention, worst
@@ -349,7 +349,7 @@ def test_without_torch_in_the_process_cupy_arrays_run() -> None:
 
 def test_candidates_are_timed_in_a_process_on_a_gpu() -> None:
     source = emit(PAIR.mugraph, program=PAIR.program)
-    with spread_trials(["0"], emit(PAIR.program, program=PAIR.program), target(), 0) as timer:
+    with multi_gpu_timer(["0"], emit(PAIR.program, program=PAIR.program), target(), 0) as timer:
         outcomes = list(timer.quick_all([source, "no program", source], lambda: float("inf")))
     assert [outcome is not None and outcome.us is not None for outcome in outcomes] == [True, False, True]
 
