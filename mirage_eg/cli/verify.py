@@ -10,6 +10,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.mirage_json import Unsupported, read_published
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.verify.evidence import check_floats, verify_candidates
 from mirage_eg.verify.verdict import FloatCheck, Verdict
@@ -18,7 +19,7 @@ UNSUPPORTED = "unsupported"
 
 
 def run_verify(
-    program: Graph, path: Path, trials: int, seed: int, as_json: bool, rules: Sequence[str] = (), floats: bool = False
+    program: Graph, path: Path, options: Options, as_json: bool, rules: Sequence[str] = (), floats: bool = False
 ) -> int:
     """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported.
 
@@ -29,8 +30,10 @@ def run_verify(
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
-        judged = iter(verify_candidates(program, graphs, trials=trials, seed=seed, rulebook=rulebook, observe=observe))
-        checks = iter(check_floats(program, graphs, seed=seed, observe=observe) if floats else ())
+        verdicts = iter(
+            verify_candidates(program, graphs, trials=options.trials, seed=options.seed, rulebook=rulebook, observe=observe)
+        )
+        checks = iter(check_floats(program, graphs, seed=options.seed, observe=observe) if floats else ())
     imprecise = False
     counts: Counter[str] = Counter()
     for index, (label, entry) in enumerate(zip(labels, entries, strict=True)):
@@ -38,7 +41,7 @@ def run_verify(
             counts[UNSUPPORTED] += 1
             _print_unsupported(index, label, entry, as_json)
         else:
-            verdict, seconds = next(judged)
+            verdict, seconds = next(verdicts)
             counts[str(verdict.verdict)] += 1
             check = next(checks) if floats else None
             imprecise |= check is not None and not check.ok

@@ -39,7 +39,8 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(timing, "time_source", lambda source: timing.Timing(99.0, 0.0, 99.0, 0.0, "events", "none"))
     monkeypatch.setattr(gpu_row, "machine", lambda: MACHINE)
-    monkeypatch.setattr(gpu_row, "_target", lambda: "sm_90")
+    monkeypatch.setattr(timing, "gpu_target", lambda: "sm_90")
+    monkeypatch.setattr(gpu_row, "gpu_target", lambda: "sm_90")
     monkeypatch.setattr(gpu_row, "_ceilings", lambda: RATES)
 
 

@@ -14,7 +14,7 @@ import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.cli.main import _verified
+from mirage_eg.cli.optimize import _verified
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph

@@ -1,62 +1,73 @@
-"""What `optimize` can be told: one frozen record, checked at the border."""
+"""Options of `optimize`: one frozen record, checked where it is built; the command line has the same options."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import inf, prod
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Annotated, Any
 
-from mirage_eg.backends.cost.devices import DEFAULT_TARGET, Device, device_for, find_device
+from mirage_eg.backends.cost.devices import DEFAULT_TARGET, DEVICES, Device, device_for, find_device
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.executors import check_executor
+from mirage_eg.pipeline.run.option_fields import Option, check_fields, check_int
 
 PLACES = ("auto", "cpu", "cuda")
 RULES_VARIABLE = "MIRAGE_EG_RULES"  # more rule files and folders, separated as in PATH
 
 Map = tuple[int, ...]
+_GPU = f"What to rank for: {', '.join(DEVICES).lower()}, or a file of `bench cost`; default: the --target's first."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a run; restrictions (`griddims` … `franges`) are None where anything may be chosen.
+    """Options of a run; restrictions (`griddims` … `franges`) are None where every value is allowed.
 
-    `blockdims`: threads of a block in up to three extents, whose product is what counts; without a GPU to tune on, 128
-    threads where they are among them, else the first. `imaps`, `omaps`: maps that an input, an output may have; `fmaps`:
-    dims that the loop may walk (-1: none); `franges`: loop counts. `rules` are files and folders of laws besides the
-    packaged ones, after those that MIRAGE_EG_RULES names; `without` are packaged theories to leave out. `max_kernels` None
-    is as many kernels as it takes; what needs more stands behind. With `prefer_few_kernels` the number of kernels comes
-    before time in the order of the results. `budget` is in seconds, of each stage before verification; `jobs` local
-    processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. With
-    `cache`, a finished result is kept on disk and found again. Lists are taken for tuples.
+    `blockdims`: threads of a block in up to three extents, of which the product counts; without a GPU to tune on, 128 threads
+    if allowed, else the first. `imaps`, `omaps`: maps allowed for an input, an output; `fmaps`: dims that the loop may split
+    (-1: none); `franges`: loop counts. `rules`: files and folders of laws besides the packaged ones, after those in
+    MIRAGE_EG_RULES; `without`: packaged theories to leave out. Without `max_kernels` the number of kernels is free. `gpu` is a
+    name, a JSON file or a record; it sets `target`, which it must equal where both are given. `budget` is in seconds, for each
+    stage before verification; `jobs` counts local processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or
+    any concurrent.futures.Executor. Lists are taken for tuples.
 
     Raises:
-        OptionError: a value that is not offered; the message names the option.
+        OptionError: a value that is not allowed; the message names the option.
     """
 
-    batch: int = 1
-    domain: str = "indexed"
-    max_block_ops: int = 16
-    max_outputs: int = 3
-    max_kernels: int | None = None
-    prefer_few_kernels: bool = False
-    target: str | None = None
-    gpu: Device | str | None = None
-    device: str = "auto"
-    seed: int = 0
-    top: int = 16
-    trials: int = 2
-    jobs: int | None = None
-    executor: Executor | str | None = None
-    budget: float | None = None
-    cache: bool = True
-    rules: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    batch: Annotated[int, Option("Batch size of a workload, or of program(batch).", least=1)] = 1
+    domain: Annotated[str, Option(f"Expressions that prune: {' or '.join(DOMAINS)}.", choices=DOMAINS)] = "indexed"
+    max_block_ops: Annotated[int, Option("Most ops in a block graph, without loads and stores.", least=1)] = 16
+    max_outputs: Annotated[int, Option("Most outputs of a block graph.", least=1)] = 3
+    max_kernels: Annotated[int | None, Option("Most kernels in a µGraph; as many as it takes where not given.", least=1)] = None
+    prefer_few_kernels: Annotated[bool, Option("Sort by the number of kernels first, then by time.")] = False
+    target: Annotated[
+        str | None, Option(f"What to compile for: {', '.join(TARGETS)}; default: the GPU's, else sm_90.", choices=TARGETS)
+    ] = None
+    gpu: Annotated[Device | str | None, Option(_GPU, metavar="GPU|FILE.json")] = None
+    device: Annotated[str, Option(f"Where to time: {', '.join(PLACES)}.", choices=PLACES)] = "auto"
+    jobs: Annotated[
+        int | None, Option("Local processes to use where the work is worth it; one a core where not given.", least=1)
+    ] = None
+    executor: Annotated[
+        Executor | str | None, Option("Run on Dask instead: dask://HOST:PORT, or dask for a cluster of its own.", metavar="URL")
+    ] = None
+    rules: Annotated[tuple[str, ...], Option("More rules: a file or folder.", metavar="PATH")] = ()
+    without: Annotated[tuple[str, ...], Option("A packaged theory to leave out.", metavar="THEORY")] = ()
+    budget: Annotated[
+        float | None, Option("Stop each stage of the search after this time.", metavar="SECONDS", least=0, above=True)
+    ] = None
+    top: Annotated[int, Option("µGraphs to keep.", least=1)] = 16
+    trials: Annotated[int, Option("Independent random inputs of a field check.", least=1)] = 2
+    seed: Annotated[int, Option("Seed of every random choice.", least=0)] = 0
+    cache: Annotated[bool, Option("Run even if the result of an earlier run is on disk, and keep none.", flag="--no-cache")] = (
+        True
+    )
     griddims: tuple[Map, ...] | None = None
     blockdims: tuple[Map, ...] | None = None
     imaps: tuple[Map, ...] | None = None
@@ -65,21 +76,9 @@ class Options:
     franges: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_block_ops", "max_outputs", "top", "trials"):
-            _check_int(name, getattr(self, name), 1)
-        for name in ("jobs", "max_kernels"):
-            if getattr(self, name) is not None:
-                _check_int(name, getattr(self, name), 1)
+        check_fields(self)
         check_executor(self.executor)
-        for name in ("cache", "prefer_few_kernels"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name}: got {getattr(self, name)!r}, wanted True or False")
-        _check_int("seed", self.seed, 0)
-        _check_choice("domain", self.domain, DOMAINS)
         self._check_gpu()
-        _check_choice("device", self.device, PLACES)
-        if self.budget is not None and (not isinstance(self.budget, int | float) or not 0 < self.budget < float("inf")):
-            raise OptionError(f"budget: got {self.budget!r}, wanted a number of seconds above 0")
         self._check_rules()
         for name, least in (("griddims", 1), ("blockdims", 1), ("imaps", -1), ("omaps", -2)):
             if hint := _example(name, getattr(self, name)):
@@ -91,7 +90,7 @@ class Options:
                     f"blockdims: got {entry}, {prod(entry)} threads; wanted a power of two from {WARP} to {WARP * MOST_WARPS}"
                 )
         for name, least in (("fmaps", -1), ("franges", 1)):
-            self._restrict(name, [_check_int(name, entry, least) for entry in _entries(name, getattr(self, name))])
+            self._restrict(name, [check_int(name, entry, least) for entry in _entries(name, getattr(self, name))])
 
     @property
     def warps(self) -> tuple[int, ...] | None:
@@ -120,14 +119,13 @@ class Options:
         return self.gpu if isinstance(self.gpu, Device) else device_for(self.target or DEFAULT_TARGET)
 
     def _check_gpu(self) -> None:
-        if self.target is not None:
-            _check_choice("target", self.target, TARGETS)
         if self.gpu is None:
             return
         if not isinstance(self.gpu, Device | str):
             raise OptionError(f"gpu: got {self.gpu!r}, wanted a name, a FILE.json or a Device")
         gpu = find_device(self.gpu) if isinstance(self.gpu, str) else self.gpu
-        _check_choice("gpu: target", gpu.target, TARGETS)
+        if gpu.target not in TARGETS:
+            raise OptionError(f"gpu: got {gpu.name} of target {gpu.target!r}, wanted a target of {', '.join(TARGETS)}")
         if self.target not in (None, gpu.target):
             raise OptionError(
                 f"gpu: got {gpu.name}, whose target is {gpu.target}, and target {self.target}; try: either of them alone"
@@ -160,17 +158,6 @@ class Options:
         object.__setattr__(self, name, tuple(entries))
 
 
-def _check_int(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name}: got {value!r}, wanted an int of at least {least}")
-    return value
-
-
-def _check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise OptionError(f"{name}: got {value!r}, wanted one of {', '.join(choices)}")
-
-
 def _entries(name: str, value: Any) -> Sequence[Any]:
     if value is None:
         return ()
@@ -190,4 +177,4 @@ def _example(name: str, value: Any) -> str:
 def _tuple_of_ints(name: str, value: Any, least: int, longest: int) -> Map:
     if isinstance(value, str) or not isinstance(value, Sequence) or not 1 <= len(value) <= longest:
         raise OptionError(f"{name}: got {value!r}, wanted one to {longest} ints")
-    return tuple(_check_int(name, entry, least) for entry in value)
+    return tuple(check_int(name, entry, least) for entry in value)

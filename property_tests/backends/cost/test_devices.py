@@ -54,7 +54,7 @@ def test_unknown_devices_are_refused() -> None:
         Options(gpu="h300")
     with pytest.raises(OptionError, match="gpu: got 3, wanted"):
         Options(gpu=3)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="gpu: target: got 'sm_70', wanted"):
+    with pytest.raises(OptionError, match="gpu: got H100 of target 'sm_70', wanted"):
         Options(gpu=replace(DEVICES["H100"], target="sm_70"))
     with pytest.raises(OptionError, match=r"none\.json: cannot be read: No such file"):
         Options(gpu="none.json")

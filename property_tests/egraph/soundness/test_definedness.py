@@ -11,7 +11,7 @@ import pytest
 from mirage_eg.api import superoptimize
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.cli.main import _verified
+from mirage_eg.cli.optimize import _verified
 from mirage_eg.cli.verify import run_verify
 from mirage_eg.egraph.expression import Split, express
 from mirage_eg.egraph.rule_files import DOMAINS, packaged_names

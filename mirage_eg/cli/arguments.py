@@ -1,0 +1,82 @@
+"""Arguments that several commands have, and options that are the fields of a record (`pipeline.run.option_fields`)."""
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable
+from functools import reduce, wraps
+from operator import or_
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from mirage_eg.cli.terminal import Job
+from mirage_eg.frontend.load import load_program
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
+
+_PROGRAM_HELP = f"A workload ({', '.join(WORKLOADS)}), a graph in JSON, or a Python file that defines program()."
+ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
+GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]
+
+Command = Callable[..., Job]
+
+
+def load(argument: str, batch: int) -> tuple[str, Graph]:
+    """The program; what a Python file prints goes to stderr, so that stdout holds our result alone."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return load_program(argument, batch)
+
+
+def with_options(record: type[Any], *names: str) -> Callable[[Command], Command]:
+    """Give a command the options of a record's fields in place of its parameter `options`, which gets the record.
+
+    `names`: these fields alone.
+    """
+    chosen = [field for field in option_fields(record) if not names or field.name in names]
+
+    def decorate(command: Command) -> Command:
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            parameters += map(_parameter, chosen) if parameter.name == "options" else [parameter]
+
+        @wraps(command)
+        def run(**values: Any) -> Job:
+            return command(options=record(**{field.name: _value(field, values.pop(field.name)) for field in chosen}), **values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _parameter(field: OptionField) -> inspect.Parameter:
+    kind, default, option = _type(field), field.default, field.option
+    switch = (option.flag,) if option.flag else (f"--{field.name.replace('_', '-')}",) if kind is bool else ()
+    if option.flag:
+        default = not default
+    elif get_origin(field.types[0]) is tuple:
+        default = None
+    annotation = Annotated[kind, typer.Option(*switch, help=option.help, metavar=option.metavar)]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+
+
+def _type(field: OptionField) -> Any:
+    """The type of the option on the command line, which has texts for objects and lists for tuples."""
+    if get_origin(field.types[0]) is tuple:
+        return list[str] | None
+    return reduce(or_, (kind for kind in field.types if kind in (bool, int, float, str, NoneType)))
+
+
+def _value(field: OptionField, given: Any) -> Any:
+    """The value of the field for what was given."""
+    if field.option.flag:
+        return not given
+    return tuple(given or ()) if get_origin(field.types[0]) is tuple else given
+
+
+__all__ = ["GraphArgument", "ProgramArgument", "load", "with_options"]

@@ -1,0 +1,198 @@
+"""`mirage-eg optimize`: the command, the folder of results, and the table that is printed."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from mirage_eg.cli.arguments import ProgramArgument, load, with_options
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, plain, progress
+from mirage_eg.ir import serialize
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.phrase import phrase
+from mirage_eg.pipeline.run.checkpoint import NAME, holds_results
+from mirage_eg.pipeline.run.files import check_writable, remove_made, write_atomically
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.report.tables import numbered
+
+if TYPE_CHECKING:
+    from mirage_eg.pipeline.optimize import Candidate, CompileRecord, Result
+
+
+@with_options(Options)
+def optimize(
+    program: ProgramArgument,
+    options: Options,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write where candidates died: JSON lines, a sample of each stage.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what an interrupted run has left in the folder.")
+    ] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
+    as_json: JsonOption = False,
+) -> Job:
+    """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best.
+
+    Results go to DIR/PROGRAM/: report.html to look at, report.json, best.json, best.py, candidates/, and checkpoint.jsonl with
+    every finished piece of work. Ctrl-C and SIGTERM (exit codes 130, 143) lose nothing of it: the same command with --resume
+    ends as if it had not been interrupted. Neither --jobs nor --executor changes the result.
+    """
+
+    def job() -> int:
+        if options.executor is not None and options.jobs is not None:
+            raise OptionError("got --jobs and --executor, wanted one of them: a cluster has its own number of workers")
+        name, graph = load(program, options.batch)
+        folder, source = out / name, _source(program)
+        check_writable(folder)
+        _check_owner(folder, source)
+        if trace is not None:
+            if trace.is_dir():
+                raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
+            check_writable(trace.parent)
+        known = None
+        if not resume and trace is None:
+            from mirage_eg.pipeline.run.lookup import asked, for_this_machine, found
+
+            here, on_gpu = for_this_machine(options)
+            known = found(name, graph, asked(name, graph, here, on_gpu))
+        result = known or _search(name, graph, options, folder / NAME, resume, trace)
+        report = _write(result, graph, folder, source)
+        if as_json:
+            print(json_line(report))
+        else:
+            _print_result(result, report, folder)
+        return 0
+
+    return job
+
+
+def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume: bool, trace: Path | None) -> "Result":
+    """Run the pipeline; a run that fails before it found anything leaves nothing."""
+    from mirage_eg.pipeline.optimize import optimize as run
+    from mirage_eg.search.trace import Tracer, trace_text
+
+    absent = [path for path in (checkpoint, checkpoint.parent, *checkpoint.parent.parents) if not path.exists()]
+    tracer = None if trace is None else Tracer()
+    try:
+        with progress() as observer:
+            result = run(
+                name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer, looked_up=tracer is None
+            )
+    except (KeyboardInterrupt, MirageError) as stop:
+        if not holds_results(checkpoint):
+            remove_made(absent)
+        elif isinstance(stop, KeyboardInterrupt):
+            stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
+        raise
+    if trace is not None and tracer is not None:
+        write_atomically(trace, trace_text(name, tracer.result()))
+    return result
+
+
+def _source(argument: str) -> str:
+    """Where a program comes from: the whole path of a file, or the name of a workload."""
+    path = Path(argument)
+    return str(path.resolve()) if path.exists() else f"workload {argument}"
+
+
+def _check_owner(folder: Path, source: str) -> None:
+    """Refuse a folder with the results of another program of the same name, if that is still there."""
+    try:
+        report = json.loads((folder / "report.json").read_bytes())
+    except (OSError, ValueError):  # no report, or none of ours: nothing of another program is lost
+        return
+    owner = report.get("source") if isinstance(report, dict) else None
+    if isinstance(owner, str) and owner != source and (owner.startswith("workload ") or Path(owner).exists()):
+        raise OptionError(f"{folder}: holds the results of {owner}, got {source}; give another --out, or remove the folder")
+
+
+def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[str, Any]:
+    """Write the folder of a run, report last, and give the report as written."""
+    from mirage_eg.report.page import report_page
+
+    best = result.candidates[0]
+    kept: set[Path] = set()
+    for rank, candidate in enumerate(result.candidates, 1):
+        for suffix, text in (("json", serialize.to_json(candidate.graph)), ("py", candidate.source)):
+            path = folder / "candidates" / f"{rank:02}.{suffix}"
+            write_atomically(path, text)
+            kept.add(path)
+    for path in (folder / "candidates").glob("[0-9][0-9].*"):  # of an earlier run that kept more
+        if path not in kept:
+            path.unlink()
+    write_atomically(folder / "best.json", serialize.to_json(best.graph))
+    write_atomically(folder / "best.py", best.source)
+    best_report = dict(result.report["best"]) | {"source": str(folder / "best.py")}
+    report = dict(result.report) | {"source": source, "best": best_report}
+    write_atomically(folder / "report.html", report_page(report, program, best.graph, best.source))
+    write_atomically(folder / "report.json", json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> None:
+    table = Table(title=f"{report['program']}: {len(result.candidates)} µGraphs, best first", title_justify="left")
+    for column in ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
+        justify: Literal["left", "right"] = "left" if column in ("what it does", "verified", "compiled") else "right"
+        table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
+    for ranks, cells in numbered(map(_cells, result.candidates)):  # equal rows differ in maps, or in the order of ops
+        table.add_row(ranks, *map(Text, cells))
+    out = console()
+    out.print(table)
+    if report.get("cache") == "hit":
+        out.print(f"cache: hit, computed {report['computed']}; --no-cache runs again", highlight=False)
+    for note in report.get("notes", ()):
+        out.print(note, soft_wrap=True, highlight=False, markup=False)
+    for line in _explained(report.get("explanation")):
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
+    out.print(f"report to look at: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
+    """What is printed of a search without a fused result."""
+    if explanation is not None:
+        ended = ", ".join(f"{fate} {count:,}" for fate, count in explanation["ended"].items())
+        yield f"visited: {explanation['visited']:,} states; died of: {ended or 'nothing was tried'}"
+        yield f"nearest miss: {explanation['nearest_miss']}"
+        yield f"would have to change: {explanation['change']}"
+
+
+def _cells(candidate: "Candidate") -> tuple[str, ...]:
+    graph = candidate.graph
+    blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
+    kernels = len(graph.kernels)
+    measured = "–" if candidate.measured_us is None else f"{candidate.measured_us:.1f}"
+    return (
+        str(kernels),
+        phrase(graph),
+        ", ".join("×".join(map(str, block.grid)) for block in blocks) or "–",
+        ", ".join(str(block.loop) for block in blocks) or "–",
+        f"{candidate.predicted_us:.1f}",
+        measured,
+        _verified(candidate),
+        _compiled(candidate.compile),
+    )
+
+
+def _verified(candidate: "Candidate") -> str:
+    verdict = candidate.verdict
+    tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {verdict.trials} trials"
+    check = candidate.float_check
+    proved = "proved where defined" if candidate.verdict.partial else "proved"
+    return "; ".join(filter(None, [proved if candidate.proved else "", tested, check.problem]))
+
+
+def _compiled(record: "CompileRecord") -> str:
+    if not record.ok:
+        return f"no: {record.error}"
+    used = ((record.shared_memory, "B shared"), (record.registers, "registers"))
+    return ", ".join(f"{count} {what}" for count, what in used if count is not None) or "nothing to compile"

@@ -1,0 +1,87 @@
+"""Options as fields of a frozen record: each states once its type, its default, its help and the values that it allows.
+
+`check_fields` checks a record's values; the command line takes its options from the same fields (`mirage_eg.cli.options`).
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import MISSING, dataclass, fields
+from math import inf
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from mirage_eg.ir.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A field that is an option: help for the command line, and the values allowed.
+
+    Numbers are at least `least`, and above it where `above`. `flag`, where given, is the option that turns a True field off.
+    """
+
+    help: str
+    metavar: str | None = None
+    least: int | None = None
+    above: bool = False
+    choices: Collection[str] = ()
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptionField:
+    """An annotated field of a record."""
+
+    name: str
+    types: tuple[Any, ...]  # the members of a union
+    default: Any
+    option: Option
+
+
+def option_fields(record: type[Any]) -> Iterator[OptionField]:
+    """The fields of a record that are annotated with an Option, in their order."""
+    hints = get_type_hints(record, include_extras=True)
+    for field in fields(record):
+        kind, *notes = get_args(hints[field.name]) or (None,)
+        for option in notes:
+            if isinstance(option, Option):
+                types = (kind,) if get_origin(kind) in (None, tuple) else get_args(kind)
+                default = None if field.default is MISSING else field.default
+                yield OptionField(field.name, types, default, option)
+
+
+def check_fields(record: Any) -> None:
+    """Check numbers, choices and switches.
+
+    Raises:
+        OptionError: a value that is not allowed; the message names the field.
+    """
+    for field in option_fields(type(record)):
+        name, value, option = field.name, getattr(record, field.name), field.option
+        if value is None and NoneType in field.types:
+            continue
+        if bool in field.types and not isinstance(value, bool):
+            raise OptionError(f"{name}: got {value!r}, wanted True or False")
+        if option.choices and value not in option.choices:
+            raise OptionError(f"{name}: got {value!r}, wanted one of {', '.join(option.choices)}")
+        if option.least is None:
+            continue
+        if float not in field.types:
+            check_int(name, value, option.least)
+        elif (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not option.least <= value < inf
+            or (option.above and value == option.least)
+        ):
+            wanted = f"above {option.least}" if option.above else f"of at least {option.least}"
+            raise OptionError(f"{name}: got {value!r}, wanted a number {wanted}")
+
+
+def check_int(name: str, value: Any, least: int) -> int:
+    """The value, if it is an int of at least `least`; else an OptionError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name}: got {value!r}, wanted an int of at least {least}")
+    return value
+
+
+__all__ = ["Option", "OptionField", "check_fields", "check_int", "option_fields"]
