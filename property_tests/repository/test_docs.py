@@ -450,7 +450,7 @@ def _resolves(name: str) -> bool:
 
 
 def test_a_wrong_path_or_module_on_a_page_is_found() -> None:
-    wrong = "`ir/grahp.py` `combine.py` `mirage_eg.search.serach` `backends.triton.emit.Schedules` `rules/indexd/`"
+    wrong = "`ir/grahp.py` `combine.py` `mirage_eg.search.serach` `backends.triton.emit.no_such_name` `rules/indexd/`"
     assert len(missing_names(wrong, ROOT / "README.md")) == 5
     right = "`ir/graph.py` `mirage_eg.search.search` `backends.triton.emit.emit` `rules/indexed/` `best.py` `report.cuts`"
     assert missing_names(right, ROOT / "README.md") == []
