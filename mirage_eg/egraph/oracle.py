@@ -1,8 +1,8 @@
-"""The pruning query: is this expression part of something equal to the target?
+"""The oracle: is an expression part of some expression equal to the target?
 
 An e-graph holds the target, is saturated once under limits, closed downwards by the subexpression laws, and frozen into a
-table from e-nodes to classes. The class of a candidate is looked up from the classes of its operands; absent means pruned.
-In the indexed domain the class of the target holds proofs of equality; in the abstract one it holds candidates.
+table from e-nodes to e-classes. The class of a candidate is looked up by the classes of its operands; absent means pruned.
+In the indexed domain membership in the target's class proves equality; in the abstract domain members are candidates.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
 from traceback import clear_frames
 
@@ -23,7 +23,7 @@ from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.sandbox import Worker
-from mirage_eg.egraph.terms import call, term_name
+from mirage_eg.egraph.terms import assign, call, define, fact, run_once, table_sizes, term
 from mirage_eg.ir.errors import LimitError, RuleError
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
@@ -32,11 +32,11 @@ UNUSED = -1  # the class of an input that no output depends on
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When saturation stops although laws still apply; a cut e-graph prunes too much, so the record says so."""
+    """When saturation stops although laws still apply; such an e-graph prunes too much, and the record says so."""
 
-    iterations: int = 200  # axes reach one level of a program deeper in each
+    iterations: int = 200  # each extends the axes of terms by one level of the program
     nodes: int = 100_000
-    seconds: float = 10.0  # of the processor
+    seconds: float = 10.0  # of processor time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,25 @@ class Saturation:
     nodes: int
     classes: int
     saturated: bool
-    stopped: str | None  # which limit, where not saturated
+    stopped: str | None  # the limit, where not saturated
     iterations: int
     seconds: float
     growth: tuple[int, ...]  # e-nodes after each iteration
-    matches: tuple[tuple[str, int], ...]  # per law, most first
+    matches: tuple[tuple[str, int], ...]  # per law, the largest first
 
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """A frozen e-graph: picklable, shared freely between threads and processes."""
+    """A frozen e-graph; it is picklable, and threads and processes share it."""
 
     table: dict[Key, int] = field(repr=False)
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     saturation: Saturation
-    sorts: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)  # of each constructor's arguments, for views
+    sorts: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)  # of each constructor's arguments, for display
 
     def query(self, constructor: str, *arguments: Constant) -> int | None:
-        """The class of an e-node, or None if no expression equal to the target has it as a part."""
+        """The class of an e-node, or None if no expression equal to the target contains it."""
         return self.table.get((constructor, *arguments))
 
     def class_of(self, expression: Expression, term: int) -> int | None:
@@ -78,9 +78,9 @@ class Oracle:
 
 
 def show_node(oracle: Oracle, key: Key, names: Sequence[str] = ()) -> str:
-    """An e-node as text: children are class numbers, inputs are called by `names` where there are any."""
+    """An e-node as text: children are class numbers; `names` are those of the inputs, if given."""
     name, *arguments = key
-    if name == "Var" and (variables := {f"x{place}": named for place, named in enumerate(names)}):
+    if name == "Var" and (variables := {f"x{position}": named for position, named in enumerate(names)}):
         return f"input {variables[str(arguments[0])]}"
     sorts = oracle.sorts[str(name)]
     return " ".join([str(name), *(f"#{it}" if sort == "E" else str(it) for it, sort in zip(arguments, sorts, strict=True))])
@@ -92,28 +92,25 @@ def children_of(oracle: Oracle, key: Key) -> tuple[int, ...]:
     return tuple(int(value) for value, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort == "E")
 
 
-_SPAN = bindings.EgglogSpan(bindings.SrcFile("target", ""), 0, 0)
-
-
-Note = Callable[[tuple[int, int]], None]  # receives iterations and nodes so far
-Build = Callable[[Expression], Oracle]
+OnIteration = Callable[[tuple[int, int]], None]  # receives iterations and nodes so far
+BuildOracle = Callable[[Expression], Oracle]
 
 
 def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None = None) -> Oracle:
     """Saturate the target's e-graph and freeze it.
 
     Raises:
-        LimitError: user rules hit a limit of time, nodes, iterations or memory; the message names the law that grows.
+        LimitError: user laws hit a limit of time, nodes, iterations or memory; the message names the laws that grow.
     """
     with oracle_builder(rulebook, limits) as build:
         return build(target)
 
 
 @contextmanager
-def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: bool = False) -> Iterator[Build]:
-    """`build_oracle` for many targets: user rules share one worker process, packaged rules need none.
+def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, accept_unsaturated: bool = False) -> Iterator[BuildOracle]:
+    """`build_oracle` for many targets: user laws share one worker process, packaged laws need none.
 
-    With `keep_cut`, an e-graph that hit a limit of nodes, time or iterations is no error for user rules either.
+    With `accept_unsaturated`, user laws may hit a limit of nodes, time or iterations without an error, too.
     """
     limits = limits or Limits()
     if rulebook.packaged:
@@ -125,76 +122,76 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, keep_cut: b
         yield build
         return
     with Worker() as worker:
-        yield lambda target: _build_in(worker, rulebook, target, limits, keep_cut)
+        yield lambda target: _build_in(worker, rulebook, target, limits, accept_unsaturated)
 
 
-def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits, keep_cut: bool) -> Oracle:
+def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits, accept_unsaturated: bool) -> Oracle:
     _check_declared(rulebook, target)
     iterations, nodes = 0, 0
 
-    def hear(note: tuple[int, int]) -> None:
+    def on_iteration(progress: tuple[int, int]) -> None:
         nonlocal iterations, nodes
-        iterations, nodes = note
+        iterations, nodes = progress
 
-    def what() -> str:
+    def description() -> str:
         return f"saturation, in iteration {iterations + 1}, at {nodes:,} nodes,"
 
-    arguments = (saturate_again, rulebook, target, limits)
+    arguments = (saturate_in_worker, rulebook, target, limits)
     try:
-        oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what=what, on_note=hear)
+        oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what=description, on_note=on_iteration)
     except LimitError as error:
         raise LimitError(f"{_blame(rulebook, target, limits)}: {error}") from None
-    if not keep_cut:
+    if not accept_unsaturated:
         check_saturated(rulebook, target, limits, oracle.saturation)
     return oracle
 
 
 def _patience(limits: Limits) -> float:
-    """Seconds after which a worker is stopped: one that can still count iterations stops by itself."""
+    """Seconds after which a worker is killed; a worker that still completes iterations stops by itself before."""
     return 2.0 * limits.seconds + 1.0
 
 
 def check_saturated(rulebook: Rulebook, target: Expression, limits: Limits, saturation: Saturation) -> None:
-    """Raise the LimitError that names the laws which keep the e-graph growing, where saturation hit a limit."""
+    """Raise a LimitError that names the growing laws if saturation hit a limit."""
     if saturation.stopped is not None:
         raise LimitError(f"{_blame(rulebook, target, limits)}: saturation {saturation.stopped}")
 
 
 def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
-    """The added laws with which alone saturation hits a limit, as the head of a message."""
+    """The start of a message: the added laws that make saturation hit a limit by themselves."""
     added = [theory for theory in rulebook.theories if is_added(theory)]
     laws = [law for theory in added for law in theory.laws]
 
     worker: Worker | None = None
 
-    def endless(kept: Sequence[Law]) -> bool:
+    def is_endless(chosen: Sequence[Law]) -> bool:
         nonlocal worker
         worker = worker or Worker()
-        without = frozenset(law.name for law in laws) - {law.name for law in kept}
+        without = frozenset(law.name for law in laws) - {law.name for law in chosen}
         arguments = (saturate, rulebook, target, limits, without)
         try:
             oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what="saturation")
-        except LimitError:  # the process may be gone, or busy without end
+        except LimitError:  # the process may have ended, or may never end
             worker.close()
             worker = None
             return True
         return not oracle.saturation.saturated
 
     try:
-        found = culprits(laws, endless)
+        growing = culprits(laws, is_endless)
     finally:
         if worker is not None:
             worker.close()
-    return blame(found) if found else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
+    return blame(growing) if growing else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
 
 
 def spellings(law: str) -> tuple[str, ...]:
-    """The names under which egglog counts a law: a birewrite has one for each direction."""
+    """The names of a law in egglog's counts: a birewrite has one for each direction."""
     return law, f"{law}=>", f"{law}<="
 
 
 def undeclared(rulebook: Rulebook, target: Expression) -> str | None:
-    """The first constructor of the target that no theory declares."""
+    """The first constructor of the target that no theory declares, if any."""
     return next((term.constructor for term in target.terms if term.constructor not in rulebook.signatures), None)
 
 
@@ -207,15 +204,15 @@ def _check_declared(rulebook: Rulebook, target: Expression) -> None:
 
 
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
-    """The same in this process, whatever the rules, but for the laws named in `without`."""
+    """`build_oracle` in this process, for user laws too, but without the laws named in `without`."""
     _check_declared(rulebook, target)
     return _saturated(rulebook, target, limits, without)
 
 
-def saturate_again(rulebook: Rulebook, target: Expression, limits: Limits, note: Note) -> Oracle:
-    """In a worker: the same; `note` hears of every iteration."""
+def saturate_in_worker(rulebook: Rulebook, target: Expression, limits: Limits, on_iteration: OnIteration) -> Oracle:
+    """The same in a worker process."""
     try:
-        return _saturated(rulebook, target, limits, note=note)
+        return _saturated(rulebook, target, limits, on_iteration=on_iteration)
     except RuleError as error:
         raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
 
@@ -228,11 +225,12 @@ def _saturated(
     target: Expression,
     limits: Limits,
     without: frozenset[str] = frozenset(),
-    note: Note | None = None,
+    on_iteration: OnIteration | None = None,
 ) -> Oracle:
-    """The oracle of an e-graph that nothing holds any more, not even an error: only the thread that made it may drop it."""
-    try:
-        return _saturate_target(_new_egraph(rulebook, target, without), rulebook.domain, target, limits, note)
+    """The oracle; no reference to its e-graph is left, not even in an error, since only the creating thread may drop it."""
+    inserted = [*_FILLED, *(item.constructor for item in target.terms)]
+    try:  # no variable of this frame, which the error keeps, may name the e-graph
+        return saturate_in(rulebook.new_egraph(inserted, without), rulebook.domain, target, limits, on_iteration)
     except BaseException as error:
         link: BaseException | None = error
         while link is not None:
@@ -241,29 +239,27 @@ def _saturated(
         raise
 
 
-def _new_egraph(rulebook: Rulebook, target: Expression, without: frozenset[str] = frozenset()) -> bindings.EGraph:
-    return rulebook.new_egraph([*_FILLED, *(term.constructor for term in target.terms)], without)
-
-
-def _saturate_target(
-    egraph: bindings.EGraph, domain: str, target: Expression, limits: Limits, note: Note | None = None
+def saturate_in(
+    egraph: bindings.EGraph, domain: str, target: Expression, limits: Limits, on_iteration: OnIteration | None = None
 ) -> Oracle:
-    """In a fresh e-graph: one that was pushed and popped confuses sets of parts (egglog 13.2), and laws fire wrongly."""
+    """The oracle of `target` from a fresh e-graph with laws.
+
+    A pushed and popped e-graph confuses sets of parts (egglog 13.2), and laws then match wrongly.
+    """
     start = perf_counter()
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, target)
     matches: Counter[str] = Counter()
-    growth, stopped = _saturate(egraph, OWN_RULESET, limits, matches, note)
-    for output in target.outputs:
-        egraph.run_program(bindings.ActionCommand(bindings.Expr_(_SPAN, call("below", bindings.Var(_SPAN, term_name(output))))))
-    # What is below must be found for a cut e-graph too, and a deep program needs an iteration for each of its levels.
+    growth, stopped = _saturate(egraph, OWN_RULESET, limits, matches, on_iteration)
+    egraph.run_program(*(fact("below", term(output)) for output in target.outputs))
+    # The closure must be complete for an unsaturated e-graph, too; a deep program needs an iteration for each level.
     closing = Limits(iterations=sys.maxsize, nodes=growth[-1] + limits.nodes, seconds=limits.seconds)
-    _, stopped_below = _saturate(egraph, "subexpression", closing, matches, note)
+    _, stopped_below = _saturate(egraph, "subexpression", closing, matches, on_iteration)
     stopped = stopped or stopped_below
     table, numbers, sorts = _freeze(egraph)
 
-    def classes(terms: Iterable[int]) -> tuple[int, ...]:
-        return tuple(numbers.get(egraph.eval_expr(bindings.Var(_SPAN, term_name(term)))[1], UNUSED) for term in terms)
+    def classes(positions: Iterable[int]) -> tuple[int, ...]:
+        return tuple(numbers.get(egraph.eval_expr(term(position))[1], UNUSED) for position in positions)
 
     inputs, outputs = classes(target.inputs), classes(target.outputs)
     saturation = Saturation(
@@ -280,26 +276,17 @@ def _saturate_target(
 
 
 def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
-    """Add the target's terms, named by `term_name`, and what the domain wants to know of its inputs."""
-    commands: list[bindings._Command] = []
-
-    def act(action: bindings._Action) -> None:
-        commands.append(bindings.ActionCommand(action))
-
-    def expression(item: Term) -> bindings.Call:
-        children = (bindings.Var(_SPAN, term_name(child)) for child in item.children)
-        return call(item.constructor, *item.constants, *children)
-
-    for position, item in enumerate(target.terms):
-        act(bindings.Let(_SPAN, term_name(position), expression(item)))
+    """Add the target's terms by their numbers, and what the laws of the domain read of its inputs."""
+    commands = [
+        define(position, call(item.constructor, *item.constants, *map(term, item.children)))
+        for position, item in enumerate(target.terms)
+    ]
     if domain == "indexed":
         for position, free in zip(target.inputs, target.free, strict=True):
-            parts = call("set-of", *sorted(free)) if free else call("set-empty")
-            act(bindings.Set(_SPAN, "axes", [bindings.Var(_SPAN, term_name(position))], parts))
+            commands.append(assign("axes", term(position), call("set-of", *sorted(free)) if free else call("set-empty")))
     else:
         sizes = {part for item in target.terms if item.constructor in REDUCTIONS for part in _prime_factors(item.constants[0])}
-        for size in sorted(sizes):
-            act(bindings.Expr_(_SPAN, call("part", size)))
+        commands += [fact("part", size) for size in sorted(sizes)]
     egraph.run_program(*commands)
 
 
@@ -315,39 +302,31 @@ def _prime_factors(size: Constant) -> Iterable[int]:
 
 
 def _saturate(
-    egraph: bindings.EGraph, ruleset: str, limits: Limits, matches: Counter[str], note: Note | None
+    egraph: bindings.EGraph, ruleset: str, limits: Limits, matches: Counter[str], on_iteration: OnIteration | None
 ) -> tuple[list[int], str | None]:
-    """E-nodes after each iteration, and the limit that was hit; by iterations, since a running saturation cannot be stopped."""
-    step = bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(ruleset, None)))
+    """E-nodes after each iteration, and the limit that was hit, checked between iterations: egglog cannot be interrupted."""
     growth: list[int] = []
-    start, worked = perf_counter(), thread_time()
+    start, processor_start = perf_counter(), thread_time()
     while len(growth) < limits.iterations:
         try:
-            [output] = egraph.run_program(step)
-        except bindings.EggSmolError as error:  # a law that panics, or sets a function that has no :merge twice
+            report = run_once(egraph, ruleset)
+        except bindings.EggSmolError as error:  # a law that panics, or sets a function without :merge twice
             raise RuleError(f"the laws stopped with an error of egglog: {' '.join(str(error).split())}") from None
-        assert isinstance(output, bindings.RunScheduleOutput)
-        matches.update({law: count for law, count in output.report.num_matches_per_rule.items() if count})
-        growth.append(_count(egraph))
-        if note is not None:
-            note((len(growth), growth[-1]))
-        if not output.report.updated:
+        matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
+        growth.append(sum(size for name, size in table_sizes(egraph) if name[0].isupper()))
+        if on_iteration is not None:
+            on_iteration((len(growth), growth[-1]))
+        if not report.updated:
             return growth, None
         if growth[-1] > limits.nodes:
             return growth, f"stopped at {limits.nodes:,} nodes"
-        if perf_counter() - start > limits.seconds < thread_time() - worked:  # the processor's, which take longer to ask for
+        if perf_counter() - start > limits.seconds < thread_time() - processor_start:  # processor time is slower to read
             return growth, f"stopped after {limits.seconds:g} s"
     return growth, f"stopped after {limits.iterations} iterations"
 
 
-def _count(egraph: bindings.EGraph) -> int:
-    [sizes] = egraph.run_program(bindings.PrintSize(_SPAN, None))
-    assert isinstance(sizes, bindings.PrintAllFunctionsSize)
-    return sum(size for name, size in sizes.sizes if name[0].isupper())
-
-
 def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Value, int], dict[str, tuple[str, ...]]]:
-    """The e-nodes of sort E that are below a root, with numbers for their classes, and the sorts of what they apply."""
+    """The e-nodes below the outputs, numbers for their classes, and the sorts of constructor arguments."""
     frozen = egraph.freeze().functions
     numbers: dict[bindings.Value, int] = {}
     for row in frozen["below"].rows:
@@ -371,3 +350,38 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
                 if None not in arguments:
                     table[(name, *arguments)] = numbers[row.output]
     return table, numbers, sorts
+
+
+def share_renamed(build: BuildOracle, rulebook: Rulebook) -> BuildOracle:
+    """`build` with one saturation for all targets of the indexed domain that are equal up to the names of parts.
+
+    A reduced axis that is split over the grid has the same laws as one that is looped.
+    """
+    if rulebook.domain != "indexed" or any(f'.{part}"' in theory.text for theory in rulebook.theories for part in "gl"):
+        return build  # parts of the abstract domain are sizes; a law may name a part
+    memo: dict[Expression, Oracle] = {}
+
+    def build_shared(target: Expression) -> Oracle:
+        names = _loop_names(target)
+        renamed = _renamed(target, names)
+        if renamed not in memo:
+            memo[renamed] = build(renamed)
+        oracle = memo[renamed]
+        back: dict[Constant, Constant] = {new: old for old, new in names.items()}
+        table = {(name, *(back.get(it, it) for it in arguments)): class_ for (name, *arguments), class_ in oracle.table.items()}
+        return replace(oracle, table=table) if names else oracle
+
+    return build_shared
+
+
+def _loop_names(target: Expression) -> dict[Constant, Constant]:
+    """A loop part's name for every grid part of an axis without a loop part."""
+    parts = {str(name) for item in target.terms for name in item.constants if isinstance(name, str)}.union(*target.free)
+    renamed = {name: f"{name.removesuffix('.g')}.l" for name in parts if name.endswith(".g")}
+    return {old: new for old, new in renamed.items() if new not in parts}
+
+
+def _renamed(target: Expression, names: dict[Constant, Constant]) -> Expression:
+    terms = (Term(it.constructor, tuple(names.get(name, name) for name in it.constants), it.children) for it in target.terms)
+    free = (frozenset(str(names.get(part, part)) for part in parts) for parts in target.free)
+    return replace(target, terms=tuple(terms), free=tuple(free))

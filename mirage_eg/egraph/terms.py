@@ -1,6 +1,6 @@
-"""Terms for egglog, from constants and names: rational constants of any size.
+"""egglog's terms and commands from names and constants; rational constants have any size.
 
-egglog's integer literals have 64 bits. A larger part of a rational is written as pieces of 62 bits, shifted and added.
+egglog's integer literals have 64 bits. A larger numerator or denominator is written in limbs of 62 bits, shifted and added.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mirage_eg.egraph.expression import Constant
 
 _SPAN = bindings.RustSpan(__name__, 0, 0)
-_PIECE = 62  # bits of a literal that is added to a larger number
+_LIMB = 62  # bits
 
 
 def call(name: str, *arguments: bindings._Expr | Constant) -> bindings.Call:
@@ -23,12 +23,45 @@ def call(name: str, *arguments: bindings._Expr | Constant) -> bindings.Call:
 
 
 def term_name(number: int) -> str:
-    """The name of a term of a program, by its number.
+    """The name of a program's term, by its number.
 
-    It ends with no digit: with the names `$t1` and `$t11` egglog 13.2 takes `(Mul $t1 $t11)` for a product of equals, as if it
-    made names of its own by adding digits.
+    It does not end with a digit: with the names `$t1` and `$t11` egglog 13.2 reads `(Mul $t1 $t11)` as a product of equals.
     """
     return f"$t{number}_"
+
+
+def term(number: int) -> bindings.Var:
+    """A term of a program, by its number."""
+    return bindings.Var(_SPAN, term_name(number))
+
+
+def define(number: int, value: bindings._Expr) -> bindings.ActionCommand:
+    """The command that gives a term its number."""
+    return bindings.ActionCommand(bindings.Let(_SPAN, term_name(number), value))
+
+
+def assign(function: str, argument: bindings._Expr, value: bindings._Expr) -> bindings.ActionCommand:
+    """The command that sets a function at an argument."""
+    return bindings.ActionCommand(bindings.Set(_SPAN, function, [argument], value))
+
+
+def fact(name: str, *arguments: bindings._Expr | Constant) -> bindings.ActionCommand:
+    """The command that adds a row to a relation."""
+    return bindings.ActionCommand(bindings.Expr_(_SPAN, call(name, *arguments)))
+
+
+def run_once(egraph: bindings.EGraph, ruleset: str) -> bindings.RunReport:
+    """Run one iteration of a ruleset."""
+    [output] = egraph.run_program(bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(ruleset, None))))
+    assert isinstance(output, bindings.RunScheduleOutput)
+    return output.report
+
+
+def table_sizes(egraph: bindings.EGraph) -> list[tuple[str, int]]:
+    """The rows of each constructor, function and relation."""
+    [sizes] = egraph.run_program(bindings.PrintSize(_SPAN, None))
+    assert isinstance(sizes, bindings.PrintAllFunctionsSize)
+    return sizes.sizes
 
 
 def literal(value: Constant) -> bindings._Expr:
@@ -43,14 +76,14 @@ def literal(value: Constant) -> bindings._Expr:
 
 
 def _bigint(value: int) -> bindings.Call:
-    sizes = range(0, max(1, value.bit_length()), _PIECE)
-    top, *pieces = [(value >> size) & ((1 << _PIECE) - 1) for size in reversed(sizes)]
+    sizes = range(0, max(1, value.bit_length()), _LIMB)
+    top, *limbs = [(value >> size) & ((1 << _LIMB) - 1) for size in reversed(sizes)]
     if value < 0:
-        top -= 1 << _PIECE  # the pieces below are added to it
+        top -= 1 << _LIMB  # the limbs below are added to it
     number = call("bigint", top)
-    for piece in pieces:
-        number = call("+", call("<<", number, _PIECE), call("bigint", piece))
+    for limb in limbs:
+        number = call("+", call("<<", number, _LIMB), call("bigint", limb))
     return number
 
 
-__all__ = ["call", "literal", "term_name"]
+__all__ = ["assign", "call", "define", "fact", "literal", "run_once", "table_sizes", "term", "term_name"]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from mirage_eg.egraph.expression import Split, express, grid_splits, splits
-from mirage_eg.egraph.oracle import Build, Limits, Saturation, oracle_builder
-from mirage_eg.egraph.renaming import share_renamed
+from mirage_eg.egraph.oracle import BuildOracle, Limits, Saturation, oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
@@ -77,7 +76,7 @@ def search(
     on_progress: Callable[[int, int, int], None] | None = None,
     on_candidate: Listener | None = None,
     choices: Sequence[Split] | None = None,
-    build: Build | None = None,
+    build: BuildOracle | None = None,
 ) -> SearchResult:
     """Every structure of one kernel, or of two with partial results between them, that the oracle admits, smallest first.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_eg.egraph.expression import Expression, Split, op_of
-from mirage_eg.egraph.oracle import Build, Limits, Oracle, oracle_builder
+from mirage_eg.egraph.oracle import BuildOracle, Limits, Oracle, oracle_builder
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
@@ -128,7 +128,13 @@ class Tracer:
 
 
 def traced_search(
-    program: Graph, axes: Axes, rulebook: Rulebook, limits: SearchLimits, split: Split, build: Build, tracer: Tracer | None
+    program: Graph,
+    axes: Axes,
+    rulebook: Rulebook,
+    limits: SearchLimits,
+    split: Split,
+    build: BuildOracle,
+    tracer: Tracer | None,
 ) -> SearchResult:
     """Search one split; its candidates go to `tracer`."""
     oracles: list[Oracle] = []

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.egraph.expression import Expression, Tree, express, flatten, splits
-from mirage_eg.egraph.oracle import Limits, Oracle, _new_egraph, _saturate_target, build_oracle, saturate_again
+from mirage_eg.egraph.oracle import Limits, Oracle, build_oracle, saturate_in, saturate_in_worker
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
@@ -162,7 +162,7 @@ def test_laws_that_match_nothing_are_left_out_and_the_e_graph_is_the_same(domain
     target = express(program, axes, data.draw(st.sampled_from(splits(axes))), domain)
     rulebook = load_rules(domain)
     few = build_oracle(rulebook, target)
-    every_law = _saturate_target(rulebook.new_egraph(rulebook.signatures), domain, target, Limits())
+    every_law = saturate_in(rulebook.new_egraph(rulebook.signatures), domain, target, Limits())
     assert few.saturation.growth == every_law.saturation.growth
     assert few.saturation.matches == every_law.saturation.matches
     assert Counter(key[0] for key in few.table) == Counter(key[0] for key in every_law.table)
@@ -194,9 +194,9 @@ def test_an_error_that_another_thread_drops_holds_no_e_graph(cleared: bool, monk
 
     def work() -> None:
         if cleared:
-            saturate_again(rulebook, target, Limits(), interrupt)
+            saturate_in_worker(rulebook, target, Limits(), interrupt)
         else:
-            _saturate_target(_new_egraph(rulebook, target), "indexed", target, Limits(), interrupt)
+            saturate_in(rulebook.new_egraph(rulebook.signatures), "indexed", target, Limits(), interrupt)
 
     with ThreadPoolExecutor(1) as pool:
         of_another = [pool.submit(bindings.EGraph).result()]

@@ -9,8 +9,7 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.egraph.expression import Expression, express, grid_splits, splits
-from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder
-from mirage_eg.egraph.renaming import share_renamed
+from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder, share_renamed
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mirage_eg.egraph.expression import Expression, express, splits
-from mirage_eg.egraph.oracle import Build, Oracle
+from mirage_eg.egraph.oracle import BuildOracle, Oracle
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
@@ -30,7 +30,7 @@ def targets(workload: str, domain: str) -> tuple[tuple[str, Expression], ...]:
 
 
 def oracles(
-    build: Build, domain: str, workloads: Sequence[str] = PAPER, on_progress: Callable[[int, int], None] | None = None
+    build: BuildOracle, domain: str, workloads: Sequence[str] = PAPER, on_progress: Callable[[int, int], None] | None = None
 ) -> Iterator[tuple[str, str, Oracle]]:
     """For each workload and split the oracle."""
     jobs = [(workload, split, target) for workload in workloads for split, target in targets(workload, domain)]
