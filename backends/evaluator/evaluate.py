@@ -41,12 +41,12 @@ def evaluate(
     slice_elements: int = SLICE_ELEMENTS,
     rounded: bool = False,
     stack: int = 0,
-    known: Memo[V] | None = None,
+    memo: Memo[V] | None = None,
 ) -> list[V]:
     """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
 
     `rounded` says that the inputs are already as memory holds them in their types, `stack` how many dims stand before theirs;
-    what the nodes of a kernel graph make is asked of `known`, if there is any.
+    what the nodes of a kernel graph make is asked of `memo`, if there is one.
 
     Raises:
         GraphError: the number or the shapes of the inputs are not those of the graph.
@@ -59,20 +59,20 @@ def evaluate(
             raise GraphError(f"got {text(shape)} as input {name}, wanted {text(want.shape)}")
     if not rounded:
         inputs = [algebra.cast(value, want.dtype) for value, want in zip(inputs, wanted, strict=True)]
-    return _evaluate(graph, inputs, algebra, slice_elements, stack, known)
+    return _evaluate(graph, inputs, algebra, slice_elements, stack, memo)
 
 
 def _evaluate(
-    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int, known: Memo[V] | None = None
+    graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, lead: int, memo: Memo[V] | None = None
 ) -> list[V]:
     match graph.level:
         case Level.KERNEL:
             plan = slicing_of(graph, slice_elements)
             if plan is not None:
                 return _joined(plan, _slices(plan, inputs, algebra, lead), algebra, lead)
-            if known is not None:
-                known.given(inputs)
-            return _Run(graph, algebra, slice_elements, lead, known=known).outputs(inputs)
+            if memo is not None:
+                memo.begin(inputs)
+            return _Run(graph, algebra, slice_elements, lead, memo=memo).outputs(inputs)
         case Level.THREAD:
             return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
         case Level.BLOCK:
@@ -248,10 +248,10 @@ class _Run(Generic[V]):
         slice_elements: int,
         lead: int,
         window: Window = (),
-        known: Memo[V] | None = None,
+        memo: Memo[V] | None = None,
     ) -> None:
         self.graph, self.algebra, self.slice_elements, self.lead, self.window = graph, algebra, slice_elements, lead, window
-        self.known = known
+        self.memo = memo
         self.accumulated: list[V] | None = None  # what each accumulator has taken over F, where that is asked for
         self.earlier: Iterator[V] | None = None  # the same of the iterations before those of the graph
 
@@ -280,8 +280,8 @@ class _Run(Generic[V]):
                 dtype = graph.types[place].dtype
                 made = (
                     self._node(item, operands, stored, place)
-                    if self.known is None
-                    else self.known.made(item, dtype, operands, partial(self._node, item, exact=stored, place=place))
+                    if self.memo is None
+                    else self.memo.results(item, dtype, operands, partial(self._node, item, exact=stored, place=place))
                 )
                 exact += [moved or graph.level is Level.KERNEL] * len(made)
                 values += made

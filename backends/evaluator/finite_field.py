@@ -43,15 +43,15 @@ class FieldValue:
     shape: Shape
     levels: int  # components that exist; always at least one
     unfaithful: frozenset[str]  # ops behind this value that obey other laws here than for numbers
-    plan: "Callable[[int], Plan]"
+    plan: "Callable[[int], Computation]"
     factors: "tuple[FieldValue, FieldValue] | None" = None  # of a matrix product
     squared: "FieldValue | None" = None  # what this is the square of
     scaled: "tuple[FieldValue, Fraction] | None" = None  # what this is so many times
 
 
-Wanted = tuple[FieldValue, int]
+ComponentKey = tuple[FieldValue, int]
 Memory = Callable[[int, int], Array]
-Plan = tuple[Sequence[Wanted], Callable[..., Component]]
+Computation = tuple[Sequence[ComponentKey], Callable[..., Component]]
 
 
 def _new(number: int, elements: int) -> Array:
@@ -130,7 +130,7 @@ class FieldAlgebra:
         if levels < 1:
             unfaithful |= {f"{op} beyond the prime chain"}
 
-        def plan(k: int) -> Plan:
+        def plan(k: int) -> Computation:
             if scaled and k + 1 < scaled[0].levels:  # exp(c · x) in one pass
                 inner, factor = scaled
                 return [(inner, k + 1)], lambda exponent: scaled_exp(draw, k, factor, exponent)
@@ -160,7 +160,7 @@ class FieldAlgebra:
 
         source = x.squared if x.squared and kind != "max" else None
 
-        def plan(k: int) -> Plan:
+        def plan(k: int) -> Computation:
             if source:  # Σ x² in one pass
                 return [(source, k)], lambda component: self._reduced(kind, component, axes, count, k, squares=True)
             return [(x, k)], lambda component: self._reduced(kind, component, axes, count, k)
@@ -275,7 +275,7 @@ class FieldAlgebra:
     def read(self, values: Sequence[FieldValue], k: int = 0) -> list[Component]:
         """Component k (p, unless said otherwise) of each value; computes what they need, each once, in topological order."""
         order, plans, readers = _demand(self._plan, [(value, k) for value in values])
-        results: dict[Wanted, Component] = {}
+        results: dict[ComponentKey, Component] = {}
         for wanted in order:
             reads, compute = plans[wanted]
             results[wanted] = compute(*(results[read] for read in reads))
@@ -289,11 +289,11 @@ class FieldAlgebra:
         """x, reduced if it is still to be."""
         return Component(self.draw.modulus(k).reduced(x.residues), x.undefined) if x.pending else x
 
-    def needs(self, values: Sequence[FieldValue], k: int) -> list[Wanted]:
+    def needs(self, values: Sequence[FieldValue], k: int) -> list[ComponentKey]:
         """All that is read to compute component k of each value."""
         return _demand(self._plan, [(value, k) for value in values])[0]
 
-    def _plan(self, wanted: Wanted) -> Plan:
+    def _plan(self, wanted: ComponentKey) -> Computation:
         value, k = wanted
         if k < value.levels:
             return value.plan(k)
@@ -302,13 +302,13 @@ class FieldAlgebra:
 
 
 def _demand(
-    plan: Callable[[Wanted], Plan], roots: Sequence[Wanted]
-) -> tuple[list[Wanted], dict[Wanted, Plan], dict[Wanted, int]]:
+    plan: Callable[[ComponentKey], Computation], roots: Sequence[ComponentKey]
+) -> tuple[list[ComponentKey], dict[ComponentKey, Computation], dict[ComponentKey, int]]:
     """All that the roots need, operands first, with its plans and the number of its readers. No recursion: graphs are deep."""
-    order: list[Wanted] = []
-    plans: dict[Wanted, Plan] = {}
-    readers: dict[Wanted, int] = dict.fromkeys(roots, 1)  # a root is never dropped
-    stack: list[tuple[Wanted, bool]] = [(root, False) for root in reversed(roots)]
+    order: list[ComponentKey] = []
+    plans: dict[ComponentKey, Computation] = {}
+    readers: dict[ComponentKey, int] = dict.fromkeys(roots, 1)  # a root is never dropped
+    stack: list[tuple[ComponentKey, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
         wanted, visited = stack.pop()
         if visited:

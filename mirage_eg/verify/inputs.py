@@ -112,7 +112,7 @@ class RandomInputs:
                 for position, kind in enumerate(self._program.input_types)
             ]
             known = FieldMemo(algebra, self._budget) if share and self._xp is np else None
-            values = evaluate(self.primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, known=known)
+            values = evaluate(self.primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, memo=known)
             outputs = algebra.read(values)
             for name, output in zip(self._program.output_names, outputs, strict=True):
                 compared = compare_residues(self._xp, name, output, output, algebra.stack)()
@@ -132,7 +132,7 @@ class RandomInputs:
             known = NumericMemo(self._budget) if share and self._xp is np else None
             if not any(item.op == "exp" for item in self.primitive.nodes):
                 return replace(trial, known=known)
-            outputs = evaluate(self.primitive, trial.inputs, FloatAlgebra(self._xp), self.slice_elements, known=known)
+            outputs = evaluate(self.primitive, trial.inputs, FloatAlgebra(self._xp), self.slice_elements, memo=known)
             return replace(trial, outputs=outputs, sizes=sizes_of(self._xp, outputs), known=known)
         if name in self._floats:
             return self._floats[name]
@@ -140,7 +140,7 @@ class RandomInputs:
         numbered = enumerate(zip(self._program.input_types, input_scales(self._program), strict=True))
         inputs = [self._numbers(name, position, kind, scale) for position, (kind, scale) in numbered]
         known = NumericMemo(self._budget) if share and self._xp is np else None
-        outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, known=known)
+        outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, memo=known)
         return self._remember(FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), known=known))
 
     @cached_property
@@ -238,7 +238,7 @@ class RandomInputs:
             numbers = [trial.known for trial in self._floats.values()]
             for known in (*fields, *numbers):
                 if known is not None:
-                    known.forget()
+                    known.clear()
             self._fields.clear()
             self._floats.clear()
 

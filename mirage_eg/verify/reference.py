@@ -150,7 +150,7 @@ class Reference:
     def _run(self, state: CheckState, trial: FieldTrial) -> Callable[[], None]:
         """One candidate on one field trial, or on several stacked ones; the returned function records the result."""
         algebra, known = trial.algebra, trial.known
-        values = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=algebra.stack, known=known)
+        values = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=algebra.stack, memo=known)
         state.unfaithful = trial.unfaithful.union(*(value.unfaithful for value in values))
         waits = [
             compare_residues(self.xp, name, got, want, algebra.stack)
@@ -196,7 +196,7 @@ class Reference:
         for state in states:
             trial = inside[state.subgraph] if state.subgraph else whole
             with state:
-                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, known=trial.known)
+                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, memo=trial.known)
                 numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
                 waiting.append(partial(state.record_floats, partial(self._confirmed, state, trial, got, numbers)))
             if len(waiting) > 1:
@@ -204,7 +204,7 @@ class Reference:
         for wait in waiting:
             wait()
         if whole.known is not None and name != USUAL[0]:  # other inputs are used once
-            whole.known.forget()
+            whole.known.clear()
 
     def _confirmed(
         self, state: CheckState, trial: FloatTrial, got: Sequence[Array], numbers: Wait, stack: int = 0

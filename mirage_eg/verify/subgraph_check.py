@@ -48,14 +48,14 @@ class SubgraphCheck:
         algebra, known = trial.algebra, trial.known
         values = [
             value if known and value in known else algebra.kept(value)
-            for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, known=known)
+            for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, memo=known)
         ]
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
         return [_field(part, trial, by_value) for part in self.subgraphs]
 
     def numbers(self, trial: FloatTrial, algebra: FloatAlgebra) -> list[FloatTrial]:
         """The same in float64."""
-        values = evaluate(self._program, trial.inputs, algebra, known=trial.known)
+        values = evaluate(self._program, trial.inputs, algebra, memo=trial.known)
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
         return [
             replace(trial, inputs=[by_value[i] for i in part.reads], outputs=outputs, sizes=sizes_of(algebra.xp, outputs))

@@ -50,14 +50,14 @@ def test_twenty_graphs_are_verified_in_the_memory_of_five(monkeypatch: pytest.Mo
     assert many < 1.1 * few
 
 
-def test_a_draw_that_needs_room_has_the_others_forget_and_not_itself() -> None:
-    room = MemoBudget(100)
-    first, second = _Contents(room), _Contents(room)
-    assert room.holds(80, first)
-    first.keep("a", [], 80)
-    assert not room.holds(30, first) and first.results
-    assert room.holds(30, second) and not first.results
-    assert not room.holds(101, second)
+def test_a_memo_over_budget_clears_the_others_and_not_itself() -> None:
+    budget = MemoBudget(100)
+    first, second = _Contents(budget), _Contents(budget)
+    assert budget.holds(80, first)
+    first.store("a", [], 80)
+    assert not budget.holds(30, first) and first.results
+    assert budget.holds(30, second) and not first.results
+    assert not budget.holds(101, second)
 
 
 def batch(graph: list[Any], factor: int) -> list[Any]:

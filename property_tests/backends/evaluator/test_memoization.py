@@ -1,4 +1,4 @@
-"""What is taken from what is known is what computing it again gives, is computed once, and is not taken for anything else."""
+"""What is taken from what is memo is what computing it again gives, is computed once, and is not taken for anything else."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -31,10 +31,10 @@ def inputs_of(program: Graph, algebra: FieldAlgebra) -> list[FieldValue]:
 def test_every_component_is_the_same_with_and_without(name: str, trials: int | tuple[int, ...]) -> None:
     program = expand(PROGRAMS[name]())
     algebra = FieldAlgebra.of(0, trials)
-    inputs, known = inputs_of(program, algebra), FieldMemo(algebra)
+    inputs, memo = inputs_of(program, algebra), FieldMemo(algebra)
     plain = evaluate(program, inputs, algebra, stack=algebra.stack)
     for _ in range(2):
-        shared = evaluate(program, inputs, algebra, stack=algebra.stack, known=known)
+        shared = evaluate(program, inputs, algebra, stack=algebra.stack, memo=memo)
         for k in range(len(PRIMES)):
             for got, wanted in zip(algebra.read(shared, k), algebra.read(plain, k), strict=True):
                 np.testing.assert_array_equal(got.residues, wanted.residues)
@@ -46,9 +46,9 @@ def test_numbers_are_the_same_with_and_without(name: str) -> None:
     program = expand(PROGRAMS[name]())
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(kind.shape) for kind in program.input_types]
-    plain, known = evaluate(program, inputs, FloatAlgebra()), NumericMemo()
+    plain, memo = evaluate(program, inputs, FloatAlgebra()), NumericMemo()
     for _ in range(2):
-        for got, wanted in zip(evaluate(program, inputs, FloatAlgebra(), known=known), plain, strict=True):
+        for got, wanted in zip(evaluate(program, inputs, FloatAlgebra(), memo=memo), plain, strict=True):
             np.testing.assert_array_equal(got, wanted)
 
 
@@ -62,21 +62,21 @@ def binary(op: str, first: int, second: int) -> Graph:
 def test_only_equal_operands_of_equal_ops_are_taken_for_the_same() -> None:
     graphs = [binary(op, *places) for op in ("sub", "mul") for places in ((0, 1), (1, 0), (0, 0), (1, 1))]
     algebra = FieldAlgebra.of(3)
-    inputs, known = inputs_of(graphs[0], algebra), FieldMemo(algebra)
+    inputs, memo = inputs_of(graphs[0], algebra), FieldMemo(algebra)
     for graph in graphs * 2:
-        [got] = algebra.read(evaluate(graph, inputs, algebra, known=known))
+        [got] = algebra.read(evaluate(graph, inputs, algebra, memo=memo))
         [wanted] = algebra.read(evaluate(graph, inputs, algebra))
         np.testing.assert_array_equal(got.residues, wanted.residues)
 
 
 @pytest.mark.parametrize("first", ["float16", "float32"])
 def test_equal_numbers_of_other_types_are_rounded_as_their_own_type_is(first: str) -> None:
-    array, known = np.array([1.0, 3.0], np.float32), NumericMemo()
+    array, memo = np.array([1.0, 3.0], np.float32), NumericMemo()
     algebra = FloatAlgebra(np, DType.float32, rounds=True)
     for dtype in (first, "float32", "float16"):
         graph = new_kernel_graph()
         graph.mark_output(graph.exp(graph.new_input((2,), dtype=dtype)))
-        [got] = evaluate(graph.graph(), [array], algebra, rounded=True, known=known)
+        [got] = evaluate(graph.graph(), [array], algebra, rounded=True, memo=memo)
         [wanted] = evaluate(graph.graph(), [array], algebra)
         np.testing.assert_array_equal(got, wanted)
 
@@ -91,14 +91,27 @@ def test_what_follows_equal_values_is_computed_once() -> None:
             squares += op == "square"
             return FloatAlgebra.elementwise(self, op, operands, attributes)
 
-    known, algebra = NumericMemo(), Counting()
+    memo, algebra = NumericMemo(), Counting()
     x = [np.arange(32.0).reshape(4, 8), np.ones((4, 8))]
     for first, second in ((0, 1), (1, 0)):
         graph = new_kernel_graph()
         inputs = [graph.new_input((4, 8), name=name) for name in "xy"]
         graph.mark_output(graph.square(graph.add(inputs[first], inputs[second])))
-        evaluate(graph.graph(), x, algebra, known=known)
+        evaluate(graph.graph(), x, algebra, memo=memo)
     assert squares == 1
+
+
+def test_a_program_of_a_thousand_ops_is_read_from_the_memo() -> None:
+    graph = new_kernel_graph()
+    x = y = graph.new_input((4, 4), name="x")
+    for number in range(1000):
+        y = graph.transpose(y, (1, 0)) if number % 3 else graph.add(y, x)
+    graph.mark_output(y)
+    algebra = FieldAlgebra.of(0)
+    inputs, memo = inputs_of(graph.graph(), algebra), FieldMemo(algebra)
+    [got] = algebra.read(evaluate(graph.graph(), inputs, algebra, memo=memo))
+    [wanted] = algebra.read(evaluate(graph.graph(), inputs, algebra))
+    np.testing.assert_array_equal(got.residues, wanted.residues)
 
 
 @pytest.mark.parametrize("right", [True, False])
