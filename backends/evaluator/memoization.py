@@ -108,7 +108,7 @@ class NumericMemo:
     def results(
         self, item: Node, dtype: DType, operands: Sequence[Array], compute: Callable[[Sequence[Array]], list[Array]]
     ) -> list[Array]:
-        """See `Memo`; `dtype` is part of the key: operands of equal bits may have other types, whose results round otherwise."""
+        """See `Memo`; `dtype` is part of the key: operands of equal bits may differ in type, and their results in rounding."""
         contents = [*map(self._content, operands)]
         if None in contents:
             return compute(operands)
