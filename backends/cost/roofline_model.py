@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.triton.tiles import MatmulForm, lowered, matmul_form, power_of_two
+from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph, Phase, is_kernel
 from mirage_eg.ir.ops import OPS, Kind
@@ -161,7 +161,7 @@ class Work:
 
 def work_of(block: Graph) -> Work:
     """The work of a block graph, as it is lowered."""
-    block = lowered(block)
+    block = expanded(block)
     loaded = wasted = flops = arithmetic = functions = 0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False

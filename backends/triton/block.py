@@ -1,7 +1,7 @@
 """One block graph as one Triton kernel: loads before the loop or in it, tile ops, accumulators, stores.
 
-Every value becomes one variable, named after what it is. Padding is made neutral right where it would be reduced, and only
-where it is not already known to be zero. Nothing here is trusted: emitted kernels are checked against float64.
+Every value becomes one variable, named after its op. Padding is masked where it would be reduced, unless it is zero already.
+Nothing here is trusted: emitted kernels are checked against float64.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from mirage_eg.backends.triton.addressing import (
     parts,
 )
 from mirage_eg.backends.triton.block_order import prepared
-from mirage_eg.backends.triton.float16_partials import Half, write_scaled
+from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.backends.triton.split_reduction import Export, row_maximum_tile
+from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
 from mirage_eg.backends.triton.storage import accumulates, needs_copy, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
@@ -36,35 +36,35 @@ _RESERVED = {"triton", "tl", "i", "step", "arrived", "range", "float", "tanh", *
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block graph whose inputs and outputs lie behind the given pointers; so do the maxima that it exports, and scales.
+    """A block graph with pointers to its inputs, outputs, exported maxima and scales.
 
-    `maxima`: the positions of the inputs that are maxima of another kernel.
+    `maxima`: the positions of the inputs that are row maxima of another kernel.
     """
 
     graph: Graph
     inputs: Sequence[Pointer]
     outputs: Sequence[Pointer]
     schedule: Schedule
-    exports: Sequence[tuple[Export, Pointer]] = ()
-    halves: Sequence[tuple[Half, Pointer]] = ()
+    exported_maxima: Sequence[tuple[ExportedMaximum, Pointer]] = ()
+    scaled_halves: Sequence[tuple[ScaledHalfOutput, Pointer]] = ()
     maxima: frozenset[int] = NO_VALUES
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
-        """All of them."""
+        """Pointers to inputs, outputs, exported maxima and scales."""
         return (*self.inputs, *self.outputs, *self.extras)
 
     @property
     def extras(self) -> tuple[Pointer, ...]:
-        """Of the maxima and the scales."""
-        return tuple(pointer for _, pointer in (*self.exports, *self.halves))
+        """Pointers to exported maxima and scales."""
+        return tuple(pointer for _, pointer in (*self.exported_maxima, *self.scaled_halves))
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """What the last block of each group goes on with: a block graph on the grid of the first (`emit_combined`).
+class Combine:
+    """The last-block reduction: a block graph on the grid of the first, done by the last block of each group (`fused_combine`).
 
-    `arrivals` has a counter for each group, the blocks that differ in the grid dim `split` alone.
+    A group is the blocks that differ in the grid dim `split` alone; `arrivals` has a counter for each group.
     """
 
     part: Part
@@ -74,7 +74,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class BlockKernel:
-    """A kernel as text, and the names of the pointers that it takes."""
+    """The source of a kernel, and the names of its pointer arguments."""
 
     name: str
     source: str
@@ -82,20 +82,20 @@ class BlockKernel:
     helpers: frozenset[str]
 
 
-def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
-    """The kernel of a block graph, and of what its last blocks go on with.
+def emit_block(name: str, part: Part, combine: Combine | None = None) -> BlockKernel:
+    """The kernel of a block graph, and of its last-block reduction.
 
     Raises:
         UnsupportedError: a tile beyond what Triton can hold.
     """
-    parts = [part] if rest is None else [part, rest.part]
+    parts = [part] if combine is None else [part, combine.part]
     pointers = [pointer for one in parts for pointer in one.pointers]
     wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in pointers)
     names = {pointer.name for pointer in pointers}
     writers = [_written(one, names, wide, alone=number == len(parts) - 1) for number, one in enumerate(parts)]
-    lines, arguments = _assemble(writers, rest), [argument for one in parts for argument in _arguments(one)]
-    if rest is not None:
-        arguments.append(rest.arrivals.name)
+    lines, arguments = _assemble(writers, combine), [argument for one in parts for argument in _arguments(one)]
+    if combine is not None:
+        arguments.append(combine.arrivals.name)
     arguments = list(dict.fromkeys(arguments))
     source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(lines)]) + "\n"
     helpers = frozenset(helper for writer in writers for helper in writer.helpers)
@@ -103,7 +103,7 @@ def emit_block(name: str, part: Part, rest: Rest | None = None) -> BlockKernel:
 
 
 def _arguments(part: Part) -> list[str]:
-    """Inputs that are loaded at all, outputs, maxima, scales."""
+    """Inputs that are loaded, outputs, exported maxima, scales."""
     graph = prepared(part.graph)
     needed = {operand for item in graph.nodes for operand in item.operands}
     inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
@@ -112,26 +112,26 @@ def _arguments(part: Part) -> list[str]:
 
 
 def _written(part: Part, names: set[str], wide: bool, alone: bool) -> Writer:
-    """The body of a part; `names` are taken, and grow. If `alone`, one of the blocks that have the same value stores it."""
+    """The body of a part; its names are added to `names`. If `alone`, one of the blocks that have the same value stores it."""
     graph = prepared(part.graph)
-    exported = frozenset(position for export, _ in part.exports for position in export.degrees)
+    exported = frozenset(position for export, _ in part.exported_maxima for position in export.degrees)
     names |= _RESERVED
     judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
-    safe = {value: found for value, found in judged.items() if isinstance(found, SafeExponential)}
+    safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}
     writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names)
     _write_body(writer, part, alone)
-    for export, pointer in part.exports:
+    for export, pointer in part.exported_maxima:
         _store(writer, row_maximum_tile(writer, export), export.omap, pointer, alone)
     return writer
 
 
-def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
+def _assemble(writers: Sequence[Writer], combine: Combine | None) -> list[str]:
     first = writers[0]
     grid, wide = first.graph.grid, first.wide
     block = _body(first)
-    if rest is not None:
-        block += _behind_the_last(first, rest, _body(writers[1]))
+    if combine is not None:
+        block += _epilogue_of_last_block(first, combine, _body(writers[1]))
     used = {dim for writer in writers for dim in writer.grid_used}
     block = [*coordinates(grid, used, wide, first.schedule.reverse_program_order), *block]
     offset = ".to(tl.int64)" if wide else ""
@@ -141,7 +141,7 @@ def _assemble(writers: Sequence[Writer], rest: Rest | None) -> list[str]:
 
 
 def _body(writer: Writer) -> list[str]:
-    """What a block does, once it has its coordinates."""
+    """The lines of a block after its coordinates."""
     lines = [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
@@ -150,19 +150,22 @@ def _body(writer: Writer) -> list[str]:
     return lines + writer.lines[Phase.EPILOGUE]
 
 
-def _behind_the_last(first: Writer, rest: Rest, lines: Sequence[str]) -> list[str]:
-    """Stores of all threads come before the count, loads of the last block behind it: an atomic add acquires and releases."""
+def _epilogue_of_last_block(first: Writer, combine: Combine, lines: Sequence[str]) -> list[str]:
+    """Count a block in; the last one of its group runs `lines`.
+
+    An atomic add acquires and releases: stores of all threads are before it, loads of the last block after it.
+    """
     grid, terms, stride = first.graph.grid, [], 1
     for dim, extent in enumerate(grid):
-        if dim != rest.split and extent > 1:
+        if dim != combine.split and extent > 1:
             first.grid_used.add(dim)
             terms.append(times(GRID_NAMES[dim], stride))
             stride *= extent
-    counter = " + ".join([rest.arrivals.name, *terms])
+    counter = " + ".join([combine.arrivals.name, *terms])
     return [
         "tl.debug_barrier()",
         f"arrived = tl.atomic_add({counter}, 1.0)",
-        f"if arrived == {grid[rest.split] - 1}:  # the last of its group combines what all have stored",
+        f"if arrived == {grid[combine.split] - 1}:  # the last of its group combines what all have stored",
         *_indent([*lines, f"tl.store({counter}, 0.0)"]),
     ]
 
@@ -173,7 +176,7 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 def _write_body(writer: Writer, part: Part, alone: bool) -> None:
     graph = writer.graph
-    halves = {half.position: (half, pointer) for half, pointer in part.halves}
+    scaled_halves = {half.position: (half, pointer) for half, pointer in part.scaled_halves}
     consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
     for item in graph.nodes:
         for operand in item.operands:
@@ -184,10 +187,10 @@ def _write_body(writer: Writer, part: Part, alone: bool) -> None:
         if item.op == "output":
             position, pointer = next(stores)
             tile = writer.tiles[item.operands[0]]
-            if position in halves:
-                half, behind = halves[position]
+            if position in scaled_halves:
+                half, scale_pointer = scaled_halves[position]
                 tile, scales = write_scaled(writer, tile, half)
-                _store(writer, scales, item["omap"], behind, alone)
+                _store(writer, scales, item["omap"], scale_pointer, alone)
             _store(writer, tile, item["omap"], pointer, alone)
             continue
         [value] = values

@@ -1,8 +1,7 @@
 """From a µGraph to a standalone Triton program: one kernel a block graph, PyTorch calls for the library kernels, and a self-
 check.
 
-The file imports nothing but triton, and torch where it runs. Nothing here is trusted: what is emitted is checked against
-float64.
+The file imports only triton, and torch where it runs. Nothing here is trusted: emitted programs are checked against float64.
 """
 
 import keyword
@@ -23,7 +22,7 @@ from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
 
-# What the file itself names or calls.
+# Names that the file itself uses.
 _TABLES = ("INPUTS", "BUFFERS", "ZEROED", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of functions
@@ -41,7 +40,7 @@ def identifier(name: str) -> str:
     spelled = re.sub(r"\W", "_", spelled)
     if not spelled or spelled[0].isdigit():
         spelled = f"_{spelled}"
-    # Names that the kernels give to indices must stay theirs.
+    # Kernels use these names for indices.
     return (
         f"{spelled}_"
         if keyword.iskeyword(spelled) or re.fullmatch(r"i|step|g[xyz]|r\d+|tl|triton|float|range|tanh|__debug__", spelled)
@@ -52,15 +51,15 @@ def identifier(name: str) -> str:
 def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> str:
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
-    `run` calls `launch`, which launches the kernels, with buffers for what they write (BUFFERS): given ones, or new ones that
-    `allocate` makes. A launcher of its own may do so with memory of its own (`backends.runtime.program`).
+    `run` calls `launch`, which launches the kernels, with buffers for their outputs (BUFFERS): given ones, or new ones of
+    `allocate`. Another launcher may pass its own memory (`backends.runtime.program`).
 
     `schedule` is for all kernels, or one for each. With `program`, the graph as it was written, the file also has a `reference`
     in PyTorch and checks and times itself when it is run.
 
     Raises:
         UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
-        GraphError: `program` takes or returns something else than `graph`; layouts that contradict each other.
+        GraphError: `program` has other inputs or outputs than `graph`; layouts contradict each other.
     """
     file, inputs, outputs, returned = _written(graph, program, schedule)
     helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
@@ -84,7 +83,7 @@ def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule 
 def _written(
     graph: Graph, program: Graph | None, schedule: Schedule | Schedules
 ) -> tuple[ProgramFile, list[str], list[str], str]:
-    """The kernels and the body of `launch`; names of inputs and outputs, and what is returned."""
+    """The kernels and the body of `launch`; names of inputs and outputs, and the text of the returned values."""
     if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
         raise GraphError(
             f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
@@ -109,7 +108,7 @@ def _types(types: Sequence[object]) -> str:
 
 
 def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], returned: str) -> str:
-    """`launch`, whose last argument is the library that it calls, if any; `allocate`; and `run`, which calls both."""
+    """`launch`, whose last argument is the library if it calls one; `allocate`; and `run`, which calls both."""
     made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
     written = [file.names[value] for value in file.buffers]
     library = ["torch"] if file.calls_torch else []
@@ -203,10 +202,7 @@ def _dict_text(options: Mapping[str, int]) -> str:
 
 
 def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
-    """The strides of every value of the kernel graph: as declared, or as the kernel that reads it wants it, or row-major.
-
-    Also the values that have declared ones.
-    """
+    """The strides of every value of the kernel graph, declared or row-major; and the values with declared strides."""
     declared: dict[int, tuple[Shape, str]] = {}
 
     def declare(value: int, strides: Shape, where: str) -> None:
@@ -233,7 +229,7 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
 
 
 def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, tuple[int, Shape]]) -> str:
-    """Write the body of `run`; gives the text of what it returns."""
+    """Write the body of `run`; returns the text of its results."""
     graph = file.graph
     given, results = iter(inputs), iter(outputs)
     for item, name in zip(graph.outputs, results, strict=True):

@@ -85,7 +85,7 @@ def _degree(trace: Powers, item: Node) -> Fraction | None:
 
 def _accumulated_degree(trace: Powers, item: Node, degree: Fraction) -> Fraction | None:
     if trace.graph.phases[trace.exponential] is not Phase.LOOP:
-        return degree  # one peak for the whole loop
+        return degree  # one row maximum for the whole loop
     whole = degree.denominator == 1 and degree > 0
     # An accumulated maximum starts at −∞, which cannot be rescaled by 0.
     return degree if whole and item.op != "accum_max" else None

@@ -1,8 +1,8 @@
 """Partial results that leave a kernel as float16, each row with a float32 scale, its largest magnitude.
 
-A plain float16 would overflow where a sum is large and lose what is small; so scaled, the error of an element is at most 2⁻¹¹
-of the largest of its row, whatever the row's magnitude. Half the bytes are written and read again. Whoever reads such a result
-reads the scales too and multiplies (`emit_partials.with_row_maxima`).
+A plain float16 would overflow for large sums and lose small values. With the scale, the error of an element is at most 2⁻¹¹
+of the largest of its row, at any magnitude. Half the bytes are written and read. The reading kernel multiplies by the scales
+(`split_reduction.with_row_maxima`).
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ _SMALLEST = 1e-30  # scale: a row of zeros is divided by it
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class ScaledHalfOutput:
     """An output that is stored in float16: its position, the dim of its tile along which rows lie, the shape of the scales."""
 
     position: int
@@ -29,13 +29,13 @@ class Half:
     omap: tuple[int, ...]
 
 
-def scaled_half_outputs(block: Graph, inside: Collection[int]) -> list[Half]:
-    """The float32 outputs of values of a narrower type that can be stored so; only generated kernels read those at `inside`.
+def scaled_half_outputs(block: Graph, inside: Collection[int]) -> list[ScaledHalfOutput]:
+    """The float32 outputs of values of a narrower type; only generated kernels read the outputs at positions `inside`.
 
     A row lies in one block, and is the longest there is.
     """
     graph = flatten(expand(block))
-    found = []
+    outputs = []
     for position, item in enumerate(graph.outputs):
         value = graph.types[item.operands[0]]
         narrow = value.dtype in (DType.float16, DType.bfloat16) and graph.output_types[position].dtype is DType.float32
@@ -46,11 +46,11 @@ def scaled_half_outputs(block: Graph, inside: Collection[int]) -> list[Half]:
             lead = item["omap"].count(NEW_DIM)
             shape = list(graph.output_types[position].shape)
             shape[lead + dim] = 1
-            found.append(Half(position, dim, tuple(shape), item["omap"]))
-    return found
+            outputs.append(ScaledHalfOutput(position, dim, tuple(shape), item["omap"]))
+    return outputs
 
 
-def write_scaled(writer: Writer, tile: Tile, half: Half) -> tuple[Tile, Tile]:
+def write_scaled(writer: Writer, tile: Tile, half: ScaledHalfOutput) -> tuple[Tile, Tile]:
     """The tile divided by its scales, and the scales."""
     name = writer.new_name(f"{tile.name}_scale")
     magnitude = f"tl.abs({tile.name})"
@@ -64,4 +64,4 @@ def write_scaled(writer: Writer, tile: Tile, half: Half) -> tuple[Tile, Tile]:
     return Tile(scaled, tile.dtype, tile.shape, tile.padded, ends=tile.ends), scales
 
 
-__all__ = ["Half", "scaled_half_outputs", "write_scaled"]
+__all__ = ["ScaledHalfOutput", "scaled_half_outputs", "write_scaled"]

@@ -1,11 +1,10 @@
-"""Two kernels in one: the last block of each group to arrive goes on with what the second kernel would have done.
+"""Last-block reduction: two kernels in one, where the last block of each group does the work of the second kernel.
 
-Where the first kernel splits a reduction over a grid dim, its blocks store partial results; those that differ in that dim alone
-are a group. Each block counts itself in when it has stored. Who finds that all others of its group have been there combines
-them, and sets the count back to zero.
+The first kernel splits a reduction over a grid dim, and its blocks store partial results. Blocks that differ in this dim alone
+are a group. Each block counts itself in after its stores; the last one of a group combines the results and resets the count.
 
-That is right where the second kernel has the grid of the first but for the split dim, and each of its blocks reads from the
-first kernel only what one group stored.
+The result is the same if the second kernel has the grid of the first but for the split dim, and each of its blocks reads from
+the first kernel only the results of one group.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ Read = tuple[Shape, Shape]  # how a value was stored (omap) and is loaded (imap)
 
 
 def on_grid_of(first: Graph, last: Graph, reads: Sequence[Read]) -> tuple[Graph, int] | None:
-    """`last` on the grid of `first`, with 1 in the split dim, and that dim; None where a block would read of several groups.
+    """`last` on the grid of `first`, with 1 in the split dim, and that dim; None if a block would read of several groups.
 
     `reads` are the values that `last` reads from `first`.
     """
@@ -37,7 +36,7 @@ def on_grid_of(first: Graph, last: Graph, reads: Sequence[Read]) -> tuple[Graph,
 
 
 def can_combine(graph: Graph, number: int) -> bool:
-    """Whether the block graph at the next node could be done by the last blocks of the one at this node."""
+    """Whether the last blocks of the block graph at this node can do the block graph at the next node."""
     items = list(graph.numbered())
     if number + 1 >= len(items) or items[number + 1][0].op != "block":
         return False
@@ -49,9 +48,9 @@ def can_combine(graph: Graph, number: int) -> bool:
 
 
 def _one_group(omap: Shape, imap: Shape, split: int, pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether a block loads just what the group of the same coordinates stored.
+    """Whether a block loads exactly the results of the group with its coordinates.
 
-    What is the same along a dim is stored by every block there, so that each group has it.
+    Results that are equal along a dim are stored by every block there, so that each group has them.
     """
     lead = omap.count(NEW_DIM)
     return omap[split] == NEW_DIM and all(

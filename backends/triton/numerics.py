@@ -14,7 +14,7 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
-from mirage_eg.backends.triton.split_reduction import Peak, exported_maxima, maxima_of, with_row_maxima
+from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph, Node
@@ -23,22 +23,22 @@ from mirage_eg.ir.logarithms import without_far_logarithms
 
 def shifts_exponentials(graph: Graph) -> bool:
     """Whether the kernels of a µGraph shift all of its exponentials; `exp` of a library is not shifted, its softmax is."""
-    peaks: dict[int, list[Peak]] = {}
+    row_maxima: dict[int, list[RowMaximum]] = {}
     fresh = count(len(graph.types))  # values of maxima
     for item, values in graph.numbered():
         if item.op == "exp":
             return False
         if item.op == "block":
-            block, operands = with_row_maxima(item["graph"], item.operands, peaks)
-            flat, maxima = prepared(block), maxima_of(operands, peaks)
+            block, operands = with_row_maxima(item["graph"], item.operands, row_maxima)
+            flat, maxima = prepared(block), maxima_of(operands, row_maxima)
             exponentials = {made[0] for inner, made in flat.numbered() if inner.op == "exp"}
-            exports = exported_maxima(block, read_by_blocks(graph, values), maxima)
-            exported = frozenset(position for export in exports for position in export.degrees)
+            exported_maxima = find_exported_maxima(block, read_by_blocks(graph, values), maxima)
+            exported = frozenset(position for export in exported_maxima for position in export.degrees)
             if not exponentials <= safe_exponentials(flat, exported, maxima).keys():
                 return False
-            for export, made in zip(exports, fresh, strict=False):
-                for place, degree in export.degrees.items():
-                    peaks.setdefault(values[place], []).append(Peak(made, export.shape, export.dtype, degree))
+            for export, maximum in zip(exported_maxima, fresh, strict=False):
+                for position, degree in export.degrees.items():
+                    row_maxima.setdefault(values[position], []).append(RowMaximum(maximum, export.shape, export.dtype, degree))
     return True
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedules
-from mirage_eg.backends.triton.split_reduction import Peak
+from mirage_eg.backends.triton.split_reduction import RowMaximum
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.graph import Graph, Node, TensorType
 from mirage_eg.ir.shapes import Shape
@@ -14,7 +14,7 @@ from mirage_eg.ir.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block graph at a node of the kernel graph, as it is about to be written; `extras` it stores besides: maxima, scales."""
+    """A block graph at a node of the kernel graph before it is written; `extras`: its exported maxima and scales."""
 
     number: int
     part: Part
@@ -34,7 +34,7 @@ class ProgramFile:
     types: list[TensorType]
     nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
     wanted: dict[int, str] = field(default_factory=dict)  # names of the outputs
-    peaks: dict[int, list[Peak]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
+    row_maxima: dict[int, list[RowMaximum]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
     names: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     kernels: list[BlockKernel] = field(default_factory=list)
@@ -42,17 +42,17 @@ class ProgramFile:
     options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
     buffers: list[int] = field(default_factory=list)  # values that kernels write
     lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last node that use it
-    shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may show
-    escaping: set[int] = field(default_factory=set)  # buffers that the caller gets
+    shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may alias
+    escaping: set[int] = field(default_factory=set)  # buffers that the caller receives
     zeroed: list[int] = field(default_factory=list)  # buffers that are zero before and after a run
-    prepared: dict[int, Block] = field(default_factory=dict)  # by node, what has been looked at and is not yet written
+    prepared: dict[int, Block] = field(default_factory=dict)  # by node: prepared, not yet written
     done: set[int] = field(default_factory=set)  # nodes whose kernels are written
     body: list[str] = field(default_factory=list)
     calls_torch: bool = False
 
     @property
     def arena(self) -> Arena:
-        """Where the buffers that no caller sees lie in their common memory."""
+        """The offsets of the buffers that no caller sees in their common memory."""
         inner = [value for value in self.buffers if value not in self.escaping and value not in self.zeroed]
         sizes = [
             1 + sum((extent - 1) * stride for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True))
@@ -66,12 +66,12 @@ class ProgramFile:
         )
 
     def use(self, value: int, step: int) -> None:
-        """Note that a node uses what the value shows."""
+        """Record that a node uses the buffers that a value may alias."""
         for buffer in self.shown.get(value, ()):
             self.lives[buffer] = self.lives[buffer][0], step
 
     def new_name(self, wanted: str) -> str:
-        """A name nobody has."""
+        """An unused name."""
         name = names_used(self.taken, wanted)
         self.taken.add(name)
         return name

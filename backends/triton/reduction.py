@@ -116,31 +116,32 @@ def _rescaling(writer: Writer, value: int) -> list[str]:
 
 
 def missing_logarithm(writer: Writer, value: int) -> str:
-    """What is added to the logarithm of a value that lacks powers of exp(peak)."""
+    """The term to add to the logarithm of a value that lacks powers of exp(row maximum)."""
     extents = writer.graph.types[value].shape
     terms = []
     for shift in writer.safe.values():
         if degree := shift.degrees.get(value, 0):
             origins = shift.origins[value]
-            peak = picked(shift.peak, [origins.get(dim) in shift.kept for dim, extent in enumerate(extents) if extent > 1])
-            terms.append(f" + {peak}" if degree == 1 else f" + {float(degree)} * {peak}")
+            have = [origins.get(dim) in shift.kept for dim, extent in enumerate(extents) if extent > 1]
+            row_maximum = picked(shift.row_maximum, have)
+            terms.append(f" + {row_maximum}" if degree == 1 else f" + {float(degree)} * {row_maximum}")
     return "".join(terms)
 
 
 def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeExponential) -> None:
-    """exp(x − peak) with the maximum of x over the dims in which the ratio reduces; a running one in the loop."""
+    """exp(x − row maximum) with the maximum of x over the dims in which the ratio reduces; a running one in the loop."""
     [x] = (writer.tiles[i] for i in item.operands)
     phase, dtype = writer.graph.phases[value], writer.compute_dtype(value)
     if shift.leader is not None:
-        peak = writer.safe[shift.leader].peak
-        writer.safe[value] = replace(shift, peak=peak)
+        row_maximum = writer.safe[shift.leader].row_maximum
+        writer.safe[value] = replace(shift, row_maximum=row_maximum)
         name = writer.new_name("exponential")
         writer.new_tile(value, name, dtype)
         kept = [dim in shift.kept for dim in x.dims]
-        writer.say(phase, f"{name} = {_shifted(writer, cast(x.name, x.dtype, dtype), picked(peak, kept))}")
+        writer.say(phase, f"{name} = {_shifted(writer, cast(x.name, x.dtype, dtype), picked(row_maximum, kept))}")
         return
-    peak = writer.new_name("peak")
-    writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"), peak=peak)
+    row_maximum = writer.new_name("peak")
+    writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"), row_maximum=row_maximum)
     scores = cast(x.name, x.dtype, dtype)
     if x.ragged & shift.reduced:
         inside = writer.new_name(f"inside_{x.name}")
@@ -157,17 +158,17 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
     kept = [dim in shift.kept for dim in x.dims]
     if phase is Phase.LOOP:
         shape = tuple(x.padded[dim] for dim in x.dims if dim in shift.kept)
-        writer.say(Phase.PROLOGUE, f"{peak} = tl.full({shape}, {_LOWEST}, tl.{dtype})")
-        higher = writer.new_name(f"higher_{peak}")
-        writer.say(phase, f"{higher} = tl.maximum({peak}, {highest})")
-        writer.say(phase, f"{shift.rescale} = {_shifted(writer, peak, higher)}")
-        writer.say(phase, f"{peak} = {higher}")
+        writer.say(Phase.PROLOGUE, f"{row_maximum} = tl.full({shape}, {_LOWEST}, tl.{dtype})")
+        higher = writer.new_name(f"higher_{row_maximum}")
+        writer.say(phase, f"{higher} = tl.maximum({row_maximum}, {highest})")
+        writer.say(phase, f"{shift.rescale} = {_shifted(writer, row_maximum, higher)}")
+        writer.say(phase, f"{row_maximum} = {higher}")
     else:
-        writer.say(phase, f"{peak} = tl.maximum({highest}, {_LOWEST})")
+        writer.say(phase, f"{row_maximum} = tl.maximum({highest}, {_LOWEST})")
     name = writer.new_name("exponential")
     zero = frozenset(shift.reduced) if x.finite else frozenset[int]()
     writer.new_tile(value, name, dtype, zero, finite=False)
-    writer.say(phase, f"{name} = {_shifted(writer, scores, picked(peak, kept))}")
+    writer.say(phase, f"{name} = {_shifted(writer, scores, picked(row_maximum, kept))}")
 
 
 def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
@@ -178,8 +179,8 @@ def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
     return picked(f"({name} != 0.0)", [dim in sources for dim in x.dims])
 
 
-def _shifted(writer: Writer, scores: str, peak: str) -> str:
-    """exp(scores − peak); as a power of two the scale joins the subtraction in one operation."""
+def _shifted(writer: Writer, scores: str, row_maximum: str) -> str:
+    """exp(scores − row maximum); as a power of two the scale joins the subtraction in one operation."""
     if writer.schedule.exp2:
-        return f"tl.exp2({scores} * {_LOG2_E} - {peak} * {_LOG2_E})"
-    return f"tl.exp({scores} - {peak})"
+        return f"tl.exp2({scores} * {_LOG2_E} - {row_maximum} * {_LOG2_E})"
+    return f"tl.exp({scores} - {row_maximum})"

@@ -1,11 +1,11 @@
-"""Which exponentials of a block graph may be computed as exp(x − peak), so that they cannot overflow.
+"""Which exponentials of a block graph may be computed as exp(x − row maximum), so that they cannot overflow.
 
 With e′ = exp(x − p), p constant along some dims R of x, the true e is exp(p)·e′. Where each output has degree 0 in exp(p)
 (`emit_powers`), p cancels and may be the maximum over R of the entries that count (`emit_factors`); in a loop it is the running
 one, accumulators shrinking as it rises. This is the reasoning behind online softmax (Milakov and Gimelshein, 2018) and
 FlashAttention (Dao et al., 2022), without looking for attention. The logarithm of a value of degree d lacks d·p, which is added
-where it is taken: so log-sum-exp is safe too. Outputs that only generated kernels read may have another degree: their peaks
-leave with them (`emit_partials`).
+where it is taken: so log-sum-exp is safe too. Outputs that only generated kernels read may have another degree: their row
+maxima leave with them (`emit_partials`).
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class SafeExponential:
     factors: tuple[Factor, ...] = ()  # the maximum is taken where none of them is 0
     leader: int | None = None  # the exponential whose maximum this one is shifted by too
     rescale: str = ""  # the variable by which accumulators shrink, once it is written
-    peak: str = ""  # the variable that holds the maximum
+    row_maximum: str = ""  # the variable that holds the maximum
 
 
 NO_VALUES: frozenset[int] = frozenset()
@@ -113,7 +113,8 @@ def _judged(trace: Powers, exportable: frozenset[int], shifted: frozenset[int], 
     dims = frozenset(real_dims(trace.graph.types[trace.exponential].shape))
     kept = frozenset.intersection(*(frozenset(origin.values()) for origin in trace.origins.values()))
     reduced = dims - kept
-    # A divisor that is finer than the peak could underflow to 0 where the plain one would not, and so could a logarithm's.
+    # A divisor that is finer than the row maximum could underflow to 0 where the plain one would not, and so could a
+    # logarithm's.
     if any(reduced & set(trace.origins[divisor].values()) for divisor in trace.divisors):
         return "a divisor is finer than its maximum"
     # Rows must keep their order, since a rescaling factor only gets new axes.

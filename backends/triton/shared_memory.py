@@ -1,8 +1,7 @@
-"""Whether the shared memory of a block holds a block graph: bounds say so where they can, the compiler where they cannot.
+"""Whether a block graph fits shared memory: by two bounds, and by the compiler if the limit is between them.
 
-Triton places tiles in shared memory itself. The compiler is asked only where the limit lies between the bounds: it gets the
-block graph alone, as a program of one kernel, and stops after its allocation, a tenth of a second. Nothing here is trusted:
-kernels that a run keeps are compiled to the end.
+Triton places tiles in shared memory itself. The compiler gets the block graph alone, as a program of one kernel, and stops
+after its allocation, a tenth of a second. Nothing here is trusted: kernels that a run keeps are compiled to the end.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.storage import WGMMA_ROWS, is_dot
-from mirage_eg.backends.triton.tiles import lowered, padding
+from mirage_eg.backends.triton.tiles import expanded, padding
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
@@ -33,14 +32,14 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
     computed operand; and, to change its layout in float32, the largest result of a product or a reduction. Scratch of a few
     KiB is left out, as that of kernels without `tl.dot`. The lower bound holds for operands that are not swapped.
     """
-    graph = lowered(block)
+    graph = expanded(block)
     padded, makers = padding(graph), {value: item for item, values in graph.numbered() for value in values}
     dots = [value for value, item in makers.items() if item.op == "matmul" and is_dot(graph, item)]
     operands = {operand for value in dots for operand in makers[value].operands}
     by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
     buffers = max(1, stages if by_wgmma else stages - 1)
     least = most = 0
-    for value in _behind(operands, makers):
+    for value in _sources(operands, makers):
         nbytes, in_loop = prod(padded[value]) * graph.types[value].dtype.itemsize, graph.phases[value] is Phase.LOOP
         if makers[value].op != "input":
             most += nbytes if value in operands else 0
@@ -52,26 +51,26 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
     return least, most + _FLOAT32 * max(results, default=0)
 
 
-def _behind(operands: Iterable[int], makers: Mapping[int, Node]) -> set[int]:
-    """The operands, and the values from which elementwise ops and moves make them."""
-    seen, frontier = set[int](), list(operands)
+def _sources(operands: Iterable[int], makers: Mapping[int, Node]) -> set[int]:
+    """The operands, and the values from which elementwise ops and rearrangements compute them."""
+    visited, frontier = set[int](), list(operands)
     while frontier:
         value = frontier.pop()
-        if value not in seen:
-            seen.add(value)
+        if value not in visited:
+            visited.add(value)
             frontier += makers[value].operands if OPS[makers[value].op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) else ()
-    return seen
+    return visited
 
 
 def may_fit(block: Graph, limit: int, stages: int) -> bool:
-    """Whether a block graph fits `limit` bytes of shared memory, as far as the bounds say."""
+    """Whether the lower bound allows a block graph to fit `limit` bytes of shared memory."""
     return bounds(block, stages)[0] <= limit
 
 
 def needed(block: Graph, limit: int, stages: int, target: str) -> int:
-    """Bytes of shared memory: a bound if that settles whether they exceed `limit`, else what the compiler allocates.
+    """Bytes of shared memory: a bound if it decides whether they exceed `limit`, else the allocation of the compiler.
 
-    The lower bound where there is no compiler.
+    Without a compiler, the lower bound.
     """
     least, most = bounds(block, stages)
     if least > limit:
@@ -84,7 +83,7 @@ def needed(block: Graph, limit: int, stages: int, target: str) -> int:
 
 @cache
 def allocated_bytes(block: Graph, stages: int, target: str) -> int | None:
-    """Bytes that the compiler allocates for a block graph; None where there is no compiler, or no such kernel for it."""
+    """Bytes that the compiler allocates for a block graph; None without a compiler, or if it cannot compile the kernel."""
     if find_spec("triton") is None or environ.get("TRITON_INTERPRET") == "1":
         return None
     try:

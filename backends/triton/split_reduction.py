@@ -1,9 +1,8 @@
 """Exponentials whose sums leave a kernel for the next one: how they stay safe (DESIGN §10).
 
-The kernel that exponentiates stores, besides its partial results, the maximum by which it shifted them. Whoever reads such a
-result reads the maximum too and multiplies by exp(maximum). That is an ordinary exponential of the reading kernel, which is
-shifted like every other: by the maximum over all parts. So nothing overflows where the program as a whole does not, and one
-analysis (`emit_safe`) does for both kernels.
+The kernel that exponentiates stores its partial results and the row maximum by which it shifted them. The reading kernel loads
+both and multiplies by exp(maximum). This is an ordinary exponential of the reading kernel, shifted by the maximum over all
+parts. So nothing overflows unless the program does, and one analysis (`safe_exp`) serves both kernels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,8 @@ from mirage_eg.ir.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
-    """A maximum that leaves the kernel with the outputs that were shifted by it.
+class ExportedMaximum:
+    """A row maximum that a kernel stores for the outputs that were shifted by it.
 
     `degrees`: by output position, the power of exp(maximum) that is missing there. `tile` and `shape` are those of these
     outputs with 1 in each dim along which the maximum does not vary.
@@ -36,10 +35,10 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """Maxima in memory, as a reader of partial results finds them: the value of the kernel graph, its shape, the power.
+class RowMaximum:
+    """Row maxima in memory that belong to partial results: the value of the kernel graph, its shape, the power (`degree`).
 
-    Scales (`emit_halves`) are read likewise; they are no `exponents`.
+    Scales (`float16_partials`) are read in the same way; they are no `exponents`.
     """
 
     value: int
@@ -49,14 +48,14 @@ class Peak:
     exponents: bool = True
 
 
-def exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[Export]:
-    """The maxima that should leave a block graph, if the outputs at these positions are read by generated kernels alone.
+def find_exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[ExportedMaximum]:
+    """The row maxima that a block graph must store if only generated kernels read the outputs at the positions `exportable`.
 
     `maxima`: the positions of the inputs that are maxima of another kernel.
     """
     graph = prepared(block)
     while exportable:
-        found: dict[tuple[object, ...], Export] = {}
+        maxima_by_key: dict[tuple[object, ...], ExportedMaximum] = {}
         refused: set[int] = set()
         for exponential, safe in safe_exponentials(graph, exportable, maxima).items():
             for position, degree in safe.exported.items():
@@ -65,21 +64,21 @@ def exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[
                     refused.add(position)
                     continue
                 key = (exponential, export.tile, export.shape, export.omap, export.kept, export.dtype)
-                if key in found:
-                    export = _with(found[key], position, degree)
-                found[key] = export
+                if key in maxima_by_key:
+                    export = _with(maxima_by_key[key], position, degree)
+                maxima_by_key[key] = export
         if not refused:
-            return list(found.values())
+            return list(maxima_by_key.values())
         exportable -= refused
     return []
 
 
-def _with(export: Export, position: int, degree: int) -> Export:
+def _with(export: ExportedMaximum, position: int, degree: int) -> ExportedMaximum:
     degrees = dict(export.degrees) | {position: degree}
-    return Export(export.exponential, degrees, export.tile, export.shape, export.omap, export.kept, export.dtype)
+    return ExportedMaximum(export.exponential, degrees, export.tile, export.shape, export.omap, export.kept, export.dtype)
 
 
-def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int, degree: int) -> Export | None:
+def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int, degree: int) -> ExportedMaximum | None:
     """The maximum of one output, or None where blocks that store to the same place have different maxima."""
     item = graph.outputs[position]
     [value] = item.operands
@@ -103,12 +102,12 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
         else:
             omap[grid_dim] = REPLICATED
     new = [graph.grid[grid_dim] for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
-    return Export(
+    return ExportedMaximum(
         exponential, {position: degree}, tuple(tile), (*new, *shape), tuple(omap), tuple(sorted(kept.items())), stored.dtype
     )
 
 
-def row_maximum_tile(writer: Writer, export: Export) -> Tile:
+def row_maximum_tile(writer: Writer, export: ExportedMaximum) -> Tile:
     """The maximum as a tile, once the body of the kernel is written."""
     padded = [1] * len(export.tile)
     ends = {}
@@ -118,55 +117,55 @@ def row_maximum_tile(writer: Writer, export: Export) -> Tile:
         if source in exponential.ends:
             ends[dim] = exponential.ends[source]
     dtype = writer.compute_dtype(export.exponential)
-    return Tile(writer.safe[export.exponential].peak, dtype, export.tile, tuple(padded), ends=ends)
+    return Tile(writer.safe[export.exponential].row_maximum, dtype, export.tile, tuple(padded), ends=ends)
 
 
 def with_row_maxima(
-    block: Graph, operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]
+    block: Graph, operands: Sequence[int], row_maxima: Mapping[int, Sequence[RowMaximum]]
 ) -> tuple[Graph, tuple[int, ...]]:
-    """A block graph that reads partial results, made to multiply them by the exponentials of their maxima, and by their scales.
+    """A block graph that multiplies partial results by the exponentials of their row maxima and by their scales.
 
-    `operands` are the values of the kernel graph that it reads, `peaks` the maxima and scales of some of these. Gives the graph
-    and its operands.
+    `operands` are its operands in the kernel graph, `row_maxima` the maxima and scales of some of these. Returns the graph and
+    its operands.
     """
     nodes: list[Node] = []
-    place: dict[int, int] = {}
+    new_value: dict[int, int] = {}
     read: list[int] = []
     weights: dict[tuple[object, ...], int] = {}
-    made = 0
+    count = 0
 
     def append(item: Node) -> int:
-        nonlocal made
+        nonlocal count
         nodes.append(item)
-        made += 1
-        return made - 1
+        count += 1
+        return count - 1
 
     given = iter(operands)
     items = [(item, values, next(given) if item.op == "input" else -1) for item, values in block.numbered()]
     if _exponentiates(block):  # its own exponentials may be shifted by the maxima that it reads: these come first
-        items.sort(key=lambda entry: entry[2] not in peaks)
+        items.sort(key=lambda entry: entry[2] not in row_maxima)
     for item, values, operand in items:
         if item.op != "input":
-            moved = Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes)
+            moved = Node(item.op, tuple(new_value[operand] for operand in item.operands), item.attributes)
             nodes.append(moved)
             for value in values:
-                place[value] = made
-                made += 1
+                new_value[value] = count
+                count += 1
             continue
         read.append(operand)
         result = append(item)
-        for peak in peaks.get(operand, ()):
-            imap = tuple(target if target >= 0 and peak.shape[target] > 1 else REPLICATED for target in item["imap"])
+        for row_maximum in row_maxima.get(operand, ()):
+            imap = tuple(target if target >= 0 and row_maximum.shape[target] > 1 else REPLICATED for target in item["imap"])
             fmap = item.get("fmap", REPLICATED)
-            fmap = fmap if fmap >= 0 and peak.shape[fmap] > 1 else REPLICATED
-            key = (peak.value, imap, fmap)
+            fmap = fmap if fmap >= 0 and row_maximum.shape[fmap] > 1 else REPLICATED
+            key = (row_maximum.value, imap, fmap)
             if key not in weights:
-                read.append(peak.value)
-                loaded = append(node("input", shape=peak.shape, dtype=str(peak.dtype), imap=imap, fmap=fmap))
-                weights[key] = append(node("exp", loaded)) if peak.exponents else loaded
-            for _ in range(peak.degree):
+                read.append(row_maximum.value)
+                loaded = append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), imap=imap, fmap=fmap))
+                weights[key] = append(node("exp", loaded)) if row_maximum.exponents else loaded
+            for _ in range(row_maximum.degree):
                 result = append(node("mul", result, weights[key]))
-        place[values[0]] = result
+        new_value[values[0]] = result
     return Graph(tuple(nodes), block.level, block.grid, block.loop, block.threads), tuple(read)
 
 
@@ -174,10 +173,10 @@ def _exponentiates(block: Graph) -> bool:
     return any(item.op == "exp" or (item.op == "thread" and _exponentiates(item["graph"])) for item in block.nodes)
 
 
-def maxima_of(operands: Sequence[int], peaks: Mapping[int, Sequence[Peak]]) -> frozenset[int]:
+def maxima_of(operands: Sequence[int], row_maxima: Mapping[int, Sequence[RowMaximum]]) -> frozenset[int]:
     """The positions of the operands of a block graph that are maxima."""
-    maxima = {peak.value for found in peaks.values() for peak in found if peak.exponents}
+    maxima = {row_maximum.value for entries in row_maxima.values() for row_maximum in entries if row_maximum.exponents}
     return frozenset(position for position, value in enumerate(operands) if value in maxima)
 
 
-__all__ = ["Export", "Peak", "exported_maxima", "maxima_of", "row_maximum_tile", "with_row_maxima"]
+__all__ = ["ExportedMaximum", "RowMaximum", "find_exported_maxima", "maxima_of", "row_maximum_tile", "with_row_maxima"]

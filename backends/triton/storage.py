@@ -1,4 +1,4 @@
-"""How a value is held in a kernel, by what reads it: in the element type of memory, in float32, or only in an accumulator."""
+"""How a kernel holds a value, by its readers: in the element type of memory, in float32, or only in an accumulator."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -32,9 +32,9 @@ def reads_stored(graph: Graph, consumer: Node) -> bool:
 
 
 def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:
-    """Is this a load of the loop of which a product on wgmma reads the tile itself, and registers are filled from it too?
+    """Whether both a product on wgmma and registers read the tile of this load of the loop.
 
-    Triton fetches such a tile into one buffer too few (`hazards`), so that wgmma must read a copy of its own.
+    Triton fetches such a tile into one buffer too few (`miscompilations`), so that wgmma must read a copy.
     """
     if graph.phases[value] is not Phase.LOOP or graph.types[value].dtype.itemsize != 2:
         return False
@@ -46,7 +46,7 @@ def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:
 
 
 def _readers(graph: Graph, value: int) -> Iterator[Node]:
-    """What reads a value, or elements of it that have been moved."""
+    """The readers of a value, or of its moved elements."""
     for item, values in graph.numbered():
         if value in item.operands:
             if OPS[item.op].kind is Kind.REARRANGEMENT:
@@ -56,7 +56,7 @@ def _readers(graph: Graph, value: int) -> Iterator[Node]:
 
 
 def _may_be_wgmma(graph: Graph, product: Node, swapped: bool) -> bool:
-    """Whether a tl.dot has the rows for it, and no dims before its last two."""
+    """Whether a tl.dot has enough rows for wgmma, and no dims before its last two."""
     left, right = (graph.types[operand].shape for operand in product.operands)
     if prod(right[:-2]) > 1:
         return False

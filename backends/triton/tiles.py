@@ -91,8 +91,8 @@ def is_skinny(left: Shape, right: Shape) -> bool:
     return plain and left[-2] <= _SKINNY_ROWS and right[-1] >= _WIDE_COLUMNS and matmul_form(left, right) is MatmulForm.DOT
 
 
-def lowered(block: Graph) -> Graph:
-    """The block graph as it is lowered: without derived ops and thread graphs."""
+def expanded(block: Graph) -> Graph:
+    """The block graph without derived ops and thread graphs, as it is lowered."""
     plain = all(OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" for item in block.nodes)
     return block if plain else flatten(expand(block))
 
@@ -250,9 +250,9 @@ __all__ = [
     "DOT_EXTENT",
     "MatmulForm",
     "Tile",
+    "expanded",
     "flatten",
     "is_skinny",
-    "lowered",
     "matmul_form",
     "names_used",
     "padding",

@@ -1,6 +1,6 @@
 """The kernel while it is being written: its lines by phase, its names, its tiles; and how tiles become expressions.
 
-Shared by the parts of the emitter; the only thing in it that changes.
+Shared by the modules of the emitter; the only mutable record of a kernel.
 """
 
 import re
@@ -32,7 +32,7 @@ class Writer:
     wide: bool  # offsets need 64 bits
     schedule: Schedule
     names: set[str]
-    loads: list[tuple[str, str]] = field(default_factory=list)  # those that come first: what they define, the line
+    loads: list[tuple[str, str]] = field(default_factory=list)  # loads that are hoisted: the variable, the line
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     tiles: dict[int, Tile] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)
@@ -40,11 +40,11 @@ class Writer:
     helpers: set[str] = field(default_factory=set)
 
     def say(self, phase: Phase, line: str) -> None:
-        """Append a line to what runs before, in, or behind the loop."""
+        """Append a line before, in or after the loop."""
         self.lines[phase].append(line)
 
     def new_name(self, wanted: str) -> str:
-        """A name nobody has."""
+        """An unused name."""
         name = names_used(self.names, wanted)
         self.names.add(name)
         return name
@@ -55,7 +55,7 @@ class Writer:
         return f"r{extent}"
 
     def new_tile(self, value: int, name: str, dtype: DType, zero: frozenset[int] = frozenset(), finite: bool = False) -> Tile:
-        """Enter what `value` is now called; without padding there is nothing to be careful about."""
+        """Record the tile of a value; without padding its zero and finite dims are all of them."""
         tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value], ends=self._ends(value))
         tile = replace(tile, zero=zero & tile.ragged, finite=finite or not tile.ragged)
         if prod(tile.padded) > MAX_TILE:
@@ -67,7 +67,7 @@ class Writer:
         return tile
 
     def _ends(self, value: int) -> dict[int, str]:
-        """For each dim that is cut into parts of unequal extents, how far it goes in this block and iteration."""
+        """The end, in this block and iteration, of each dim that is cut into parts of unequal extents."""
         ends = {}
         for dim, cut in enumerate(self.graph.cuts.get(value, ())):
             if cut is not None:
@@ -77,21 +77,21 @@ class Writer:
         return ends
 
     def ordered_loads(self) -> list[str]:
-        """The loads that come first, that of what is used first as the last of them.
+        """The hoisted loads in the reverse order of their first use.
 
-        The assembler would put off a load until the one before it has come and been used, which costs the time of each;
-        volatile ones keep their order.
+        The assembler delays a load until the previous one has arrived and been used, which adds their times. Volatile loads
+        keep their order.
         """
-        behind = [line for phase in Phase for line in self.lines[phase]]
+        later = [line for phase in Phase for line in self.lines[phase]]
 
         def first_use(name: str) -> int:
             used = re.compile(rf"\b{re.escape(name)}\b")
-            return next((place for place, line in enumerate(behind) if used.search(line)), len(behind))
+            return next((position for position, line in enumerate(later) if used.search(line)), len(later))
 
         return [line for _, line in sorted(self.loads, key=lambda load: -first_use(load[0]))]
 
     def compute_dtype(self, value: int) -> DType:
-        """In which arithmetic on a value is done."""
+        """The element type of arithmetic on a value."""
         return DType.float64 if self.graph.types[value].dtype is DType.float64 else DType.float32
 
 
@@ -119,7 +119,7 @@ def masked(writer: Writer, expression: str, tile: Tile, dims: Sequence[int], fil
 
 
 def condition(writer: Writer, tile: Tile, dims: Sequence[int]) -> str:
-    """Where in the tile the indices of all `dims` are real, not padding."""
+    """The mask of a tile whose indices in all `dims` are no padding."""
     terms = []
     for dim in dims:
         name = writer.range(tile.padded[dim])
@@ -131,7 +131,7 @@ def condition(writer: Writer, tile: Tile, dims: Sequence[int]) -> str:
 
 
 def picked(expression: str, have: Sequence[bool]) -> str:
-    """The expression indexed so that its axes come to stand where `have` is true; a scalar needs no index."""
+    """The expression indexed so that its axes are at the positions where `have` is true; a scalar needs no index."""
     if all(have) or not any(have):
         return expression
     return f"{expression}[{', '.join(':' if real else 'None' for real in have)}]"

@@ -45,7 +45,7 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Timer(Protocol):
-    """What checks and times one emitted program; `backends.trial.CandidateTimer` on a GPU, `spread.MultiGpuTimer` on several."""
+    """Checks and times one emitted program: `measure.trial.CandidateTimer` on a GPU, `multi_gpu.MultiGpuTimer` on several."""
 
     def quick(self, source: str) -> Outcome:
         """Check, then time roughly."""

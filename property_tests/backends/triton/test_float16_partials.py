@@ -11,7 +11,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton import block
 from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.float16_partials import Half
+from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.tiles import Tile
@@ -49,7 +49,7 @@ def test_values_of_any_magnitude_come_back(run_program: RunProgram, magnitude: f
 
 
 def test_without_scales_large_ones_overflow(run_program: RunProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(writer: Writer, tile: Tile, half: Half) -> tuple[Tile, Tile]:
+    def plain(writer: Writer, tile: Tile, half: ScaledHalfOutput) -> tuple[Tile, Tile]:
         kept = [dim != half.dim for dim in range(len(tile.shape))]
         shape, padded = (tuple(np.where(kept, extents, 1).tolist()) for extents in (tile.shape, tile.padded))
         ones = f"tl.full({tuple(extent for extent in padded if extent > 1)}, 1.0, tl.float32)"
