@@ -51,6 +51,11 @@ ELSEWHERE = {
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
+    "CONTRIBUTING.md": {
+        "python docs/build.py": "property_tests/repository/test_docs.py",
+        "python notebooks/build.py": "property_tests/repository/test_notebooks.py",
+        **dict.fromkeys(("pytest", "ruff", "mypy", "mkdocs build", ".ci/run"), ".ci/run"),
+    },
 }
 HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md")
 GIVEN = {  # files that a page speaks of and does not show
