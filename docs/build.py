@@ -30,11 +30,11 @@ from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.report import svg
 from mirage_eg.report.bars import Bar, bars
-from mirage_eg.report.box_layout import place
+from mirage_eg.report.box_layout import place_boxes
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.egraph import EGraphView
 from mirage_eg.report.funnel import funnel
-from mirage_eg.report.roofline import Point, roofline, whole
+from mirage_eg.report.roofline import RooflinePoint, program_point, roofline
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # docs and property_tests are in no package
 from docs import house
@@ -296,8 +296,8 @@ def result_bars() -> str:
 def result_roofline() -> str:
     """Every row with products as one point at its measured time."""
     lines = newest(ROWS)
-    points: list[Point] = [
-        whole(WORKLOADS[name](batch), f"{name} b{batch}", lines[name, batch]["ours"]["warm_us"])
+    points: list[RooflinePoint] = [
+        program_point(WORKLOADS[name](batch), f"{name} b{batch}", lines[name, batch]["ours"]["warm_us"])
         for name, batch in sorted(lines)
         if batch in (1, 16) and name != "ntrans"
     ]
@@ -332,7 +332,7 @@ def verification_figure() -> str:
     """The two kinds of evidence for a verdict."""
     sizes = [svg.text_size(words) for words, _, _, _ in _CHECKS]
     lines = [(source, target) for target, (_, _, _, sources) in enumerate(_CHECKS) for source in sources]
-    placed = place(sizes, lines, [layer for _, _, layer, _ in _CHECKS])
+    placed = place_boxes(sizes, lines, [layer for _, _, layer, _ in _CHECKS])
     parts = []
     for source, target in lines:
         (x, y), (to_x, to_y) = placed.corners[source], placed.corners[target]

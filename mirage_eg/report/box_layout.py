@@ -1,7 +1,7 @@
-"""Where the boxes of a drawing stand: layers from top to bottom, lines that pass between boxes and never behind them.
+"""Layered drawing after Sugiyama (1981): boxes in layers from top to bottom, lines between the boxes and never across them.
 
-Layered drawing after Sugiyama (1981): a line over several layers gets a narrow empty box in each layer between, so it has a
-lane of its own; boxes are ordered by the mean place of their neighbours and then moved sideways towards it, keeping distance.
+A line over several layers gets a narrow dummy box in each layer between, as a lane of its own. Boxes are ordered by the mean
+position of their neighbours, then moved sideways towards it with their distances kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 COLUMN_GAP = 24.0
 LAYER_GAP = 40.0
-LANE = 10.0  # width of the empty boxes
+LANE = 10.0  # width of the dummy boxes
 _SWEEPS = 8
 
 Size = tuple[float, float]
@@ -19,9 +19,9 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Upper left corners of the boxes, the lanes of each line from its source to its target, and the size of the whole.
+    """Upper left corners of the boxes, the lanes of each line from its source to its target, and the size of the drawing.
 
-    `floors` is the bottom of each box's layer: from a low box a line goes straight down to it before it may turn.
+    `floors` is the bottom of each box's layer: from a box of less height a line is straight down to the floor.
     """
 
     corners: tuple[Point, ...]
@@ -31,7 +31,7 @@ class Placement:
     crossings: int
 
 
-def place(
+def place_boxes(
     sizes: Sequence[Size],
     lines: Sequence[tuple[int, int]],
     layers: Sequence[int],
@@ -41,12 +41,12 @@ def place(
 ) -> Placement:
     """Place boxes of the given sizes; a line goes from a box to one in a later layer.
 
-    `ports` says for each line where it leaves its source and enters its target, from 0 (left) to 1; in the middle if not given.
-    `start` is the order of the boxes to begin with; of two orders with as many crossings the earlier one stays.
+    `ports` has for each line the x at which it leaves its source and enters its target, from 0 (left) to 1; default 0.5.
+    `start` is the initial order of the boxes; of two orders with equally many crossings the earlier one is kept.
     """
     widths = [width for width, _ in sizes]
     layer_of = list(layers)
-    chains: list[list[int]] = []  # each line with its empty boxes
+    chains: list[list[int]] = []  # each line with its dummy boxes
     for source, target in lines:
         between = range(layer_of[source] + 1, layer_of[target])
         chain = [source, *range(len(widths), len(widths) + len(between)), target]
@@ -84,15 +84,13 @@ def place(
     return Placement(corners, floors, lanes, (right - left, tops[-1] + heights[-1] if rows else 0.0), crossings)
 
 
-_Edge = tuple[
-    int, int, float, float
-]  # upper and lower box, where it leaves and enters; plain tuples, for they are sorted often
+_Edge = tuple[int, int, float, float]  # upper and lower box, and its ports there; plain tuples, since they are sorted often
 
 
 def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge]) -> int:
-    """Sort each row by the mean place of its neighbours, downwards and upwards in turn, then swap neighbours while that helps.
+    """Sort each row by the mean position of its neighbours, down and up in turn, then swap neighbours while that helps.
 
-    The rows end in the best order that was seen; given back is how often lines cross in it.
+    The rows end in the best order; returns the number of crossings in it.
     """
     below: dict[int, list[_Edge]] = {}
     above: dict[int, list[_Edge]] = {}
@@ -101,9 +99,9 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
         below.setdefault(edge[0], []).append(edge)
         above.setdefault(edge[1], []).append(edge)
         by_layer[layer_of[edge[0]]].append(edge)
-    at = {box: float(place) for row in rows for place, box in enumerate(row)}
+    at = {box: float(i) for row in rows for i, box in enumerate(row)}
 
-    def wanted(box: int, down: bool) -> float:
+    def mean_position(box: int, down: bool) -> float:
         near = (
             [at[edge[0]] + edge[2] - edge[3] for edge in above.get(box, ())]
             if down
@@ -118,25 +116,25 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
-            if sweep % 4 >= 2:  # boxes that want the same place try the other order
+            if sweep % 4 >= 2:  # boxes of equal mean try the other order
                 row.reverse()
-            row.sort(key=lambda box: wanted(box, down))
-            at |= {box: float(place) for place, box in enumerate(row)}
+            row.sort(key=lambda box: mean_position(box, down))
+            at |= {box: float(i) for i, box in enumerate(row)}
         now = count(range(len(rows)))
         if now < fewest:
             best, fewest = [list(row) for row in rows], now
     rows[:] = best
-    at |= {box: float(place) for row in rows for place, box in enumerate(row)}
+    at |= {box: float(i) for row in rows for i, box in enumerate(row)}
     helped = fewest > 0
     while helped:
         helped = False
         for layer, row in enumerate(rows):
-            for place in range(len(row) - 1):
-                first, second = row[place], row[place + 1]
+            for i in range(len(row) - 1):
+                first, second = row[i], row[i + 1]
                 before = count((layer - 1, layer))
                 at[first], at[second] = at[second], at[first]
                 if count((layer - 1, layer)) < before:
-                    row[place], row[place + 1] = second, first
+                    row[i], row[i + 1] = second, first
                     helped = True
                 else:
                     at[first], at[second] = at[second], at[first]
@@ -144,13 +142,13 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
 
 
 def _crossings(edges: Sequence[_Edge], at: Mapping[int, float]) -> int:
-    """How often these lines between two rows cross."""
+    """The number of crossings of these lines between two rows."""
     ends = [(at[upper] + leaves, at[lower] + enters) for upper, lower, leaves, enters in edges]
     return sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(ends) for c, d in ends[:i])
 
 
 def _centre(rows: list[list[int]], widths: list[float], edges: Sequence[_Edge]) -> list[float]:
-    """Centres that pull boxes to where their lines become straight and keep the order and the gaps of every row."""
+    """Centres that straighten the lines and keep the order and the gaps of every row."""
     above: dict[int, list[tuple[int, float]]] = {}
     below: dict[int, list[tuple[int, float]]] = {}
     for upper, lower, leaves, enters in edges:
@@ -159,19 +157,19 @@ def _centre(rows: list[list[int]], widths: list[float], edges: Sequence[_Edge]) 
         below.setdefault(upper, []).append((lower, -shift))
     centres = [0.0] * len(widths)
     for row in rows:
-        _spread(row, widths, centres)
+        _separate(row, widths, centres)
     for sweep in range(_SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
             for box in row:
                 sides = (above, below) if sweep == _SWEEPS - 1 else ((above, below)[sweep % 2],)
                 near = [centres[other] + shift for side in sides for other, shift in side.get(box, ())]
                 centres[box] = _mean(near, centres[box])
-            _spread(row, widths, centres)
+            _separate(row, widths, centres)
     return centres
 
 
-def _spread(row: list[int], widths: list[float], centres: list[float]) -> None:
-    """Move the boxes of a row apart where they are too close: the mean of pushing to the right and pushing to the left."""
+def _separate(row: list[int], widths: list[float], centres: list[float]) -> None:
+    """Separate the boxes of a row that are too close: the mean of pushing to the right and pushing to the left."""
 
     def push(order: Sequence[int], direction: int) -> list[float]:
         pushed = [centres[box] * direction for box in order]

@@ -1,6 +1,6 @@
-"""Pictures of µGraphs: a kernel graph as SVG or HTML, each block graph in a frame of its own, colours by phase.
+"""Drawings of µGraphs: a kernel graph as SVG or HTML, each block graph in a frame of its own, colours by phase.
 
-Everything written stands on a filled box, and lines are of a middle grey: the picture reads on light and dark pages alike.
+All text is on filled boxes and lines are middle grey, so that a drawing is legible on light and dark pages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
 from mirage_eg.ir.shapes import text
 from mirage_eg.optimizer.thread_graphs import with_threads
 from mirage_eg.report import svg
-from mirage_eg.report.box_layout import LAYER_GAP, Placement, Point, Size, place
+from mirage_eg.report.box_layout import LAYER_GAP, Placement, Point, Size, place_boxes
 from mirage_eg.report.svg import PAD, PALETTE, lines_of, rectangle, text_size
 
 _MARGIN = 16.0
@@ -35,7 +35,7 @@ _LEGEND = {
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """What is drawn for one node: a size, SVG relative to its corner, and where lines enter at the top and leave below."""
+    """The drawing of one node: its size, SVG relative to its corner, and the ports of lines at its top and bottom."""
 
     size: Size
     body: str
@@ -45,7 +45,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A graph that a notebook shows as a drawing."""
+    """A graph that a notebook displays as a drawing."""
 
     graph: Graph
 
@@ -54,7 +54,7 @@ class Picture:
 
 
 def picture(graph: Graph | KernelGraph | ThreadblockGraph) -> Picture:
-    """The drawing of a graph, or of one that is being written, for a notebook."""
+    """The drawing of a graph or of a graph builder, for a notebook."""
     return Picture(graph.graph() if isinstance(graph, KernelGraph | ThreadblockGraph) else graph)
 
 
@@ -74,7 +74,7 @@ def to_svg(graph: Graph) -> str:
 
 
 def to_html(graph: Graph, title: str) -> str:
-    """The picture and the listing as one standalone page."""
+    """The drawing and the listing as one standalone page."""
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         "<style>:root { color-scheme: light dark } body { font-family: system-ui, sans-serif; margin: 2em }"
@@ -98,7 +98,7 @@ def _head(block: Graph) -> str:
 
 
 def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:
-    """A row of labelled colours, only those that the picture uses."""
+    """A row of the colours in the drawing, with labels."""
     used: set[str] = set()
     blocks = [graph]
     if graph.level is Level.KERNEL:
@@ -126,8 +126,8 @@ def _colour(block: Graph, value: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A graph that is laid out: its size and SVG, the centres of its inputs and outputs, and how often its lines cross."""
+class _Drawing:
+    """A graph after layout: its size and SVG, the centres of its inputs and outputs, and its number of crossings."""
 
     size: Size
     body: str
@@ -136,14 +136,14 @@ class _Drawn:
     crossings: int
 
 
-def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None = None, colour: str = "") -> _Drawn:
-    """Lay a graph out. `sources` says what its inputs load, `start` the order to begin with, `colour` that of a thread graph.
+def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None = None, colour: str = "") -> _Drawing:
+    """Lay a graph out. `sources`: the tensors that its inputs load; `start`: the initial order; `colour`: of a thread graph.
 
-    Twice: once places are known, block graphs turn their inputs, and other boxes their operands, to where the lines come from.
+    Twice: after the first layout, block graphs order their inputs, and other boxes their operands, by the lines that arrive.
     """
     boxes = [
-        _box(graph, item, values, told, colour)
-        for (item, values), told in zip(graph.numbered(), _told(graph, sources), strict=True)
+        _box(graph, item, values, around, colour)
+        for (item, values), around in zip(graph.numbered(), _surroundings(graph, sources), strict=True)
     ]
     maker = {value: (at, slot) for at, (_, values) in enumerate(graph.numbered()) for slot, value in enumerate(values)}
     ends = [(maker[operand], (at, slot)) for at, item in enumerate(graph.nodes) for slot, operand in enumerate(item.operands)]
@@ -159,15 +159,15 @@ def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None
             )
             for (source, slot), (target, entry) in ends
         ]
-        return place([box.size for box in boxes], lines, layers, ports, start, gap)
+        return place_boxes([box.size for box in boxes], lines, layers, ports, start, gap)
 
     placement = arrange()
     arrivals: list[list[float]] = [[] for _ in boxes]
     for ((source, slot), (target, _)), lanes in zip(ends, placement.lanes, strict=True):
         arrivals[target].append(lanes[-1][0] if lanes else placement.corners[source][0] + boxes[source].exits[slot])
-    for at, ((item, values), told) in enumerate(zip(graph.numbered(), _told(graph, sources), strict=True)):
+    for at, ((item, values), around) in enumerate(zip(graph.numbered(), _surroundings(graph, sources), strict=True)):
         if len(item.operands) > 1:
-            boxes[at] = _box(graph, item, values, replace(told, arrivals=tuple(arrivals[at])), colour)
+            boxes[at] = _box(graph, item, values, replace(around, arrivals=tuple(arrivals[at])), colour)
     placement = arrange()
     parts = []
     for ((source, slot), (target, entry)), lanes in zip(ends, placement.lanes, strict=True):
@@ -181,12 +181,12 @@ def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None
     def centres(op: str) -> tuple[float, ...]:
         return tuple(placement.corners[at][0] + boxes[at].size[0] / 2 for at, item in enumerate(graph.nodes) if item.op == op)
 
-    return _Drawn(placement.size, "".join(parts), centres("input"), centres("output"), placement.crossings)
+    return _Drawing(placement.size, "".join(parts), centres("input"), centres("output"), placement.crossings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What a box is told by the drawing around it: its kernel's number, what it loads, whence its operands come (x of each)."""
+class _Surroundings:
+    """The surroundings of a box: its kernel's number, the tensors that it loads, the x at which each operand arrives."""
 
     kernel: int = 0
     names: tuple[str, ...] = ()
@@ -198,34 +198,34 @@ class _Told:
 
 
 def kernel_numbers(graph: Graph) -> dict[int, int]:
-    """The numbers of the kernels of a kernel graph, as drawings have them, by the positions of their nodes."""
+    """The numbers of the kernels of a kernel graph in drawings, by the positions of their nodes."""
     kernels = [at for at, item in enumerate(graph.nodes) if is_kernel(item)]
     return {at: number for number, at in enumerate(kernels, 1)}
 
 
-def _told(graph: Graph, sources: Sequence[str]) -> Iterator[_Told]:
-    """For every node its kernel's number and what it loads: an input its source, a block graph the tensors that it is given."""
+def _surroundings(graph: Graph, sources: Sequence[str]) -> Iterator[_Surroundings]:
+    """For every node its kernel's number and the tensors that it loads: an input its source, a block graph its operands."""
     names: dict[int, str] = {}
     kernels, inputs = kernel_numbers(graph), 0
     for at, (item, values) in enumerate(graph.numbered()):
         kernel = kernels.get(at, 0)
-        given = tuple(names[operand] for operand in item.operands)
+        loaded = tuple(names[operand] for operand in item.operands)
         if item.op == "input":
             unnamed = f"x{inputs}" if graph.level is Level.KERNEL else ""
-            given = (sources[inputs] if sources else item.get("name") or unnamed,)
+            loaded = (sources[inputs] if sources else item.get("name") or unnamed,)
             inputs += 1
-            names |= dict.fromkeys(values, given[0])
+            names |= dict.fromkeys(values, loaded[0])
         elif item.op in VIEWS:
-            names |= dict.fromkeys(values, given[0])
+            names |= dict.fromkeys(values, loaded[0])
         else:
             names |= dict.fromkeys(values, f"of kernel {kernel}")
-        yield _Told(kernel, given)
+        yield _Surroundings(kernel, loaded)
 
 
 def _layers(graph: Graph, lines: Sequence[tuple[int, int]]) -> list[int]:
-    """Layer of each node: below its operands; inputs of a kernel graph just above their first use, of a block graph at the top.
+    """The layer of each node: below its operands; inputs of a kernel graph are just above their first use.
 
-    Outputs of a block graph stand at the bottom, where its results leave.
+    Inputs of a block graph are at the top, its outputs at the bottom.
     """
     layers = [0] * len(graph.nodes)
     for source, target in lines:  # in the order of targets, so sources are final
@@ -239,17 +239,17 @@ def _layers(graph: Graph, lines: Sequence[tuple[int, int]]) -> list[int]:
     return layers
 
 
-def _box(graph: Graph, item: Node, values: range, told: _Told, colour: str) -> _Box:
+def _box(graph: Graph, item: Node, values: range, around: _Surroundings, colour: str) -> _Box:
     kind = OPS[item.op].kind
     if graph.level is Level.THREAD and kind is Kind.BOUNDARY:
         dot = f'<circle cx="2" cy="2" r="2" class="mg-ink" fill="{PALETTE["ink"][0]}"/>'
         return _Box((4.0, 4.0), dot, (2.0,) * len(item.operands), (2.0,) * len(values))
     if item.op == "block":
-        return _block_box(item, values, told)
+        return _block_box(item, values, around)
     if item.op == "thread":
-        return _thread_box(graph, item, values, told)
-    words = _words(graph, item, values, told.names)
-    swapped = told.swapped
+        return _thread_box(graph, item, values, around)
+    words = _words(graph, item, values, around.names)
+    swapped = around.swapped
     if swapped and not OPS[item.op].commutative:
         words[0] += f" {_SWAPPED}"
     width, height = text_size(words)
@@ -265,39 +265,41 @@ def _box(graph: Graph, item: Node, values: range, told: _Told, colour: str) -> _
     return _Box((width, height), body, entries[::-1] if swapped else entries, (width / 2,) * len(values))
 
 
-def _block_box(item: Node, values: range, told: _Told) -> _Box:
-    """A frame around the picture of the block graph; lines enter above its inputs and leave below its outputs."""
+def _block_box(item: Node, values: range, around: _Surroundings) -> _Box:
+    """A frame around the drawing of the block graph; lines enter above its inputs and leave below its outputs."""
     inner: Graph = with_threads(item["graph"])
-    head = [f"kernel {told.kernel}: {_head(inner)}"]
-    return _frame(_turned(inner, told), head, "frame", len(values))
+    head = [f"kernel {around.kernel}: {_head(inner)}"]
+    return _frame(_with_ordered_inputs(inner, around), head, "frame", len(values))
 
 
-def _thread_box(graph: Graph, item: Node, values: range, told: _Told) -> _Box:
-    """A frame around the chain of a thread graph, with the shape that all its values have."""
+def _thread_box(graph: Graph, item: Node, values: range, around: _Surroundings) -> _Box:
+    """A frame around the chain of a thread graph, with the one shape of all its values."""
     head = ["thread graph", str(graph.types[values[0]])]
-    return _frame(_turned(item["graph"], _Told(0, (), told.arrivals), _colour(graph, values[0])), head, "thread", 1)
+    return _frame(
+        _with_ordered_inputs(item["graph"], _Surroundings(0, (), around.arrivals), _colour(graph, values[0])), head, "thread", 1
+    )
 
 
-def _turned(inner: Graph, told: _Told, colour: str = "") -> _Drawn:
-    """A graph with its inputs turned to where their lines come from, so that the fewest lines cross within and above it."""
-    drawn = [_draw(inner, told.names, None, colour)]
-    if not told.arrivals:
+def _with_ordered_inputs(inner: Graph, around: _Surroundings, colour: str = "") -> _Drawing:
+    """A graph with its inputs in the order of the arriving lines, of two such orders that with fewer crossings."""
+    drawn = [_draw(inner, around.names, None, colour)]
+    if not around.arrivals:
         return drawn[0]
-    at = [place for place, item in enumerate(inner.nodes) if item.op == "input"]
-    for direction in (1, -1):  # of inputs that load the same tensor either may stand first
-        slots = sorted(range(len(at)), key=lambda slot: (told.arrivals[slot], direction * slot))
-        order = [at[slot] for slot in slots]
-        start = [*order, *(place for place in range(len(inner.nodes)) if place not in order)]
-        drawn.append(_draw(inner, told.names, start, colour))
+    inputs = [at for at, item in enumerate(inner.nodes) if item.op == "input"]
+    for direction in (1, -1):  # inputs that load the same tensor may be in either order
+        slots = sorted(range(len(inputs)), key=lambda slot: (around.arrivals[slot], direction * slot))
+        order = [inputs[slot] for slot in slots]
+        start = [*order, *(at for at in range(len(inner.nodes)) if at not in order)]
+        drawn.append(_draw(inner, around.names, start, colour))
 
-    def crossings(it: _Drawn) -> int:
-        ends = list(zip(told.arrivals, it.inputs, strict=True))
+    def crossings(it: _Drawing) -> int:
+        ends = list(zip(around.arrivals, it.inputs, strict=True))
         return it.crossings + sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(ends) for c, d in ends[:i])
 
     return min(drawn, key=crossings)
 
 
-def _frame(inner: _Drawn, head: list[str], colour: str, results: int) -> _Box:
+def _frame(inner: _Drawing, head: list[str], colour: str, results: int) -> _Box:
     head_width, head_height = text_size(head)
     width = max(inner.size[0] + 2 * _MARGIN, head_width)
     shift = (width - inner.size[0]) / 2
@@ -311,7 +313,7 @@ def _frame(inner: _Drawn, head: list[str], colour: str, results: int) -> _Box:
 
 
 def _words(graph: Graph, item: Node, values: range, names: Sequence[str]) -> list[str]:
-    """The lines of text in a box: what it is, its maps or constants, its shape (values of a thread graph are of one)."""
+    """The lines of text in a box: op, maps or constants, shape (but in a thread graph, whose values have one shape)."""
     name = names[0] if item.op == "input" else item.get("name")
     details = [
         f"{key} {_attribute(key, value)}"
@@ -346,7 +348,7 @@ def _attribute(key: str, value: object) -> str:
 
 
 def _line(start: Point, points: Sequence[Point]) -> str:
-    """A line downwards with an arrow head at its end: straight beside boxes, curved between layers."""
+    """A line downwards with an arrow head: straight between the boxes of a layer, curved between layers."""
     path = f"M {start[0]:.1f} {start[1]:.1f}"
     for (x, y), (next_x, next_y) in zip(points[::2], points[1::2], strict=True):
         middle = (y + next_y) / 2

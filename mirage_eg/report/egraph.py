@@ -1,6 +1,6 @@
-"""An oracle's e-graph to look at: boxes of classes as SVG, tables of growth, and egglog's interactive widget.
+"""Views of an oracle's e-graph: boxes of classes as SVG, tables of growth, and egglog's interactive widget.
 
-Everything is read off the frozen table; nothing here is needed by the search.
+The source is the oracle's frozen table; the search needs none of this.
 """
 
 import json
@@ -25,10 +25,10 @@ class EGraphView:
     oracle: Oracle
     marked: frozenset[int] = frozenset()
     boxes: int = 40
-    names: tuple[str, ...] = ()  # of the program's inputs, where the drawing is to have them
+    names: tuple[str, ...] = ()  # of the program's inputs; x0, x1 … if not given
 
     def named(self, names: Sequence[str]) -> "EGraphView":
-        """The view with these names of the program's inputs in the place of x0, x1 …"""
+        """The view with these names of the program's inputs."""
         return replace(self, names=tuple(names))
 
     def mark(self, expression: Expression, term: int | None = None) -> "EGraphView":
@@ -43,13 +43,13 @@ class EGraphView:
         for key, class_ in self.oracle.table.items():
             nodes.setdefault(class_, []).append(key)
         order = dict.fromkeys(class_ for class_ in self.oracle.outputs if class_ in nodes)
-        waiting = list(order)
-        for class_ in waiting:
+        queue = list(order)
+        for class_ in queue:
             for key in nodes[class_]:
                 for child in children_of(self.oracle, key):
                     if child not in order:
                         order[child] = None
-                        waiting.append(child)
+                        queue.append(child)
         return {class_: sorted(nodes[class_], key=str) for class_ in (order | dict.fromkeys(nodes))}
 
     def growth(self) -> tuple[tuple[int, int], ...]:
@@ -61,10 +61,10 @@ class EGraphView:
         return self.oracle.saturation.matches
 
     def widget(self) -> Any:
-        """The interactive widget that egglog ships, with this e-graph in it.
+        """The interactive widget of egglog, with this e-graph.
 
         Raises:
-            UnsupportedError: what the widget needs is not installed.
+            UnsupportedError: a package that the widget needs is missing.
         """
         try:
             from egglog.visualizer_widget import VisualizerWidget
@@ -79,11 +79,11 @@ class EGraphView:
         """The e-graph in the format of egraph-serialize, which egglog's widget reads."""
         nodes: dict[str, dict[str, Any]] = {}
         first: dict[int, str] = {}  # the format names a child by a node of its class
-        for place, (_, class_) in enumerate(self.oracle.table.items()):
-            first.setdefault(class_, f"n{place}")
-        for place, (key, class_) in enumerate(self.oracle.table.items()):
+        for number, (_, class_) in enumerate(self.oracle.table.items()):
+            first.setdefault(class_, f"n{number}")
+        for number, (key, class_) in enumerate(self.oracle.table.items()):
             children = [first[child] for child in children_of(self.oracle, key)]
-            nodes[f"n{place}"] = {
+            nodes[f"n{number}"] = {
                 "op": _label(self.oracle, key),
                 "children": children,
                 "eclass": f"c{class_}",
@@ -94,20 +94,20 @@ class EGraphView:
         return json.dumps({"nodes": nodes, "root_eclasses": roots, "class_data": {f"c{it}": {"type": "E"} for it in first}})
 
     def _repr_html_(self) -> str:
-        """Growth per iteration and matches per law, as tables below the picture."""
+        """The picture, then growth by iteration and matches by law as tables."""
         matched = [row for row in self.matches() if row[1]]
         return f"{self._repr_svg_()}{table(('iteration', 'e-nodes'), self.growth())}{table(('law', 'matches'), matched)}"
 
     def _repr_svg_(self) -> str:
-        """One box per e-class with its e-nodes inside; roots are outlined, marked classes filled, the rest counted."""
+        """One box for each e-class with its e-nodes; roots are outlined, marked classes filled, the others counted."""
         classes = self.classes()
         svg: list[str] = []
         x = y = row_height = width = 0.0
-        for place, (class_, keys) in enumerate(list(classes.items())[: self.boxes]):
+        for number, (class_, keys) in enumerate(list(classes.items())[: self.boxes]):
             root = class_ in self.oracle.outputs
             lines = [f"class {class_}{' (root)' if root else ''}", *(show_node(self.oracle, key, self.names) for key in keys)]
             frame = _size(lines)
-            if place and place % _PER_ROW == 0:
+            if number and number % _PER_ROW == 0:
                 x, y, row_height = 0.0, y + row_height + _GAP, 0.0
             fill, edge = _MARKED if class_ in self.marked else _FILL, _ROOT_EDGE if root else _EDGE
             svg.append(f"<g>{_box(lines, frame, (x, y), fill, edge, True)}</g>")
@@ -132,8 +132,8 @@ def _label(oracle: Oracle, key: Key) -> str:
 def _box(lines: list[str], frame: tuple[float, float], corner: tuple[float, float], fill: str, edge: str, bold: bool) -> str:
     """A rectangle of a size at a corner with lines of text in it."""
     (width, height), (x, y) = frame, corner
-    place = f'x="{x + 2:.0f}" y="{y + 2:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    parts = [f'<rect {place} rx="4" fill="{fill}" stroke="{edge}" stroke-width="{2 if edge == _ROOT_EDGE else 1}"/>']
+    attributes = f'x="{x + 2:.0f}" y="{y + 2:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    parts = [f'<rect {attributes} rx="4" fill="{fill}" stroke="{edge}" stroke-width="{2 if edge == _ROOT_EDGE else 1}"/>']
     for row, line in enumerate(lines, 1):
         weight = ' font-weight="bold"' if bold and row == 1 else ""
         parts.append(f'<text x="{x + 10:.0f}" y="{y + 2 + _LINE * row:.0f}"{weight}>{escape(line)}</text>')

@@ -1,4 +1,4 @@
-"""How the values between kernels lie in memory: their dims from the slowest to the fastest, who writes and who reads them."""
+"""The layouts of the values between kernels: dims from the slowest to the fastest, with their writers and readers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ _MARGIN, _ROW, _GAP = 16.0, 22.0, 14.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """One value: its dims of more than one element from slowest to fastest, microseconds of its accesses, and what they are."""
+class ValueLayout:
+    """One value: its dims of more than one element from slowest to fastest, its accesses, and their microseconds."""
 
     name: str
     shape: Shape
@@ -28,32 +28,32 @@ class Lying:
     accesses: tuple[str, ...]
 
 
-def lying(graph: Graph, device: Device) -> Iterator[Lying]:
-    """The values of a kernel graph that generated kernels write and read, with the layouts that it has."""
+def value_layouts(graph: Graph, device: Device) -> Iterator[ValueLayout]:
+    """The values of a kernel graph that generated kernels write and read, with their layouts."""
     numbers = kernel_numbers(graph)
     for value, strides in laid_out(graph).items():
         kind = graph.types[value]
         long = [dim for dim, extent in enumerate(kind.shape) if extent > 1]
-        said = dict.fromkeys(
+        texts = dict.fromkeys(
             f"kernel {numbers[access.kernel]} {'writes' if access.writes else 'reads'} tiles of {_times(access.tile)} "
             f"in {_runs(access)}"
             for access in accesses(graph, value, strides)
         )
         plain = row_major(kind.shape)
-        yield Lying(
+        yield ValueLayout(
             f"t{value}",
             kind.shape,
             tuple(sorted(long, key=lambda dim: -strides[dim])),
             any(strides[dim] != plain[dim] for dim in long),
             access_us(graph, value, strides, device),
             access_us(graph, value, plain, device),
-            tuple(said),
+            tuple(texts),
         )
 
 
 def _runs(access: Access) -> str:
     if access.run == prod(access.tile):
-        return "one piece"
+        return "one run"
     return f"runs of {access.run:,} elements" if access.run > 1 else "single elements"
 
 
@@ -61,25 +61,27 @@ def _times(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def layout_picture(graph: Graph, device: Device) -> str:
-    """The layouts as SVG; a note where no generated kernel hands a value to another."""
-    values = list(lying(graph, device))
+def layouts_svg(graph: Graph, device: Device) -> str:
+    """The layouts as SVG; a note if no generated kernel reads the value of another."""
+    values = list(value_layouts(graph, device))
     heads = [f"{one.name}  {_times(one.shape)}" for one in values]
     left = _MARGIN + max(map(len, heads), default=0) * svg.LETTER + 20
     box = 16 + svg.LETTER * max((len(_dim(one, dim)) for one in values for dim in one.order), default=0)
     boxes = left + box * max((len(one.order) for one in values), default=0)
     width = max(
-        [_MARGIN * 2 + svg.LETTER * len(_TOLD), 480.0]
+        [_MARGIN * 2 + svg.LETTER * len(_CAPTION), 480.0]
         + [boxes + 12 + svg.LETTER * len(_price(one)) + _MARGIN for one in values]
         + [left + svg.LETTER * len(words) + _MARGIN for one in values for words in one.accesses]
     )
     parts = [svg.write(_MARGIN, 24, "layouts of values between kernels", bold=True)]
-    parts.append(svg.write(_MARGIN, 44, _TOLD if values else "no generated kernel hands a value to another", colour="muted"))
+    parts.append(
+        svg.write(_MARGIN, 44, _CAPTION if values else "no generated kernel reads the value of another", colour="muted")
+    )
     y = 60.0
     for one, head in zip(values, heads, strict=True):
         parts.append(svg.write(_MARGIN, y + 16, head, bold=True))
-        for place, dim in enumerate(one.order):
-            x = left + box * place
+        for i, dim in enumerate(one.order):
+            x = left + box * i
             parts.append(svg.rectangle(x, y, box - 2, 24, "loop" if one.chosen else "frame", round=3))
             parts.append(svg.write(x + box / 2 - 1, y + 16, _dim(one, dim), anchor="middle"))
         parts.append(svg.write(left + box * len(one.order) + 12, y + 16, _price(one)))
@@ -91,13 +93,13 @@ def layout_picture(graph: Graph, device: Device) -> str:
     return svg.picture(width, max(y, 60.0), "".join(parts), "layouts")
 
 
-_TOLD = "dims from slowest to fastest; coloured where they are not in row-major order; times of all accesses"
+_CAPTION = "dims from slowest to fastest; coloured if not row-major; times of all accesses"
 
 
-def _dim(one: Lying, dim: int) -> str:
+def _dim(one: ValueLayout, dim: int) -> str:
     return f"dim {dim}: {one.shape[dim]:,}"
 
 
-def _price(one: Lying) -> str:
+def _price(one: ValueLayout) -> str:
     saved = f", {one.row_major_us:.2f} row-major" if one.chosen else ""
     return f"{one.us:.2f} µs{saved}"

@@ -1,6 +1,6 @@
-"""Notebook display: how the package's objects are shown by IPython, without a method of their own.
+"""Notebook display: IPython formatters for the package's classes.
 
-Kinds are registered by the name of their class, so that nothing is imported before it is shown.
+Formatters are registered by the name of the class, so that a class is imported by its user alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mirage_eg.search.structure import SplitReduction, Structure
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
-RECORDS = (  # shown by their fields
+RECORDS = (  # displayed as tables of their fields
     "backends.cost.devices.Device",
     "backends.cost.roofline_model.Cost",
     "backends.cost.roofline_model.Part",
@@ -55,7 +55,7 @@ RECORDS = (  # shown by their fields
     "pipeline.stage_records.Instances",
     "pipeline.stage_records.Ranked",
     "report.bars.Bar",
-    "report.roofline.Point",
+    "report.roofline.RooflinePoint",
     "search.instantiate.limits.TileLimits",
     "search.partition.shortest_path.Partition",
     "search.partition.shortest_path.Piece",
@@ -74,7 +74,7 @@ def result_html(report: Mapping[str, Any]) -> str:
 
 
 def time_bars(report: Mapping[str, Any], marks: Sequence[tuple[str, float]] = ()) -> str:
-    """The µGraphs of a report by their measured times, or the cost model's where nothing was measured."""
+    """The µGraphs of a report by their measured times, or the predicted ones if none was measured."""
     mugraphs = report["mugraphs"]
     shown = []
     for rank, entry in enumerate(mugraphs, 1):
@@ -86,7 +86,7 @@ def time_bars(report: Mapping[str, Any], marks: Sequence[tuple[str, float]] = ()
 
 
 def compile_table(records: Sequence["CompileRecord"]) -> str:
-    """What the compiler said for each target: the most that one kernel takes, and all spills."""
+    """The compiler's figures for each target: the maximum over kernels, and all spills."""
     rows = [
         (
             record.target,
@@ -100,18 +100,18 @@ def compile_table(records: Sequence["CompileRecord"]) -> str:
 
 def _axes(axes: "Axes") -> str:
     rows = [
-        (name, size, "yes" if place in axes.reduced else "no")
-        for place, (name, size) in enumerate(zip(axes.names, axes.sizes, strict=True))
+        (name, size, "yes" if axis in axes.reduced else "no")
+        for axis, (name, size) in enumerate(zip(axes.names, axes.sizes, strict=True))
     ]
     return table(("axis", "extent", "reduced by an op"), rows)
 
 
 def _expression(expression: "Expression") -> str:
     rows = [
-        (f"t{place}", " ".join([term.constructor, *map(str, term.constants), *(f"t{child}" for child in term.children)]))
-        for place, term in enumerate(expression.terms)
+        (f"t{number}", " ".join([term.constructor, *map(str, term.constants), *(f"t{child}" for child in term.children)]))
+        for number, term in enumerate(expression.terms)
     ]
-    return table(("term", "what it is"), rows)
+    return table(("term", "expression"), rows)
 
 
 def _oracle(oracle: "Oracle") -> str:
@@ -137,7 +137,7 @@ def _verdict(verdict: "Verdict") -> str:
     bound = verdict.bound_reason if verdict.error_bound is None else f"{verdict.error_bound:.3g}: {verdict.bound_reason}"
     rows = [
         ("verdict", verdict.verdict),
-        ("known by", ", ".join(verdict.evidence)),
+        ("evidence", ", ".join(verdict.evidence)),
         ("trials", f"{verdict.trials} modulo {verdict.p:,} and {verdict.q:,}"),
         ("error bound", bound),
         ("laws", ", ".join(verdict.laws)),
@@ -160,8 +160,8 @@ def _layouts(layouts: "Layouts") -> str:
         for one in layouts.choices
     ]
     head = ("value", "shape", "dims from slowest to fastest", "µs of accesses", "row-major")
-    said = (("µs of all kernels", f"{layouts.kernels_us:.2f}"), ("row-major", f"{layouts.row_major_us:.2f}"))
-    return table(head, rows) + table(("", ""), [*said, ("proved best", layouts.optimal)])
+    totals = (("µs of all kernels", f"{layouts.kernels_us:.2f}"), ("row-major", f"{layouts.row_major_us:.2f}"))
+    return table(head, rows) + table(("", ""), [*totals, ("proved best", layouts.optimal)])
 
 
 def _rulebook(rulebook: "Rulebook") -> str:
@@ -169,31 +169,30 @@ def _rulebook(rulebook: "Rulebook") -> str:
 
 
 def _structure(it: "Structure") -> str:
-    """What a structure loads and does, one line for each value; `proved` and the split in the head."""
-    outputs = {value: place for place, value in enumerate(it.outputs)}
-    rows = [(place, f"load input {load.input}", "looped" if load.looped else "", "") for place, load in enumerate(it.loads)]
-    for place, step in enumerate(it.steps, len(it.loads)):
-        does = " ".join([step.op, *map(str, step.constants), *(f"%{operand}" for operand in step.operands)])
+    """The loads and steps of a structure, one line for each value."""
+    outputs = {value: output for output, value in enumerate(it.outputs)}
+    rows = [(value, f"load input {load.input}", "looped" if load.looped else "", "") for value, load in enumerate(it.loads)]
+    for value, step in enumerate(it.steps, len(it.loads)):
+        text = " ".join([step.op, *map(str, step.constants), *(f"%{operand}" for operand in step.operands)])
         reduced = f"reduces axis {', '.join(map(str, step.reduced))}" if step.reduced else ""
-        rows.append((place, does, reduced, f"output {outputs[place]}" if place in outputs else ""))
+        rows.append((value, text, reduced, f"output {outputs[value]}" if value in outputs else ""))
     return table(("value", f"structure, {'proved' if it.proved else 'not proved'}", "", ""), rows)
 
 
-def _chain(it: "SplitReduction") -> str:
-    """Both structures of a chain."""
+def _split_reduction(it: "SplitReduction") -> str:
     return _structure(it.first) + _structure(it.last)
 
 
 def _impact(impact: Any) -> str:
-    """Both searches as columns, then what is newly found or lost."""
+    """Both searches as columns, then the structures found or lost by the file."""
     sides = [(side.nodes, side.visited, side.structures, side.complete) for side in (impact.without, impact.with_)]
     rows = zip(("e-nodes", "visited states", "structures", "searched to the end"), *sides, strict=True)
-    changes = [(word, entry) for word, entries in (("found", impact.found), ("lost", impact.lost)) for entry in entries]
+    changes = [(change, entry) for change, entries in (("found", impact.found), ("lost", impact.lost)) for entry in entries]
     return table((impact.workload, "without", "with the file"), rows) + table(("", "structure"), changes)
 
 
 def _rules_report(report: "Report") -> str:
-    """The verdict on every law, with its counterexample, the lints, and the growth."""
+    """The verdict on every law with its counterexample, the lints, the growth of e-graphs."""
     verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in report.findings]
     growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in report.growth]
     pages = [table(("law", "", "verdict", "counterexample"), verdicts)]
@@ -214,7 +213,7 @@ _SVG: dict[str, Callable[[Any], str]] = {
 }
 _HTML: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
     "ir.axes.Axes": _axes,
-    "search.structure.SplitReduction": _chain,
+    "search.structure.SplitReduction": _split_reduction,
     "pipeline.run.records.CompileRecord": lambda record: compile_table([record]),
     "egraph.explain.Explanation": lambda it: table(("kept" if it.kept else "pruned", "by"), it.steps),
     "egraph.expression.Expression": _expression,
@@ -236,7 +235,7 @@ _HTML: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
 
 
 def register_formatters(display: Any = None) -> None:
-    """Have IPython show the kinds above; `display` is a DisplayFormatter, where not given that of the running notebook."""
+    """Register the formatters above with IPython's DisplayFormatter; default: that of the running notebook."""
     if display is None:
         from IPython import get_ipython
 
@@ -248,6 +247,3 @@ def register_formatters(display: Any = None) -> None:
         for kind, show in kinds.items():
             module, _, name = f"mirage_eg.{kind}".rpartition(".")
             display.formatters[mime].for_type_by_name(module, name, show)
-
-
-__all__ = ["RECORDS", "compile_table", "register_formatters", "result_html", "time_bars"]

@@ -1,6 +1,6 @@
-"""The report of a run as one page for a browser: self-contained, light and dark, the same for the same report.
+"""The report of a run as one self-contained page for a browser, light and dark; equal reports give equal pages.
 
-It needs what `optimize` has written beside it: the report, the program, the best µGraph and its source.
+Its inputs are the other files that `optimize` writes: the report, the program, the best µGraph and its source.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ from mirage_eg.optimizer.layouts import laid_out
 from mirage_eg.pipeline.phrase import phrase
 from mirage_eg.report.draw import kernel_numbers, to_svg
 from mirage_eg.report.funnel import funnel
-from mirage_eg.report.layouts import layout_picture
-from mirage_eg.report.memory import memory_picture, size
+from mirage_eg.report.layouts import layouts_svg
+from mirage_eg.report.memory import memory_svg, size
 from mirage_eg.report.notebook import time_bars
-from mirage_eg.report.roofline import points, roofline, whole
+from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
 from mirage_eg.report.tables import numbered, table
@@ -48,9 +48,9 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
     sections = (
         _summary(report, best),
         _section("Program", _program(program)),
-        _section("Clean-up", simplification_html(report["cleanup"])),
+        _section("Simplification", simplification_html(report["cleanup"])),
         _section("Search", _search(report)),
-        _section("Cuts into kernels", _cuts(report)),
+        _section("Partition into kernels", _cuts(report)),
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),
         _section("Layouts between kernels", _layouts(report, best)),
@@ -77,7 +77,7 @@ def _coloured(source: str) -> str:
 
 
 def _section(title: str, body: str) -> str:
-    """A section under its heading; nothing where there is nothing to say."""
+    """A section under its heading; empty if its body is."""
     return f'<section id="{_anchor(title)}">\n<h2>{escape(title)}</h2>\n{body}</section>\n' if body else ""
 
 
@@ -93,11 +93,11 @@ def _more(title: str, body: str) -> str:
     return f"<details><summary>{escape(title)}</summary>\n{body}</details>\n"
 
 
-_FITS = 1900  # pixels that can be shrunk to a page and still be read
+_FITS = 1900  # pixels: a drawing of this width shrunk to the page is still legible
 
 
 def _wide(drawing: str) -> str:
-    """A drawing that is shrunk to the page, or scrolled where its letters would be too small."""
+    """A drawing that is shrunk to the page, or scrolled if its letters would be too small."""
     width = int(drawing.split('width="', 1)[1].split('"', 1)[0])
     return f'<div class="{"shrunk" if width <= _FITS else "wide"}">{drawing}</div>\n'
 
@@ -110,7 +110,7 @@ def _summary(report: Mapping[str, Any], best: Graph) -> str:
     first, per_op = report["mugraphs"][0], report["per_op"]
     how = "the cost model predicts" if first["measured_us"] is None else f"measured on {report['device']}:"
     lead = f"{_kernels(first['kernels'])}, {how} {_us(first):.1f} µs. {phrase(best)[:1].upper()}{phrase(best)[1:]}."
-    known = (
+    evidence = (
         f"proved by the laws{' where both are defined' if first['partial'] else ''} and tested in random fields"
         if first["proved"]
         else f"{first['verdict']} in random fields, not proved"
@@ -121,11 +121,11 @@ def _summary(report: Mapping[str, Any], best: Graph) -> str:
         notes += _paragraph(
             f"Nearest miss: {explanation['nearest_miss']}. Would have to change: {explanation['change']}.", "note"
         )
-    return _paragraph(lead, "lead") + _paragraph(f"It is {known}. {plain}") + notes
+    return _paragraph(lead, "lead") + _paragraph(f"It is {evidence}. {plain}") + notes
 
 
 def _us(mugraph: Mapping[str, Any]) -> float:
-    """The measured time where there is one, else the predicted."""
+    """The measured time if there is one, else the predicted."""
     return float(mugraph["predicted_us"] if mugraph["measured_us"] is None else mugraph["measured_us"])
 
 
@@ -152,29 +152,29 @@ def _cuts(report: Mapping[str, Any]) -> str:
     cuts = report["cuts"]
     if cuts is None or not cuts["kernels"]:
         return ""
-    proved = "" if cuts["complete"] else "It was not searched to the end whether a way is cheaper than the first. "
-    said = (
-        f"Parts of the program that may become a kernel: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
-        f"{proved}No way is cheaper than {cuts['bound_us']:.1f} µs by the cost model, none of at most {_kernels(cuts['few'])} "
+    proved = "" if cuts["complete"] else "The search ended before it proved the first plan the cheapest. "
+    text = (
+        f"Segments of the program: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
+        f"{proved}No plan is cheaper than {cuts['bound_us']:.1f} µs by the cost model, none of at most {_kernels(cuts['few'])} "
         f"than {cuts['bound_of_few_us']:.1f} µs."
     )
     best = report["best"]["kernels"]
-    first, *others = sorted(cuts["kernels"], key=lambda way: sum(piece["kernels"] for piece in way) != best)
-    ways = "".join(_more(_way_title(way), table(_WAY, map(_piece, way))) for way in others)
-    return f"{_paragraph(said)}<h3>{escape(_way_title(first))}</h3>\n{table(_WAY, map(_piece, first))}{ways}"
+    first, *others = sorted(cuts["kernels"], key=lambda plan: sum(segment["kernels"] for segment in plan) != best)
+    plans = "".join(_more(_plan_title(plan), table(_PLAN_HEAD, map(_segment, plan))) for plan in others)
+    return f"{_paragraph(text)}<h3>{escape(_plan_title(first))}</h3>\n{table(_PLAN_HEAD, map(_segment, first))}{plans}"
 
 
-_WAY = ("ops", "kernels", "predicted µs", "how it is known")
+_PLAN_HEAD = ("ops", "kernels", "predicted µs", "evidence")
 
 
-def _way_title(way: Sequence[Mapping[str, Any]]) -> str:
-    kernels, us = sum(piece["kernels"] for piece in way), sum(piece["predicted_us"] for piece in way)
+def _plan_title(plan: Sequence[Mapping[str, Any]]) -> str:
+    kernels, us = sum(segment["kernels"] for segment in plan), sum(segment["predicted_us"] for segment in plan)
     return f"{_kernels(kernels)}, {us:.1f} µs predicted"
 
 
-def _piece(piece: Mapping[str, Any]) -> tuple[object, ...]:
-    known = "library kernel" if piece["library"] else f"{piece['verdict']}{', proved' if piece['proved'] else ''}"
-    return ", ".join(piece["ops"]), piece["kernels"], f"{piece['predicted_us']:.1f}", known
+def _segment(segment: Mapping[str, Any]) -> tuple[object, ...]:
+    evidence = "library kernel" if segment["library"] else f"{segment['verdict']}{', proved' if segment['proved'] else ''}"
+    return ", ".join(segment["ops"]), segment["kernels"], f"{segment['predicted_us']:.1f}", evidence
 
 
 def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
@@ -185,13 +185,13 @@ def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
     ]
     head = ("kernel", "predicted µs", "bound by", "device memory", "operations of matrix units, padded")
     roof = ""
-    if shown := points(best, device):
-        whole_program = whole(program, "whole program", _us(report["mugraphs"][0]))
-        roof = _paragraph("Under the roof stand the program and those kernels that use matrix units.")
+    if shown := kernel_points(best, device):
+        whole_program = program_point(program, "whole program", _us(report["mugraphs"][0]))
+        roof = _paragraph("The roofline has the program and the kernels that use matrix units.")
         roof += roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
-    chains = threads_html(report["optimizer"]["thread_graphs"])
+    thread_graphs = threads_html(report["optimizer"]["thread_graphs"])
     listing = _more("listing", f"<pre>{escape(str(best))}</pre>\n")
-    return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{chains}"
+    return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{thread_graphs}"
 
 
 def _memory(report: Mapping[str, Any], best: Graph) -> str:
@@ -203,7 +203,7 @@ def _memory(report: Mapping[str, Any], best: Graph) -> str:
     for buffer in plan["buffers"]:
         kernels = [number for node, number in numbers.items() if buffer["steps"][0] <= node <= buffer["steps"][1]]
         rows.append((buffer["name"], f"{buffer['bytes']:,}", f"{buffer['offset']:,}", f"{kernels[0]} to {kernels[-1]}"))
-    return memory_picture(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
+    return memory_svg(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
 
 
 def _layouts(report: Mapping[str, Any], best: Graph) -> str:
@@ -211,22 +211,22 @@ def _layouts(report: Mapping[str, Any], best: Graph) -> str:
     if not laid_out(best):
         return ""
     saved = f"save {chosen['saved_us']:.1f} µs" if chosen["saved_us"] else "save nothing"
-    proved = "no others save more" if chosen["optimal"] else "whether others save more is not known"
-    said = f"By the cost model these layouts {saved} against row-major ones; {proved}."
-    return _paragraph(said) + _wide(layout_picture(best, Device(**report["gpu"])))
+    proved = "proved best" if chosen["optimal"] else "not proved best"
+    text = f"By the cost model these layouts {saved} against row-major ones; {proved}."
+    return _paragraph(text) + _wide(layouts_svg(best, Device(**report["gpu"])))
 
 
 def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
     mugraphs = report["mugraphs"]
     head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
     device = Device(**report["gpu"])
-    marks = [("floor at the cost model's rates", device_lower_bound_us(program, device))]
-    said = (
-        f"Best first, by {report['ranked_by']}. The floor: each input read and output written once, or all products, "
+    marks = [("lower bound at the cost model's rates", device_lower_bound_us(program, device))]
+    text = (
+        f"Best first, by {report['ranked_by']}. The lower bound: each input read and output written once, or all matmuls, "
         f"at the rates of {device.name} ({device.source})."
     )
     rows = [(ranks, *cells) for ranks, cells in numbered(map(_row, mugraphs))]
-    return f"{_paragraph(said)}{time_bars(report, marks)}{table(head, rows)}"
+    return f"{_paragraph(text)}{time_bars(report, marks)}{table(head, rows)}"
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
@@ -249,15 +249,15 @@ def _remarks(entry: Mapping[str, Any]) -> list[str]:
 
 def _rules(report: Mapping[str, Any]) -> str:
     verify = report["verify"]
-    bound = f"at most {verify['error_bound']:.3g}" if verify["error_bound"] is not None else "none is given"
-    said = (
+    bound = f"at most {verify['error_bound']:.3g}" if verify["error_bound"] is not None else "none"
+    text = (
         f"{verify['trials']} independent trials in fields of {verify['p']:,} and {verify['q']:,} elements. "
         f"Bound on the probability of accepting a wrong µGraph: {bound} ({verify['bound_reason']})."
     )
     laws = _paragraph("Laws that suffice for the proof: " + "; ".join(verify["laws"]) + ".") if verify["laws"] else ""
     theories = table(("theory", "SHA-256"), report["theories"].items())
     loaded = f"{len(report['theories'])} rule files were loaded"
-    return f"{_paragraph(said)}{laws}{_more(loaded, theories)}"
+    return f"{_paragraph(text)}{laws}{_more(loaded, theories)}"
 
 
 def _run(report: Mapping[str, Any]) -> str:
@@ -271,4 +271,4 @@ def _run(report: Mapping[str, Any]) -> str:
         ("peak memory of the main process", f"{report['peak_mib']:,} MiB"),
         *((f"seconds: {stage}", f"{seconds:.2f}") for stage, seconds in report["seconds"].items()),
     )
-    return table(("what", "value"), facts)
+    return table(("fact", "value"), facts)

@@ -1,4 +1,4 @@
-"""Where kernels stand under the roof of a device: operations a byte against operations a second, by the cost model or measured.
+"""The roofline chart of a device: operations a byte against operations a second, predicted or measured.
 
 The roof is that of Williams, Waterman and Patterson (CACM 2009): the smaller of bandwidth × intensity and the matrix rate.
 """
@@ -19,8 +19,8 @@ _LEFT, _TOP, _RIGHT, _BOTTOM = 86.0, 46.0, 24.0, 52.0
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One kernel, or one program: its bytes in device memory, its operations, its microseconds."""
+class RooflinePoint:
+    """One kernel or program: bytes of device memory, operations, microseconds."""
 
     label: str
     nbytes: float
@@ -28,27 +28,27 @@ class Point:
     us: float
 
 
-def points(graph: Graph, device: Device) -> tuple[Point, ...]:
-    """The kernels of a graph with products in them, as the cost model sees them; the others have no place under this roof."""
+def kernel_points(graph: Graph, device: Device) -> tuple[RooflinePoint, ...]:
+    """The kernels of a graph that use matrix units, by the cost model."""
     costs = enumerate(predict(graph, device), 1)
-    return tuple(Point(f"kernel {at}", cost.dram_bytes, cost.flops, cost.us) for at, cost in costs if cost.flops)
+    return tuple(RooflinePoint(f"kernel {at}", cost.dram_bytes, cost.flops, cost.us) for at, cost in costs if cost.flops)
 
 
-def whole(program: Graph, label: str, us: float) -> Point:
-    """A program as one point: each input read and output written once, its products' operations."""
+def program_point(program: Graph, label: str, us: float) -> RooflinePoint:
+    """A program as one point: each input read and output written once, the operations of its matmuls."""
     nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
-    return Point(label, nbytes, product_flops(program), us)
+    return RooflinePoint(label, nbytes, product_flops(program), us)
 
 
-def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) -> str:
-    """The picture as SVG; rates a second. Both axes are logarithmic."""
+def roofline(shown: Sequence[RooflinePoint], bandwidth: float, rate: float, title: str) -> str:
+    """The chart as SVG; `bandwidth` in bytes a second, `rate` in operations a second. Both axes are logarithmic."""
     xs = [point.flops / point.nbytes for point in shown]
     ys = [point.flops / point.us * 1e6 for point in shown]
     ridge = rate / bandwidth
     low_x, high_x = floor(log10(min([*xs, ridge / 10]))), ceil(log10(max([*xs, ridge * 3])))
     low_y, high_y = floor(log10(min([*ys, bandwidth * 10**low_x]))), ceil(log10(rate * 1.2))
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
         return (
             _LEFT + (log10(x) - low_x) / (high_x - low_x) * (_WIDTH - _LEFT - _RIGHT),
             _HEIGHT - _BOTTOM - (log10(y) - low_y) / (high_y - low_y) * (_HEIGHT - _TOP - _BOTTOM),
@@ -56,24 +56,24 @@ def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) 
 
     parts = [svg.write(16, 24, f"{title}, TFLOP/s", bold=True)]
     for power in range(low_x, high_x + 1):
-        x, y = place(10.0**power, 10.0**low_y)
+        x, y = to_pixels(10.0**power, 10.0**low_y)
         parts += [svg.line([(x, _TOP), (x, y)], "frame"), svg.write(x, y + 18, f"{10.0**power:g}", anchor="middle")]
     for power in range(low_y, high_y + 1):
-        x, y = place(10.0**low_x, 10.0**power)
+        x, y = to_pixels(10.0**low_x, 10.0**power)
         label = f"{10.0 ** (power - 12):g}"
         parts += [svg.line([(x, y), (_WIDTH - _RIGHT, y)], "frame"), svg.write(x - 8, y + 4, label, anchor="end")]
     parts.append(
         svg.write(_LEFT + (_WIDTH - _LEFT - _RIGHT) / 2, _HEIGHT - 12, "operations a byte", colour="muted", anchor="middle")
     )
-    slope = [place(10.0**low_x, bandwidth * 10.0**low_x), place(ridge, rate), place(10.0**high_x, rate)]
+    slope = [to_pixels(10.0**low_x, bandwidth * 10.0**low_x), to_pixels(ridge, rate), to_pixels(10.0**high_x, rate)]
     parts.append(svg.line(slope, "floor", width=2))
-    said = f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s"
-    at = min(max(slope[1][0] - 10 - len(said) * svg.LETTER, _LEFT + 4), _WIDTH - 8 - len(said) * svg.LETTER)
-    parts.append(_label(at, slope[1][1] - 8, said))
-    dots = [place(x, y) for x, y in zip(xs, ys, strict=True)]
+    caption = f"{bandwidth / 1e12:.2f} TB/s, {rate / 1e12:.0f} TFLOP/s"
+    at = min(max(slope[1][0] - 10 - len(caption) * svg.LETTER, _LEFT + 4), _WIDTH - 8 - len(caption) * svg.LETTER)
+    parts.append(_label(at, slope[1][1] - 8, caption))
+    dots = [to_pixels(x, y) for x, y in zip(xs, ys, strict=True)]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
     roof = [(x - 3, y - 3, x + 3, y + 3) for x, y in _between(slope)]
-    taken.append((at, slope[1][1] - 20, at + len(said) * svg.LETTER, slope[1][1] - 5))
+    taken.append((at, slope[1][1] - 20, at + len(caption) * svg.LETTER, slope[1][1] - 5))
     for point, (x, y) in zip(shown, dots, strict=True):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="mg-bar" fill="{svg.PALETTE["bar"][0]}"/>')
         frame = _free(x, y, len(point.label) * svg.LETTER, taken, roof)
@@ -83,26 +83,26 @@ def roofline(shown: Sequence[Point], bandwidth: float, rate: float, title: str) 
 
 
 def _label(x: float, y: float, words: str) -> str:
-    """Text on a ground of its own, so that no line of the grid crosses it."""
+    """Text on a background, so that no grid line crosses it."""
     return svg.rectangle(x - 2, y - 11, len(words) * svg.LETTER + 2, 14, "card", round=2, edge=False) + svg.write(x, y, words)
 
 
 def _between(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points along straight pieces, at most six pixels from each other."""
-    found = []
+    """Points along straight lines, at most six pixels from each other."""
+    points = []
     for (x, y), (to_x, to_y) in pairwise(corners):
         count = ceil(hypot(to_x - x, to_y - y) / 6)
-        found += [(x + (to_x - x) * i / count, y + (to_y - y) * i / count) for i in range(count)]
-    return found
+        points += [(x + (to_x - x) * i / count, y + (to_y - y) * i / count) for i in range(count)]
+    return points
 
 
 _Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def _free(x: float, y: float, width: float, taken: Sequence[_Frame], roof: Sequence[_Frame]) -> _Frame:
-    """Where the label of a dot hits the least of what is there: to its right, left, below or above, near before far.
+    """The frame for the label of a dot with the fewest overlaps: right, left, below or above the dot, near before far.
 
-    Better across the roof than far from its dot, better far than on another label.
+    A frame on the roof is better than one far from its dot, a far frame better than one on another label.
     """
     corners: list[tuple[float, float, int]] = []
     for away in range(3):

@@ -1,4 +1,4 @@
-"""What was cleaned up in a program, and which elementwise chains became thread graphs: before and after, for the report."""
+"""The simplifications of a program, and the elementwise chains that became thread graphs, before and after, for the report."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,17 +8,17 @@ from mirage_eg.report.tables import table
 
 
 def simplification_html(record: Mapping[str, Any]) -> str:
-    """The passes that changed the program, each with the program before and after it; the report's `cleanup`."""
+    """The passes that changed the program, each with the program before and after; the report's `cleanup`."""
     if not record["changed"]:
-        return "<p>The program is searched as it was written: no pass found anything to take out.</p>\n"
+        return "<p>The program is searched as written: no pass simplified it.</p>\n"
     count = record["count"]
-    said = f"<p>{count['before']} ops as written, {count['after']} as searched.</p>\n"
-    shown = [
+    counts = f"<p>{count['before']} ops as written, {count['after']} as searched.</p>\n"
+    passes = [
         f"<details><summary>{escape(step['pass'])}</summary>\n{_side(step, 'before')}{_side(step, 'after')}</details>\n"
         for step in record["passes"]
     ]
     laws = table(("law", "matches"), record["laws"].items()) if record["laws"] else ""
-    return said + "".join(shown) + laws
+    return counts + "".join(passes) + laws
 
 
 def _side(step: Mapping[str, Any], name: str) -> str:
@@ -36,6 +36,3 @@ def threads_html(records: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     return f"<h3>Elementwise chains kept in registers</h3>\n{table(('block graph', 'ops before', 'after'), rows)}"
-
-
-__all__ = ["simplification_html", "threads_html"]

@@ -1,7 +1,7 @@
-"""Pieces of pictures: boxes, text and one palette for light and dark pages.
+"""SVG elements: boxes, lines, text and one palette for light and dark pages.
 
-A piece carries its colour for a light page as an attribute, and a class by which the stylesheet of a page can give another:
-`dark_style()` does so. Where there is no stylesheet, everything written stands on a filled box, so it reads on any page.
+An element has its colour on a light page as an attribute, and a class by which a stylesheet can set another: `dark_style()`
+does so. Without a stylesheet, all text is on filled boxes, legible on any page.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ Size = tuple[float, float]
 
 
 def text_size(words: Sequence[str]) -> Size:
-    """Room for lines of text with their margin."""
+    """The size of lines of text with their margin."""
     return max(len(word) for word in words) * LETTER + 2 * PAD, len(words) * LINE + PAD
 
 
@@ -48,22 +48,22 @@ def lines_of(x: float, y: float, words: Sequence[str], bold: bool = False) -> st
 def write(x: float, y: float, word: str, *, colour: str = "ink", anchor: str = "start", bold: bool = False) -> str:
     """One line of text; y is its base line, `anchor` start, middle or end."""
     weight = ' font-weight="bold"' if bold else ""
-    place = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    align = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" class="mg-{colour}" fill="{PALETTE[colour][0]}"{weight}{place} xml:space="preserve">'
+        f'<text x="{x:.1f}" y="{y:.1f}" class="mg-{colour}" fill="{PALETTE[colour][0]}"{weight}{align} xml:space="preserve">'
         f"{escape(word)}</text>"
     )
 
 
 def rectangle(x: float, y: float, width: float, height: float, colour: str, *, edge: bool = True, round: float = 6) -> str:
     """A box of a colour of the palette."""
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round:g}"'
+    attributes = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round:g}"'
     stroke = f' stroke="{PALETTE["edge"][0]}"' if edge else ""
-    return f'<rect {place} class="mg-{colour}" fill="{PALETTE[colour][0]}"{stroke}/>'
+    return f'<rect {attributes} class="mg-{colour}" fill="{PALETTE[colour][0]}"{stroke}/>'
 
 
 def line(points: Sequence[tuple[float, float]], colour: str = "edge", *, width: float = 1.0, dashed: bool = False) -> str:
-    """Straight pieces through the points."""
+    """A polyline through the points."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     return (
@@ -73,17 +73,17 @@ def line(points: Sequence[tuple[float, float]], colour: str = "edge", *, width: 
 
 
 def picture(width: float, height: float, body: str, title: str, *, card: bool = True) -> str:
-    """A standalone SVG document; on a card unless everything in it has a box of its own."""
-    ground = rectangle(0.5, 0.5, width - 1, height - 1, "card", round=8) if card else ""
+    """A standalone SVG document; on a filled card unless all elements have boxes of their own."""
+    background = rectangle(0.5, 0.5, width - 1, height - 1, "card", round=8) if card else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
         f' viewBox="0 0 {width:.0f} {height:.0f}" font-family="{FONT}" font-size="12" role="img">\n'
-        f"<title>{escape(title)}</title>\n{ground}{body}</svg>\n"
+        f"<title>{escape(title)}</title>\n{background}{body}</svg>\n"
     )
 
 
 def dark_style() -> str:
-    """The rules of a stylesheet that turn the pictures on a page dark."""
+    """The stylesheet rules that give pictures the colours of a dark page."""
     return " ".join(
         f".mg-{name} {{ fill: {dark} }} .mg-{name}-line {{ stroke: {dark} }}" for name, (_, dark) in PALETTE.items()
     )

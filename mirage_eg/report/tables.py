@@ -1,4 +1,4 @@
-"""Tables as HTML, for what notebooks show; rows that a reader cannot tell apart as one."""
+"""HTML tables for notebooks and the report; equal rows are merged."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
@@ -16,10 +16,10 @@ Row = TypeVar("Row", bound=Hashable)
 
 def numbered(rows: Iterable[Row]) -> list[tuple[str, Row]]:
     """Each row once, with the numbers, from 1, of all rows that are equal to it: "2", "3–5, 7"."""
-    places: dict[Row, list[int]] = {}
-    for place, row in enumerate(rows, 1):
-        places.setdefault(row, []).append(place)
-    return [(_ranges(numbers), row) for row, numbers in places.items()]
+    numbers: dict[Row, list[int]] = {}
+    for number, row in enumerate(rows, 1):
+        numbers.setdefault(row, []).append(number)
+    return [(_ranges(equal), row) for row, equal in numbers.items()]
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -32,7 +32,7 @@ _LONGEST = 400  # letters of a value
 
 
 def record(it: Any) -> str:
-    """The fields of a dataclass with their values, shortened where they are long."""
+    """The fields of a dataclass with their values; long ones are shortened."""
     return table((type(it).__name__, ""), [(field.name, _short(getattr(it, field.name))) for field in fields(it)])
 
 

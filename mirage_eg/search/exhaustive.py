@@ -139,7 +139,7 @@ class _Binary(dict[tuple[int, int], Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class Solution:
     """A structure whose function is the program's: its steps, and the terms of all its values with their axes."""
 
     steps: tuple[Application, ...]
@@ -161,7 +161,7 @@ class Exhaustive:
     complete: bool = True
     loads: tuple[Load, ...] = ()
 
-    def run(self) -> Iterator[tuple[Equal, Terms]]:
+    def run(self) -> Iterator[tuple[Solution, Terms]]:
         """Every structure with the program's function, without unused values and repeated terms."""
         terms = Terms(express(self.program, self.axes, self.split, "indexed"), self.alphabet)
         oracle = Oracle(terms, terms.inputs, terms.outputs, _NOTHING)
@@ -175,8 +175,8 @@ class Exhaustive:
         for _, value in space.loads:
             values.append(value)
             agenda += space.follow(values, PruneLog())
-        for equal in self._extend(space, terms, values, agenda, 0, [], frozenset()):
-            yield equal, terms
+        for solution in self._extend(space, terms, values, agenda, 0, [], frozenset()):
+            yield solution, terms
 
     def _extend(
         self,
@@ -187,7 +187,7 @@ class Exhaustive:
         first: int,
         steps: list[Application],
         unused: frozenset[int],
-    ) -> Iterator[Equal]:
+    ) -> Iterator[Solution]:
         left = self.max_ops - len(steps)
         [(goal, goal_axes)] = space.outputs
         for position in range(first, len(agenda) if left else 0):
@@ -205,7 +205,7 @@ class Exhaustive:
             values.append(value)
             steps.append(item)
             if len(still_unused) == 1 and value[1] == goal_axes and value[2] != LOOP and terms.same_function(value[0], goal):
-                yield Equal(tuple(steps), tuple(values))
+                yield Solution(tuple(steps), tuple(values))
             added = space.follow(values, PruneLog())
             agenda += added
             yield from self._extend(space, terms, values, agenda, position + 1, steps, still_unused)

@@ -100,26 +100,26 @@ def search(
                 continue
             oracle = build(express(program, axes, split, rulebook.domain))
             context = (program, axes, split, rulebook.domain, Index(oracle))
-            run = _Run(context, limits, deadline, on_candidate)
+            searcher = _SplitSearch(context, limits, deadline, on_candidate)
             count = 0
             if split.spread is None:
-                for structure in run.structures():
+                for structure in searcher.structures():
                     found.append(structure)
                     count += 1
             else:
-                linked = run.split_reductions()
+                linked = searcher.split_reductions()
                 chains += linked
                 count = len(linked)
             records.append(
                 SplitRecord(
                     split.show(axes),
                     oracle.saturation,
-                    run.visited,
-                    dict(run.log.counts),
-                    count + run.alike,
-                    run.complete,
+                    searcher.visited,
+                    dict(searcher.log.counts),
+                    count + searcher.alike,
+                    searcher.complete,
                     perf_counter() - began,
-                    run.complete_to,
+                    searcher.complete_to,
                 )
             )
             if on_progress is not None:
@@ -134,7 +134,7 @@ def split_choices(axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
     return (*splits(axes), *(grid_splits(axes) if limits.max_kernels > 1 else ()))
 
 
-class _Run:
+class _SplitSearch:
     """The search of one split."""
 
     def __init__(

@@ -14,7 +14,7 @@ from mirage_eg.ir.builder import NEW_DIM, new_kernel_graph, new_threadblock_grap
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.thread_graphs import with_threads
 from mirage_eg.pipeline.phrase import phrase
-from mirage_eg.report.box_layout import COLUMN_GAP, Placement, place
+from mirage_eg.report.box_layout import COLUMN_GAP, Placement, place_boxes
 from mirage_eg.report.draw import to_html, to_svg
 from property_tests.support.strategies import block_graphs
 
@@ -47,7 +47,7 @@ def test_boxes_keep_their_distance_and_stay_on_the_picture(
     drawing: tuple[list[tuple[float, float]], list[tuple[int, int]], list[int]],
 ) -> None:
     sizes, lines, layers = drawing
-    placement = place(sizes, lines, layers)
+    placement = place_boxes(sizes, lines, layers)
     boxes = frames(placement, sizes)
     room = COLUMN_GAP / 2 - 1e-6
     for first, second in combinations(boxes, 2):
@@ -63,7 +63,7 @@ def test_a_line_passes_beside_the_boxes_of_the_layers_between(
     drawing: tuple[list[tuple[float, float]], list[tuple[int, int]], list[int]],
 ) -> None:
     sizes, lines, layers = drawing
-    placement = place(sizes, lines, layers)
+    placement = place_boxes(sizes, lines, layers)
     for (source, target), lanes in zip(lines, placement.lanes, strict=True):
         assert len(lanes) == 2 * (layers[target] - layers[source] - 1)
         for (x, top), (_, bottom) in zip(lanes[::2], lanes[1::2], strict=True):
@@ -225,7 +225,7 @@ def test_no_initial_order_of_boxes_has_fewer_crossings_than_the_final_one(
     drawing: tuple[list[tuple[float, float]], list[tuple[int, int]], list[int]],
 ) -> None:
     sizes, lines, layers = drawing
-    assert place(sizes, lines, layers).crossings <= crossings_as_given(lines, layers)
+    assert place_boxes(sizes, lines, layers).crossings <= crossings_as_given(lines, layers)
 
 
 def crossings_as_given(lines: list[tuple[int, int]], layers: list[int]) -> int:

@@ -40,10 +40,10 @@ from mirage_eg.pipeline.run.records import Result
 from mirage_eg.report import svg
 from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
-from mirage_eg.report.layouts import layout_picture, lying
-from mirage_eg.report.memory import memory_picture
+from mirage_eg.report.layouts import layouts_svg, value_layouts
+from mirage_eg.report.memory import memory_svg
 from mirage_eg.report.notebook import _HTML, _SVG, RECORDS, register_formatters
-from mirage_eg.report.roofline import Point, points, roofline
+from mirage_eg.report.roofline import RooflinePoint, kernel_points, roofline
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.search import SearchResult, search
 from mirage_eg.verify.reference import Reference
@@ -84,7 +84,12 @@ def everything() -> dict[type, Any]:
     ]
     met += [best.verdict, best.float_check, best.compile, tensor, block, explain(oracle, target, 1, rulebook, target)]
     met += [optimize_mugraph(best.graph, H100), choose_layouts(columns_reader(), H100), Reference(program), Options(), H100]
-    met += [*compile_source(best.source, "sm_90"), *predict(best.graph, H100), *points(best.graph, H100), TileLimits(1 << 17)]
+    met += [
+        *compile_source(best.source, "sm_90"),
+        *predict(best.graph, H100),
+        *kernel_points(best.graph, H100),
+        TileLimits(1 << 17),
+    ]
     met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).split_reductions[0]]
     return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}
 
@@ -183,16 +188,17 @@ def test_bars_stay_on_their_card(shown: list[Bar], marks: list[tuple[str, float]
 
 @given(
     st.lists(
-        st.builds(Point, st.sampled_from(["kernel 1", "program"]), st.floats(1, 1e12), st.floats(1, 1e15), TIMES), max_size=4
+        st.builds(RooflinePoint, st.sampled_from(["kernel 1", "program"]), st.floats(1, 1e12), st.floats(1, 1e15), TIMES),
+        max_size=4,
     ),
     st.sampled_from(list(DEVICES.values())),
 )
-def test_a_roofline_stays_on_its_card(shown: list[Point], device: Any) -> None:
+def test_a_roofline_stays_on_its_card(shown: list[RooflinePoint], device: Any) -> None:
     on_card(roofline(shown, device.memory_bandwidth, device.matrix_rate, "roof"))
 
 
 def test_labels_of_near_points_do_not_hide_each_other() -> None:
-    near = [Point(f"kernel {i}", 1e6, 1e8 * (1 + i / 50), 5.0) for i in range(4)]
+    near = [RooflinePoint(f"kernel {i}", 1e6, 1e8 * (1 + i / 50), 5.0) for i in range(4)]
     frames = on_card(roofline(near, 3e12, 7e14, "roof"))[-4:]
     for (a, b, c, d), (e, f, g, h) in combinations(frames, 2):
         assert not (a < g and e < c and b < h and f < d)
@@ -208,7 +214,7 @@ def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObjec
         buffers.append({"name": f"t{number}", "bytes": data.draw(st.integers(1, 10**7)), "offset": 0, "steps": [first, last]})
     total = sum(buffer["bytes"] for buffer in buffers)
     plan = {"arena_bytes": total, "sum_bytes": total, "lower_bound_bytes": 1, "buffers": buffers}
-    picture = memory_picture(plan, graph)
+    picture = memory_svg(plan, graph)
     on_card(picture)
     assert picture.count('class="mg-loop"') == count
 
@@ -216,20 +222,20 @@ def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObjec
 @given(chains())
 def test_the_layouts_of_a_graph_are_on_one_card_with_writers_and_readers(graph: Graph) -> None:
     kept = optimize_mugraph(graph, H100).graph
-    drawn = layout_picture(kept, H100)
+    drawn = layouts_svg(kept, H100)
     on_card(drawn)
     assert all(f">t{value}  " in drawn for value in laid_out(kept))
-    for one in lying(kept, H100):
+    for one in value_layouts(kept, H100):
         assert sum(" writes " in words for words in one.accesses) == 1
         assert any(" reads " in words for words in one.accesses)
         assert one.us <= one.row_major_us or one.chosen
 
 
 def test_a_layout_by_columns_is_drawn_as_such_with_what_it_saves() -> None:
-    [one] = lying(optimize_mugraph(columns_reader(), H100).graph, H100)
+    [one] = value_layouts(optimize_mugraph(columns_reader(), H100).graph, H100)
     assert (one.order, one.chosen) == ((1, 0), True)
     assert one.us < one.row_major_us
-    assert all("in one piece" in words for words in one.accesses)
+    assert all("in one run" in words for words in one.accesses)
 
 
 def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:

@@ -24,7 +24,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.exhaustive import Equal, Exhaustive, Terms, alphabet_of
+from mirage_eg.search.exhaustive import Exhaustive, Solution, Terms, alphabet_of
 from mirage_eg.search.search import SearchLimits, search
 from mirage_eg.search.structure import Load, Structure
 
@@ -125,7 +125,7 @@ def size(shape: object) -> int:
             return 0
 
 
-def shape_of_found(found: Equal, loads: Sequence[Load]) -> object:
+def shape_of_found(found: Solution, loads: Sequence[Load]) -> object:
     values: list[object] = [(load.input, load.looped) for load in loads]
     for op, operands, constants, reduced, _ in found.steps:
         chosen = [values[i] for i in operands]
@@ -152,7 +152,7 @@ def expression_of(terms: Terms, wanted: Sequence[int], expression: Expression) -
     return Expression(kept, tuple(place[i] for i in terms.inputs), tuple(place[i] for i in wanted), expression.free)
 
 
-def is_proved(rules: Rulebook, terms: Terms, found: Equal, target: Expression) -> tuple[bool, bool]:
+def is_proved(rules: Rulebook, terms: Terms, found: Solution, target: Expression) -> tuple[bool, bool]:
     """Whether the laws prove the structure equal to the program, and whether it then holds a value twice."""
     used = range(len(found.values))  # a load that the structure does not use counts too: the search need not compute it again
     numbers = [terms.outputs[0], *(found.values[i][0] for i in used)]
