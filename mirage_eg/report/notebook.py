@@ -35,7 +35,7 @@ RECORDS = (  # displayed as tables of their fields
     "backends.triton.arena.Arena",
     "backends.triton.arena.Buffer",
     "backends.triton.compile.KernelCompile",
-    "backends.triton.compile.Target",
+    "backends.triton.targets.Target",
     "backends.triton.schedule.Schedule",
     "bench.gpu.Summary",
     "bench.rule_impact.Side",
@@ -46,8 +46,8 @@ RECORDS = (  # displayed as tables of their fields
     "egraph.soundness.check_law.Finding",
     "egraph.soundness.growth.Size",
     "egraph.soundness.lints.Lint",
-    "ir.graph.Node",
-    "ir.graph.TensorType",
+    "ir.node.Node",
+    "ir.node.TensorType",
     "optimizer.layouts.Access",
     "optimizer.layouts.Choice",
     "pipeline.partition_stage.Cuts",
@@ -203,7 +203,7 @@ def _rules_report(report: "Report") -> str:
     return "".join([*pages, f"<p>{'sound' if report.sound else 'not sound'}</p>"])
 
 
-_SVG: dict[str, Callable[[Any], str]] = {
+SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.graph.Graph": to_svg,
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
     "ir.builder.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
@@ -211,7 +211,7 @@ _SVG: dict[str, Callable[[Any], str]] = {
     "optimizer.passes.OptimizedMuGraph": lambda polished: to_svg(polished.graph),
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
-_HTML: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
+HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
     "ir.axes.Axes": _axes,
     "search.structure.SplitReduction": _split_reduction,
     "pipeline.run.records.CompileRecord": lambda record: compile_table([record]),
@@ -243,7 +243,7 @@ def register_formatters(display: Any = None) -> None:
         if shell is None:
             return
         display = shell.display_formatter
-    for mime, kinds in (("image/svg+xml", _SVG), ("text/html", _HTML)):
+    for mime, kinds in (("image/svg+xml", SVG_FORMATTERS), ("text/html", HTML_FORMATTERS)):
         for kind, show in kinds.items():
             module, _, name = f"mirage_eg.{kind}".rpartition(".")
             display.formatters[mime].for_type_by_name(module, name, show)

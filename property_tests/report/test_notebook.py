@@ -42,7 +42,7 @@ from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.layouts import layouts_svg, value_layouts
 from mirage_eg.report.memory import memory_svg
-from mirage_eg.report.notebook import _HTML, _SVG, RECORDS, register_formatters
+from mirage_eg.report.notebook import HTML_FORMATTERS, RECORDS, SVG_FORMATTERS, register_formatters
 from mirage_eg.report.roofline import RooflinePoint, kernel_points, roofline
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.search import SearchResult, search
@@ -117,7 +117,7 @@ def display(it: Any) -> str:
 def displayed(kind: type) -> bool:
     """Whether IPython shows more of a kind than its repr."""
     own = hasattr(kind, "_repr_html_") or hasattr(kind, "_repr_svg_")
-    return own or any(name_of(part) in _SVG | _HTML for part in kind.__mro__)
+    return own or any(name_of(part) in SVG_FORMATTERS | HTML_FORMATTERS for part in kind.__mro__)
 
 
 def name_of(kind: type) -> str:
@@ -130,18 +130,19 @@ def met() -> dict[type, Any]:
 
 
 def test_registered_names_are_those_of_classes() -> None:
-    for name in [*_SVG, *_HTML]:
-        assert isinstance(pkgutil.resolve_name(f"mirage_eg.{name}"), type)
+    for name in [*SVG_FORMATTERS, *HTML_FORMATTERS]:
+        kind = pkgutil.resolve_name(f"mirage_eg.{name}")
+        assert isinstance(kind, type) and name_of(kind) == name  # the module that defines it
     assert all(is_dataclass(pkgutil.resolve_name(f"mirage_eg.{name}")) for name in RECORDS)
 
 
 def test_every_registered_kind_is_displayed(met: dict[type, Any]) -> None:
     kinds = {name_of(kind): it for kind, it in met.items()}
-    for name in _SVG:
+    for name in SVG_FORMATTERS:
         assert ElementTree.fromstring(display(kinds[name])).tag.endswith("svg")
     assert len([name for name in RECORDS if name in kinds]) > 12
     elsewhere = {"bench.rule_impact.Impact", "egraph.soundness.check_file.Report"}  # test_rule_impact, test_check_file
-    for name in [name for name in _HTML if name not in RECORDS or name in kinds]:
+    for name in [name for name in HTML_FORMATTERS if name not in RECORDS or name in kinds]:
         if name not in elsewhere:
             assert "<table>" in display(kinds[name]) or "<svg" in display(kinds[name])
 
