@@ -1,6 +1,6 @@
 """All that needs a GPU, step by step: tests, verification, launches, the 18 rows, a decoder layer, a file alone.
 
-    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--peers all|quick|none]
+    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines all|quick|none]
     python benchmarks/on_gpu.py --list
 
 Each step is a command under a time limit, whose output goes to STEP.log in the folder $OUT (./gpu_out where that is not set),
@@ -61,8 +61,8 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         str(out / "gpu"),
         "--seconds",
         str(given.seconds),
-        "--peers",
-        given.peers,
+        "--baselines",
+        given.baselines,
         "--parallel",
         str(given.parallel),
     )
@@ -93,7 +93,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         ),
         Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
         Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
-        Step("gpu", "the rows against their peers", tuple(rows), 580),
+        Step("gpu", "the rows against their baselines", tuple(rows), 580),
         Step(
             "decoder",
             "a decoder layer, tuned and measured as a whole",
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu")
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
     parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")
-    parser.add_argument("--peers", choices=("all", "quick", "none"), default="all")
+    parser.add_argument("--baselines", choices=("all", "quick", "none"), default="all")
     given = parser.parse_args(arguments)
     out = Path(os.environ.get("OUT", "gpu_out")).resolve()
     for row in given.rows:

@@ -136,13 +136,13 @@ def results() -> str:
     """The page of results, from measurements/*.jsonl."""
     rows = list(summarize(ROWS))
     line = next(iter(newest(ROWS).values()))
-    versions = ", ".join(f"{name} {version}" for name, version in line["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in line.versions.items())
     return f"""{GENERATED}
 # Results
 
 ## Kernels
 
-One {line["device"]} (driver {line["driver"][0]}; {versions}), float16. Times are in microseconds: the median of CUDA-graph
+One {line.device} (driver {(line.driver or ["?"])[0]}; {versions}), float16. Times are in microseconds: the median of CUDA-graph
 replays (warm), and of runs with the L2 cache flushed before each (cold). The best baseline is the fastest of eager PyTorch,
 torch.compile (default, and max-autotune where it was run) and the fused library calls. A ratio above 1 means that our kernels
 are faster. The lower bound is the time to read each input and write each output once, or to compute all products, at measured
@@ -186,7 +186,7 @@ def readme() -> str:
     batches = sorted({row.batch for row in rows})
     cells: dict[str, list[str]] = {}
     for row in rows:
-        cells.setdefault(row.workload, []).append(f"{row.warm_us:.1f} / {row.peer_warm_us:.1f} ({row.warm_ratio:.2f})")
+        cells.setdefault(row.workload, []).append(f"{row.warm_us:.1f} / {row.baseline_warm_us:.1f} ({row.warm_ratio:.2f})")
     head = f"| workload | {' | '.join(f'batch {batch}' for batch in batches)} |\n|{' --- |' * (1 + len(batches))}\n"
     table = head + "".join(f"| {name} | {' | '.join(entries)} |\n" for name, entries in cells.items())
     ahead = sum(row.warm_ratio is not None and row.warm_ratio > 1 for row in rows)
@@ -198,10 +198,12 @@ def readme() -> str:
 
 
 def _result(row: Summary) -> str:
-    peer = "–" if row.peer is None else f"{row.peer_warm_us:.1f} / {row.peer_cold_us:.1f}"
+    baseline = "–" if row.baseline is None else f"{row.baseline_warm_us:.1f} / {row.baseline_cold_us:.1f}"
     ratio = "–" if row.warm_ratio is None else f"{row.warm_ratio:.2f} / {row.cold_ratio:.2f}"
     ours = f"{row.warm_us:.1f} / {row.cold_us:.1f}"
-    return f"| {row.workload} | {row.batch} | {ours} | {peer} | {row.peer or '–'} | {ratio} | {row.floor_us:.1f} |"
+    return (
+        f"| {row.workload} | {row.batch} | {ours} | {baseline} | {row.baseline or '–'} | {ratio} | {row.lower_bound_us:.1f} |"
+    )
 
 
 def _mean(rows: list[Summary], key: str) -> str:
@@ -288,8 +290,8 @@ def result_bars() -> str:
     shown: list[Bar] = []
     for row in summarize(ROWS):
         shown.append(Bar(f"{row.workload} b{row.batch}", row.warm_us))
-        if row.peer_warm_us is not None:
-            shown.append(Bar("best baseline", row.peer_warm_us, other=True))
+        if row.baseline_warm_us is not None:
+            shown.append(Bar("best baseline", row.baseline_warm_us, other=True))
     return bars(shown, [], "µs, warm: ours and the best baseline")
 
 
@@ -297,11 +299,11 @@ def result_roofline() -> str:
     """Every row with products as one point at its measured time."""
     lines = newest(ROWS)
     points: list[RooflinePoint] = [
-        program_point(WORKLOADS[name](batch), f"{name} b{batch}", lines[name, batch]["ours"]["warm_us"])
+        program_point(WORKLOADS[name](batch), f"{name} b{batch}", lines[name, batch].ours["warm_us"])
         for name, batch in sorted(lines)
         if batch in (1, 16) and name != "ntrans"
     ]
-    rates = newest(ROWS)["gqa", 16]["ceilings"]  # measured in the same run
+    rates = newest(ROWS)["gqa", 16].ceilings  # measured in the same run
     title = "whole programs as measured, under the measured roof"
     return roofline(points, rates["bytes_per_second"], rates["flops_per_second"], title)
 

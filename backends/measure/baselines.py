@@ -1,7 +1,7 @@
-"""What a user would run instead of a generated kernel: PyTorch eager, compiled, and its fused library calls.
+"""Baselines of the generated kernels: PyTorch eager, compiled, and its fused library calls.
 
-Each peer takes the program's inputs and gives its output, or a tuple of outputs. Some prepare copies of their inputs in the
-layout that the library likes, outside of what is timed.
+Each baseline takes the program's inputs and gives its output, or a tuple of outputs. Some copy their inputs into the layout
+that the library prefers; the copy is not timed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,23 +13,25 @@ Run = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """`make` prepares and gives what is timed; `slow` peers take tens of seconds to prepare and use the GPU while they do."""
+class Baseline:
+    """`make` prepares, and returns the call that is timed; `slow` baselines prepare for tens of seconds, on the GPU."""
 
     name: str
     make: Callable[[Sequence[Any]], Run]
     slow: bool = False
 
 
-def peers(workload: str) -> list[Peer]:
-    """The peers of a built-in workload."""
+def baselines(workload: str) -> list[Baseline]:
+    """The baselines of a built-in workload."""
     eager = _EAGER[workload]
     found = [
-        Peer("eager", lambda tensors: lambda: eager(*tensors)),
-        Peer("torch.compile", lambda tensors: _compiled(eager, tensors, "default")),
-        Peer("torch.compile max-autotune", lambda tensors: _compiled(eager, tensors, "max-autotune-no-cudagraphs"), slow=True),
+        Baseline("eager", lambda tensors: lambda: eager(*tensors)),
+        Baseline("torch.compile", lambda tensors: _compiled(eager, tensors, "default")),
+        Baseline(
+            "torch.compile max-autotune", lambda tensors: _compiled(eager, tensors, "max-autotune-no-cudagraphs"), slow=True
+        ),
     ]
-    return found + [Peer(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+    return found + [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
 
 
 def _compiled(function: Callable[..., Any], tensors: Sequence[Any], mode: str) -> Run:

@@ -17,17 +17,16 @@ from tempfile import TemporaryFile
 from time import perf_counter, sleep
 from typing import IO
 
-from mirage_eg.bench.gpu_row import DEVICE_LOST, ROWS, RowOptions, append, lines
+from mirage_eg.bench.rows import DEVICE_LOST, ROWS, GpuOptions, Row, append, read_rows
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.optimizer.tune import Record
 
 BATCHES = (1, 8, 16)
 FAILURES = "failures.jsonl"
 _ATTEMPTS = 4  # of a row whose GPU context is lost
 _TAIL = 1500  # characters of what a failed row said
 
-Row = tuple[str, int]
+Key = tuple[str, int]  # workload and batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Failure:
 
 @dataclass(slots=True)
 class _Running:
-    row: Row
+    row: Key
     process: "subprocess.Popen[bytes]"
     said: IO[bytes]
     started: float
@@ -50,15 +49,12 @@ class _Running:
 
 
 def run_rows(
-    rows: Sequence[Row],
+    rows: Sequence[Key],
     folder: Path,
-    options: RowOptions,
-    *,
-    parallel: int = 1,
-    row_seconds: float = 300.0,
+    options: GpuOptions,
     on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> list[Failure]:
-    """Measure the rows, at most `parallel` at a time on each visible GPU, each for at most `row_seconds`.
+    """Measure the rows, at most `options.parallel` at a time on each visible GPU, each for `options.row_seconds`.
 
     Rows side by side share the cores: while some compile, others are on the GPU.
     """
@@ -66,7 +62,7 @@ def run_rows(
         raise MirageError("bench gpu: needs torch, with which it times and compares; pip install torch")
     folder.mkdir(parents=True, exist_ok=True)
     waiting = [(row, 1) for row in rows]
-    free = [device for _ in range(parallel) for device in visible_gpus()]
+    free = [device for _ in range(options.parallel) for device in visible_gpus()]
     together = min(len(free), len(rows))
     if options.jobs is None and together > 1:
         options = replace(options, jobs=max(2, 2 * (os.cpu_count() or 1) // together))
@@ -80,7 +76,7 @@ def run_rows(
                 running.append(_start(row, folder, options, free.pop(0), attempt))
             sleep(0.1)
             for entry in list(running):
-                late = perf_counter() - entry.started > row_seconds
+                late = perf_counter() - entry.started > options.row_seconds
                 if entry.process.poll() is None and not late:
                     continue
                 running.remove(entry)
@@ -94,7 +90,7 @@ def run_rows(
                     continue
                 done += 1
                 if code != 0:
-                    why = f"took over {row_seconds:g} s" if late else f"ended with code {code}"
+                    why = f"took over {options.row_seconds:g} s" if late else f"ended with code {code}"
                     failures.append(Failure(*entry.row, f"{why}: {told}"))
                     append(folder / FAILURES, asdict(failures[-1]))
                 on_progress(done, len(rows), f"{entry.row[0]} b{entry.row[1]}")
@@ -121,7 +117,7 @@ def visible_gpus() -> list[str]:
     return names
 
 
-def _start(row: Row, folder: Path, options: RowOptions, device: str, attempt: int) -> _Running:
+def _start(row: Key, folder: Path, options: GpuOptions, device: str, attempt: int) -> _Running:
     said = TemporaryFile()  # noqa: SIM115 – read once the process has ended
     command = [sys.executable, "-m", "mirage_eg.bench.gpu_row", row[0], str(row[1]), str(folder), json.dumps(asdict(options))]
     threads = str(max(1, (os.cpu_count() or 1) // 4))
@@ -148,50 +144,49 @@ class Summary:
     batch: int
     warm_us: float
     cold_us: float
-    peer: str | None
-    peer_warm_us: float | None
-    peer_cold_us: float | None
+    baseline: str | None
+    baseline_warm_us: float | None
+    baseline_cold_us: float | None
     warm_ratio: float | None
     cold_ratio: float | None
-    floor_us: float
-    floor_ratio: float
+    lower_bound_us: float
+    lower_bound_ratio: float
 
 
-def newest(path: Path) -> dict[Row, Record]:
-    """The newest line of each row; what one lacks (peers, say) is taken from the one before on the same device."""
-    found: dict[Row, Record] = {}
-    for line in lines(path):
-        row = (line["workload"], line["batch"])
-        before = found.get(row)
-        if before is not None and before["device"] == line["device"] and not line["peers"]:
-            line = line | {"peers": before["peers"]}
-        found[row] = line
-    return found
+def newest(path: Path) -> dict[Key, Row]:
+    """The newest row of each workload and batch; baselines that it lacks are those of the row before on the same device."""
+    rows: dict[Key, Row] = {}
+    for row in read_rows(path):
+        before = rows.get(row.key)
+        if before is not None and before.device == row.device and not row.baselines:
+            row = replace(row, baselines=before.baselines)
+        rows[row.key] = row
+    return rows
 
 
 def summarize(path: Path) -> Iterator[Summary]:
-    """The table's rows from the lines, in the order of the workloads."""
-    found = newest(path)
-    order = {name: place for place, name in enumerate(PAPER)}
-    for workload, batch in sorted(found, key=lambda row: (order.get(row[0], len(order)), *row)):
-        line = found[workload, batch]
-        ours = line["ours"]
-        timed = {name: peer for name, peer in line["peers"].items() if "warm_us" in peer}
+    """The table's rows, in the order of the workloads."""
+    rows = newest(path)
+    order = {name: position for position, name in enumerate(PAPER)}
+    for key in sorted(rows, key=lambda key: (order.get(key[0], len(order)), *key)):
+        row = rows[key]
+        ours_warm, ours_cold = row.ours["warm_us"], row.ours["cold_us"]
+        timed = {name: baseline for name, baseline in row.baselines.items() if "warm_us" in baseline}
         best = min(timed, key=lambda name: float(timed[name]["warm_us"]), default=None)
         warm = None if best is None else timed[best]["warm_us"]
-        cold = min((peer["cold_us"] for peer in timed.values()), default=None)
+        cold = min((baseline["cold_us"] for baseline in timed.values()), default=None)
         yield Summary(
-            workload,
-            batch,
-            ours["warm_us"],
-            ours["cold_us"],
+            row.workload,
+            row.batch,
+            ours_warm,
+            ours_cold,
             best,
             warm,
             cold,
-            None if warm is None else warm / ours["warm_us"],
-            None if cold is None else cold / ours["cold_us"],
-            line["floor_us"],
-            line["floor_us"] / ours["warm_us"],
+            None if warm is None else warm / ours_warm,
+            None if cold is None else cold / ours_cold,
+            row.lower_bound_us,
+            row.lower_bound_us / ours_warm,
         )
 
 

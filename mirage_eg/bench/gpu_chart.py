@@ -1,4 +1,4 @@
-"""The picture of the GPU benchmark: for each row how much faster ours is than the best peer, warm and cold, as SVG."""
+"""The picture of the GPU benchmark: for each row how much faster ours is than the best baseline, warm and cold, as SVG."""
 
 from collections.abc import Sequence
 from html import escape
@@ -33,5 +33,5 @@ def picture(rows: Sequence[Summary], title: str) -> str:
             parts.append(f'<text x="{_LEFT + ratio * scale + 4:.1f}" y="{y + 10}" font-size="10">{ratio:.2f}</text>')
     one = _LEFT + scale
     parts.append(f'<line x1="{one:.1f}" y1="48" x2="{one:.1f}" y2="{height - 14}" stroke="#444" stroke-dasharray="4 3"/>')
-    parts.append(f'<text x="{one:.1f}" y="{height - 3}" text-anchor="middle" font-size="10">best peer</text>')
+    parts.append(f'<text x="{one:.1f}" y="{height - 3}" text-anchor="middle" font-size="10">best baseline</text>')
     return "\n".join([*parts, "</svg>", ""])

@@ -1,4 +1,4 @@
-"""One row of the GPU benchmark, in a process of its own: tune a workload at one batch, time it and its peers, append the lines.
+"""One row of the GPU benchmark, in a process of its own: tune a workload at one batch, time it and baselines.
 
     python -m mirage_eg.bench.gpu_row WORKLOAD BATCH FOLDER [OPTIONS in JSON]
 
@@ -14,7 +14,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter, time
@@ -24,6 +24,7 @@ from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.timing import Timing, gpu_available, gpu_target, time_launches, time_source
 from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.bench.rows import DEVICE_LOST, MEASUREMENTS, ROWS, GpuOptions, Row, append, append_row, lines, read_rows
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
@@ -33,42 +34,6 @@ from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 
 T = TypeVar("T")
-DEVICE_LOST = 75
-ROWS, MEASUREMENTS = "rows.jsonl", "measurements.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class RowOptions:
-    """What a row does: which peers (`all`, `quick`: those that prepare fast, `none`), how it is tuned, what it may use.
-
-    `reuse` is a file of rows from before, whose choices are timed again instead of tuning.
-    """
-
-    peers: str = "quick"
-    reuse: str | None = None
-    seconds: float = 60.0
-    structures: int = 32
-    top: int = 3
-    jobs: int | None = None
-    seed: int = 0
-
-
-def append(path: Path, line: Record) -> None:
-    """One JSON line at the end of a file that other processes append to as well."""
-    data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        os.write(handle, data)
-    finally:
-        os.close(handle)
-
-
-def lines(path: Path) -> Iterator[Record]:
-    """The lines of such a file, none where there is no file."""
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            yield json.loads(line)
 
 
 def scratch(folder: Path) -> Path:
@@ -127,32 +92,42 @@ class RememberingTimer:
         append(self.path, {"kind": "timed", "source": name} | self.key | asdict(outcome))
 
 
-def run_row(workload: str, batch: int, folder: Path, options: RowOptions) -> Record:
-    """Tune and time one row; the record is appended to the folder's lines, and given back."""
+def run_row(workload: str, batch: int, folder: Path, options: GpuOptions) -> Row:
+    """Tune and time one row; it is appended to the folder's lines."""
     started = perf_counter()
     _, program = load_program(workload, batch)
-    key = {"workload": workload, "batch": batch}
-    row: Record = {"kind": "row"} | key | {"time": time()} | machine()
-    row["ours"] = (
-        _ours(workload, program, folder, options, key) if options.reuse is None else _again(Path(options.reuse), key, folder)
-    )
+    if options.reuse is None:
+        ours = _tune(workload, batch, program, folder, options)
+    else:
+        ours = _time_again(Path(options.reuse), workload, batch, folder)
     with gpu_lock(folder):
-        row["ceilings"] = _ceilings()
-    row["floor_us"] = lower_bound_us(program, row["ceilings"])
-    row["peers"] = _peers(workload, program, folder, options)
-    row["seconds"] = perf_counter() - started
-    append(folder / ROWS, row)
+        ceilings = _ceilings()
+    baselines = _baselines(workload, program, folder, options)
+    row = Row(
+        workload=workload,
+        batch=batch,
+        ours=ours,
+        baselines=baselines,
+        lower_bound_us=lower_bound_us(program, ceilings),
+        ceilings=ceilings,
+        time=time(),
+        seconds=perf_counter() - started,
+        **machine(),
+    )
+    append_row(folder / ROWS, row)
     return row
 
 
-def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key: Record) -> Record:
+def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuOptions) -> Record:
+    """Times, µGraph, schedule and source of the fastest µGraph."""
     started = perf_counter()
+    key = {"workload": workload, "batch": batch}
 
     def keep(line: Record) -> None:
         append(folder / MEASUREMENTS, key | line)
 
     def wrap(timer: Timer) -> Timer:
-        return RememberingTimer(timer, scratch(folder) / f"{workload}-{key['batch']}.jsonl", key)
+        return RememberingTimer(timer, scratch(folder) / f"{workload}-{batch}.jsonl", key)
 
     tuning = Tuning(
         effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
@@ -161,7 +136,7 @@ def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key:
         wrap=wrap,
     )
     chosen = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
-    result = optimize(workload, program, chosen, _progress(workload, key["batch"]), tuning)
+    result = optimize(workload, program, chosen, _progress(workload, batch), tuning)
     best = result.candidates[0]
     timed = [line for line in result.measurements if line["us"] is not None]
     name = fingerprint(best.source)
@@ -184,17 +159,17 @@ def _ours(workload: str, program: Graph, folder: Path, options: RowOptions, key:
     }
 
 
-def _again(path: Path, key: Record, folder: Path) -> Record:
+def _time_again(path: Path, workload: str, batch: int, folder: Path) -> Record:
     """The choice of an earlier run, timed now."""
-    found = [line["ours"] for line in lines(path) if {name: line[name] for name in key} == key and line.get("ours")]
-    if not found:
-        raise MirageError(f"{path}: has no row of {key['workload']} at batch {key['batch']} whose choice could be used again")
-    trials = CandidateTimer(found[-1]["source"], gpu_target())
+    rows = [row.ours for row in read_rows(path) if row.key == (workload, batch) and row.ours]
+    if not rows:
+        raise MirageError(f"{path}: has no row of {workload} at batch {batch} whose choice could be used again")
+    timer = CandidateTimer(rows[-1]["source"], gpu_target())
     with gpu_lock(folder):
-        outcome, timing = trials.full(found[-1]["source"])
+        outcome, timing = timer.full(rows[-1]["source"])
     if timing is None:
-        raise MirageError(f"{path}: {key['workload']} at batch {key['batch']}: {outcome.problem}")
-    return dict(found[-1]) | asdict(timing)
+        raise MirageError(f"{path}: {workload} at batch {batch}: {outcome.problem}")
+    return dict(rows[-1]) | asdict(timing)
 
 
 def _progress(workload: str, batch: int) -> Callable[[str, int, int | None, str], None]:
@@ -216,23 +191,23 @@ def _ceilings() -> dict[str, float]:
     return ceilings()
 
 
-def _peers(workload: str, program: Graph, folder: Path, options: RowOptions) -> Record:
-    from mirage_eg.backends.measure.baselines import peers, quiet
+def _baselines(workload: str, program: Graph, folder: Path, options: GpuOptions) -> Record:
+    from mirage_eg.backends.measure.baselines import baselines, quiet
 
-    if options.peers == "none":
+    if options.baselines == "none":
         return {}
     measured: Record = {}
     with quiet():
-        for peer in peers(workload):
-            if peer.slow and options.peers != "all":
+        for baseline in baselines(workload):
+            if baseline.slow and options.baselines != "all":
                 continue
-            measured[peer.name] = _time_peer(peer, program, folder, options.seed)
-            took = measured[peer.name].get("warm_us")
-            print(f"{workload}: {peer.name}: {took}", file=sys.stderr, flush=True)
+            measured[baseline.name] = _time_baseline(baseline, program, folder, options.seed)
+            took = measured[baseline.name].get("warm_us")
+            print(f"{workload}: {baseline.name}: {took}", file=sys.stderr, flush=True)
     return measured
 
 
-def _time_peer(peer: Any, program: Graph, folder: Path, seed: int) -> Record:
+def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Record:
     """Times and the error against float64, or why there are none."""
     import torch
 
@@ -242,17 +217,17 @@ def _time_peer(peer: Any, program: Graph, folder: Path, seed: int) -> Record:
         for kind, scale in zip(program.input_types, input_scales(program), strict=True)
     ]
     try:
-        with gpu_lock(folder) if peer.slow else nullcontext():
-            run = peer.make(tensors)
+        with gpu_lock(folder) if baseline.slow else nullcontext():
+            run = baseline.make(tensors)
         with gpu_lock(folder):
-            error = _peer_error(run(), program, tensors)
+            error = _baseline_error(run(), program, tensors)
             timing = time_launches(run)
     except RuntimeError as problem:  # a back end that does not take these shapes, or a compiler that gave up
         return {"problem": " ".join(str(problem).split())[:300]}
     return {"error": error} | asdict(timing)
 
 
-def _peer_error(got: Any, program: Graph, tensors: Sequence[Any]) -> float:
+def _baseline_error(got: Any, program: Graph, tensors: Sequence[Any]) -> float:
     from mirage_eg.backends.triton.compile import loaded
     from mirage_eg.backends.triton.emit import emit
 
@@ -288,7 +263,7 @@ def machine() -> Record:
 def main() -> int:
     """The process of a row."""
     workload, batch, folder, *rest = sys.argv[1:]
-    options = RowOptions(**json.loads(rest[0])) if rest else RowOptions()
+    options = GpuOptions(**json.loads(rest[0])) if rest else GpuOptions()
     try:
         if not gpu_available():
             raise MirageError("no CUDA GPU is usable here")

@@ -2,7 +2,7 @@
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +15,8 @@ from mirage_eg.backends.measure.trial import DeviceLost, Outcome
 from mirage_eg.bench import gpu_row
 from mirage_eg.bench.gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
 from mirage_eg.bench.gpu_chart import picture
-from mirage_eg.bench.gpu_row import RememberingTimer, RowOptions, append, run_row
+from mirage_eg.bench.gpu_row import RememberingTimer, run_row
+from mirage_eg.bench.rows import GpuOptions, Row, append, lines, read_rows
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import MirageError
@@ -58,24 +59,25 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     no_gpu_needed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_row, "load_program", lambda name, batch: ("program", rms_linear()))
-    options = RowOptions(peers="none", structures=2, jobs=1)
+    options = GpuOptions(baselines="none", structures=2, jobs=1)
     row = run_row("rmsnorm", 1, tmp_path, options)
-    [line] = gpu_row.lines(tmp_path / "rows.jsonl")
-    assert line == json.loads(json.dumps(row))
+    [line] = lines(tmp_path / "rows.jsonl")
+    assert line == {"kind": "row"} | json.loads(json.dumps(asdict(row)))
+    assert [*read_rows(tmp_path / "rows.jsonl")] == [Row(**json.loads(json.dumps(asdict(row))))]
     assert "@triton.jit" in line["ours"]["source"] or line["ours"]["kernels"] > 1
     assert line["ours"]["verified"] == "equal"
-    assert line["ours"]["measured"] == sum(1 for _ in gpu_row.lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
+    assert line["ours"]["measured"] == sum(1 for _ in lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()
     clock.quick(line["ours"]["source"])
     monkeypatch.setattr(gpu_row, "CandidateTimer", lambda source, target: clock)
     again = run_row("rmsnorm", 1, tmp_path, replace(options, reuse=str(tmp_path / "rows.jsonl")))
-    assert again["ours"]["source"] == row["ours"]["source"]
-    assert again["ours"]["warm_us"] == clock.seen[row["ours"]["source"]]
+    assert again.ours["source"] == row.ours["source"]
+    assert again.ours["warm_us"] == clock.seen[row.ours["source"]]
 
 
 def test_reuse_without_such_a_row_is_one_line(no_gpu_needed: None, tmp_path: Path) -> None:
     with pytest.raises(MirageError, match="has no row of lora at batch 8"):
-        run_row("lora", 8, tmp_path, RowOptions(reuse=str(tmp_path / "rows.jsonl")))
+        run_row("lora", 8, tmp_path, GpuOptions(reuse=str(tmp_path / "rows.jsonl")))
 
 
 class Fatal:
@@ -117,33 +119,34 @@ def test_a_row_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypat
         pytest.skip("here the rows would run")
     done: list[int] = []
     failures = run_rows(
-        [("rmsnorm", 1), ("lora", 1)], tmp_path, RowOptions(), parallel=2, on_progress=lambda n, total, text: done.append(n)
+        [("rmsnorm", 1), ("lora", 1)], tmp_path, GpuOptions(parallel=2), on_progress=lambda n, total, text: done.append(n)
     )
     assert {(failure.workload, failure.batch) for failure in failures} == {("rmsnorm", 1), ("lora", 1)}
     assert all("no CUDA GPU is usable here" in failure.reason for failure in failures)
-    assert [told["workload"] for told in gpu_row.lines(tmp_path / FAILURES)] == [failure.workload for failure in failures]
+    assert [told["workload"] for told in lines(tmp_path / FAILURES)] == [failure.workload for failure in failures]
     assert done == [1, 2]
     assert not rows_path(tmp_path).exists()
 
 
-def line(workload: str, batch: int, ours: float, peers: dict[str, float], **more: Any) -> Record:
-    timed = {name: {"warm_us": us, "cold_us": 1.5 * us} for name, us in peers.items()}
-    row = {"kind": "row", "workload": workload, "batch": batch, "device": "none", "floor_us": 1.0, "peers": timed}
+def line(workload: str, batch: int, ours: float, baselines: dict[str, float], **more: Any) -> Record:
+    timed = {name: {"warm_us": us, "cold_us": 1.5 * us} for name, us in baselines.items()}
+    row = {"kind": "row", "workload": workload, "batch": batch, "device": "none", "lower_bound_us": 1.0, "baselines": timed}
+    row |= {"ceilings": RATES, "versions": {}}
     return row | {"ours": {"warm_us": ours, "cold_us": 2 * ours}} | more
 
 
-def test_the_newest_line_counts_and_peers_of_an_earlier_one_stay(tmp_path: Path) -> None:
+def test_the_newest_line_counts_and_baselines_of_an_earlier_one_stay(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append(path, line("lora", 1, 9.0, {"eager": 8.0, "addmm": 6.0}))
     append(path, line("rmsnorm", 1, 20.0, {"eager": 22.0}))
     append(path, line("lora", 1, 3.0, {}))
     rows = list(summarize(path))
-    assert [(row.workload, row.warm_us, row.peer) for row in rows] == [("rmsnorm", 20.0, "eager"), ("lora", 3.0, "addmm")]
+    assert [(row.workload, row.warm_us, row.baseline) for row in rows] == [("rmsnorm", 20.0, "eager"), ("lora", 3.0, "addmm")]
     assert rows[1].warm_ratio == 2.0
     assert rows[1].cold_ratio == 1.5
 
 
-def test_peers_of_another_device_do_not_count(tmp_path: Path) -> None:
+def test_baselines_of_another_device_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append(path, line("lora", 1, 9.0, {"eager": 8.0}, device="old"))
     append(path, line("lora", 1, 3.0, {}))
@@ -151,14 +154,14 @@ def test_peers_of_another_device_do_not_count(tmp_path: Path) -> None:
     assert row.warm_ratio is None
 
 
-def test_a_peer_that_failed_is_no_peer(tmp_path: Path) -> None:
+def test_a_baseline_that_failed_is_no_baseline(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append(path, line("lora", 1, 9.0, {"eager": 8.0}))
     broken = line("lora", 1, 9.0, {"eager": 8.0})
-    broken["peers"]["SDPA"] = {"problem": "no kernel"}
+    broken["baselines"]["SDPA"] = {"problem": "no kernel"}
     append(path, broken)
     [row] = summarize(path)
-    assert row.peer == "eager"
+    assert row.baseline == "eager"
 
 
 def test_the_picture_has_two_bars_a_row_and_parses(tmp_path: Path) -> None:
@@ -180,9 +183,9 @@ def test_the_floor_is_bytes_at_the_measured_bandwidth(workload: str, least: floa
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_eager_and_library_peers_compute_the_program(workload: str) -> None:
+def test_eager_and_library_baselines_compute_the_program(workload: str) -> None:
     torch = pytest.importorskip("torch")
-    from mirage_eg.backends.measure.baselines import peers
+    from mirage_eg.backends.measure.baselines import baselines
     from mirage_eg.backends.triton.compile import loaded
     from mirage_eg.backends.triton.emit import emit
 
@@ -192,11 +195,28 @@ def test_eager_and_library_peers_compute_the_program(workload: str) -> None:
     with loaded(emit(program, program=program)) as module:
         wanted = module.reference(*tensors)
     checked = 0
-    for peer in peers(workload):
-        if "compile" in peer.name or "SDPA" in peer.name:
+    for baseline in baselines(workload):
+        if "compile" in baseline.name or "SDPA" in baseline.name:
             continue
-        got = peer.make(tensors)()
+        got = baseline.make(tensors)()
         for result, exact in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
-            assert (result.double() - exact).abs().max() < 1e-3 * exact.abs().max(), peer.name
+            assert (result.double() - exact).abs().max() < 1e-3 * exact.abs().max(), baseline.name
         checked += 1
     assert checked >= 1
+
+
+def test_lines_of_older_versions_are_read_under_the_names_of_today(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append(path, line("lora", 1, 3.0, {"eager": 6.0}))
+    old = [
+        {{"baselines": "peers", "lower_bound_us": "floor_us"}.get(name, name): it for name, it in entry.items()}
+        for entry in lines(path)
+    ]
+    assert {"peers", "floor_us"} <= set(old[0])
+    append(tmp_path / "old.jsonl", old[0])
+    assert [*read_rows(tmp_path / "old.jsonl")] == [*read_rows(path)]
+
+
+def test_the_published_rows_are_read() -> None:
+    rows = [*read_rows(Path(__file__).parents[2] / "docs" / "measurements" / "gpu_h100.jsonl")]
+    assert rows and all(row.baselines and row.lower_bound_us > 0 for row in rows)

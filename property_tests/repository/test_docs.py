@@ -374,13 +374,13 @@ def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
-    _, workload, peer = [text for language, text in blocks("docs/adding_a_workload.md") if language == "python"]
-    for code, module in ((workload, workloads), (peer, baselines)):
+    _, workload, baseline = [text for language, text in blocks("docs/adding_a_workload.md") if language == "python"]
+    for code, module in ((workload, workloads), (baseline, baselines)):
         exec(code, vars(module))
     made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (baselines, "_biased_gelu")))
     monkeypatch.setitem(workloads.WORKLOADS, made.__name__, made)
     monkeypatch.setitem(baselines._EAGER, made.__name__, eager)
-    assert {"eager", "torch.compile"} <= {peer.name for peer in baselines.peers("biased_gelu")}
+    assert {"eager", "torch.compile"} <= {baseline.name for baseline in baselines.baselines("biased_gelu")}
     arrays = [np.random.default_rng(i).standard_normal(kind.shape) for i, kind in enumerate(made(2).input_types)]
     [want] = evaluate(made(2), arrays, FloatAlgebra())
     assert np.allclose(eager(*map(torch.tensor, arrays)).numpy(), want)
