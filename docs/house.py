@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_eg.report import svg
-from mirage_eg.report.box_layout import place
+from mirage_eg.report.box_layout import place_boxes
 from property_tests.support.layers import MAY_IMPORT, ROOT, modules, room_of
 
 _BESIDE = {"api": "mirage_eg.api", "version": "mirage_eg.version"}  # rooms of single modules, which have no __init__.py
@@ -73,7 +73,7 @@ def picture() -> str:
         if not any(other in below[third] for third in others)
     ]
     top = max(room.floor for room in drawn)
-    placed = place(sizes, lines, [top - room.floor for room in drawn], gap=28)
+    placed = place_boxes(sizes, lines, [top - room.floor for room in drawn], gap=28)
     parts = []
     for (source, target), lanes in zip(lines, placed.lanes, strict=True):
         (x, y), (to_x, to_y) = placed.corners[source], placed.corners[target]

@@ -320,6 +320,13 @@ def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
         assert all(f"`{option}`" in section for option in options - {"--help"} if option.startswith("--"))
 
 
+def test_every_term_of_the_glossary_is_stated_once_and_pages_link_to_it() -> None:
+    terms = re.findall(r"(?m)^### (.*)$", read("docs/glossary.md"))
+    links = [link for name in NAMES for link in re.findall(r"glossary\.md#([\w-]+)", read(name))]
+    assert len(terms) == len(set(terms)) > 50
+    assert len(set(links)) > 25
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, built with warnings as errors."""
