@@ -107,7 +107,7 @@ def _optimize(
     if REGISTRY:
         with watch.stage("custom ops"):
             notes += check_custom_ops()
-    with watch.stage("cleanup"):
+    with watch.stage("simplify"):
         cleaned = simplify(expand(program))
     with watch.stage("search"):
         primitive = drop_shifts(cleaned.after)
@@ -187,7 +187,7 @@ def _optimize(
     report["per_op"] = {"kernels": len(per_op), "predicted_us": sum(cost.us for cost in per_op)}
     best = candidates[0].graph  # where it is the library's, nothing was decided
     decided = {with_warps(optimize_mugraph(entry.graph, device).graph, 1): entry.graph for entry in chosen}
-    report["cleanup"] = simplification_record(cleaned)
+    report["simplification"] = simplification_record(cleaned)
     report["optimizer"] = optimization_record(optimize_mugraph(decided.get(with_warps(best, 1), best), device))
     report["memory"] = memory_record(candidates[0].graph, program)
     if measurements:

@@ -48,7 +48,7 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
     sections = (
         _summary(report, best),
         _section("Program", _program(program)),
-        _section("Simplification", simplification_html(report["cleanup"])),
+        _section("Simplification", simplification_html(report["simplification"])),
         _section("Search", _search(report)),
         _section("Partition into kernels", _cuts(report)),
         _section("The best µGraph", _best(report, program, best)),

@@ -8,7 +8,7 @@ from mirage_eg.report.tables import table
 
 
 def simplification_html(record: Mapping[str, Any]) -> str:
-    """The passes that changed the program, each with the program before and after; the report's `cleanup`."""
+    """The passes that changed the program, each with the program before and after; the report's `simplification`."""
     if not record["changed"]:
         return "<p>The program is searched as written: no pass simplified it.</p>\n"
     count = record["count"]

@@ -1,15 +1,15 @@
-"""Clean-up before the search: what a program says twice or in vain is taken out, by rewrites in an e-graph (`rules/cleanup`).
+"""Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First broadcasts move behind the ops that read them (`broadcasts`), and logarithms of ratios are written without the ratio.
-Common subexpressions fall together by hash-consing, dead code is what no output reaches, and laws merge constants and cancel
-transposes and reshapes. The cheapest program is read back; it replaces the given one only if it is cheaper. Nothing here is
-trusted: what is found is verified against the program as it was written.
+First broadcasts move after the ops that read them (`broadcasts`), and logarithms of ratios lose the ratio. Then dead code and
+common subexpressions are removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is
+extracted; it replaces the given one only if it is cheaper. Last, chains of products are associated (`matrix_chains`). Nothing
+here is trusted: results of the search are verified against the program as it was written.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -21,16 +21,17 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.terms import call, literal, term_name
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
+from mirage_eg.transforms.extract import LISTS, CheapestTerms, ENode
 from mirage_eg.transforms.matrix_chains import associate
 
-_SPAN = bindings.RustSpan(__name__, 0, 0)
-_WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # of what an op costs, against 10 of any other
-_WEIGHT = 10
+_WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
+_WEIGHT = 10  # of any other op
 _ITERATIONS, _NODES, _SECONDS = 30, 20_000, 2.0
 _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
 
@@ -39,7 +40,7 @@ _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow":
 class Simplification:
     """The program before and after; how often each law matched, and the limit that stopped saturation, if one did.
 
-    `passes` has the program behind each pass, in order.
+    `passes` has the program after each pass, in order.
     """
 
     before: Graph
@@ -51,11 +52,9 @@ class Simplification:
 
 
 def simplify(program: Graph) -> Simplification:
-    """The same function with fewer ops, if the laws give it; `program` itself where nothing is to be done.
-
-    Programs with block graphs are left as they are.
-    """
-    begin = perf_counter()
+    """The same function with fewer or cheaper ops; `program` itself where nothing is redundant, or where it has block
+    graphs."""
+    start = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
     narrow = with_late_broadcasts(program)
@@ -64,11 +63,11 @@ def simplify(program: Graph) -> Simplification:
     plain = without_repeats(alive)
     terms = _Terms(plain)
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(_laws(), "rules/cleanup/00_cleanup.egg"))
+    egraph.run_program(*egraph.parse_program(_laws(), "rules/simplify/00_simplify.egg"))
     egraph.run_program(*terms.commands())
-    matches, stopped = _saturate(egraph, begin)
-    found = _Reader(egraph, terms).program(plain)
-    after = min((plain, found), key=weight)
+    matches, stopped = _saturate(egraph, start)
+    cheapest = CheapestTerms(egraph, _cost).program(plain, terms.node)
+    after = min((plain, cheapest), key=weight)
     if weight(after) >= weight(near):
         alive = plain = after = near
     associated = associate(after)
@@ -76,64 +75,35 @@ def simplify(program: Graph) -> Simplification:
         *(("broadcasts", narrow), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
-    return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - begin)
+    return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)
 
 
 @cache
 def _laws() -> str:
-    return (resources.files("mirage_eg") / "rules" / "cleanup" / "00_cleanup.egg").read_text(encoding="utf-8")
+    return (resources.files("mirage_eg") / "rules" / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
 
 
 def weight(graph: Graph) -> int:
-    """What the ops of a program cost, roughly, each counted once."""
+    """The rough cost of a program's ops, each counted once."""
     return sum(_WEIGHTS.get(item.op.capitalize(), _WEIGHT) for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
 
 
-def without_dead_code(program: Graph) -> Graph:
-    """The program without what no output reaches; all inputs stay."""
-    numbered = list(program.numbered())
-    makers = [position for position, (_, values) in enumerate(numbered) for _ in values]
-    needed: set[int] = set()
-    frontier = [position for position, (item, _) in enumerate(numbered) if item.op in ("input", "output")]
-    while frontier:
-        position = frontier.pop()
-        if position not in needed:
-            needed.add(position)
-            frontier += [makers[i] for i in numbered[position][0].operands]
-    place: dict[int, int] = {}
-    for position, (_, values) in enumerate(numbered):
-        if position in needed:
-            place.update(zip(values, range(len(place), len(place) + len(values)), strict=True))
-    if len(needed) == len(numbered):
-        return program
-    kept = (item for position, (item, _) in enumerate(numbered) if position in needed)
-    return Graph(tuple(Node(item.op, tuple(place[i] for i in item.operands), item.attributes) for item in kept))
-
-
-def without_repeats(program: Graph) -> Graph:
-    """The program without common subexpressions."""
-    place: dict[int, int] = {}
-    known: dict[Node, int] = {}
-    nodes: list[Node] = []
-    count = 0
-    for item, values in program.numbered():
-        moved = Node(item.op, tuple(place[i] for i in item.operands), item.attributes)
-        if moved in known and OPS[item.op].kind is not Kind.BOUNDARY:
-            place[values[0]] = known[moved]
-            continue
-        nodes.append(moved)
-        for value in values:
-            known[moved] = place[value] = count
-            count += 1
-    return program if len(nodes) == len(program.nodes) else Graph(tuple(nodes))
+def _cost(enode: ENode) -> float:
+    """Of equal terms that of the program is kept: every e-node costs a little."""
+    if enode.constructor == "NoOp":
+        return inf
+    if enode.constructor in LISTS:
+        return 0.001
+    op = enode.constants[0].capitalize() if enode.constructor == "Unary" else enode.constructor
+    return 0.001 + _WEIGHTS.get(op, _WEIGHT)
 
 
 @dataclass(slots=True)
 class _Terms:
-    """A program as terms; `ops` says what the names of operators stand for."""
+    """A program as terms of the e-graph, and back; `ops` has the operator of each name."""
 
     program: Graph
-    ops: dict[str, Node] = field(default_factory=lambda: {"square": Node("square", (), ())})  # which a law writes
+    ops: dict[str, Node] = field(default_factory=lambda: {"square": Node("square", (), ())})  # a law introduces it
     orders: set[tuple[int, ...]] = field(default_factory=set)
 
     def name(self, item: Node) -> str:
@@ -142,12 +112,12 @@ class _Terms:
         return text
 
     def term(self, item: Node, values: range, number: int) -> bindings.Call:
-        operands = [bindings.Var(_SPAN, term_name(i)) for i in item.operands]
+        operands = [term(i) for i in item.operands]
         shapes = [self.program.types[i] for i in item.operands]
         if item.op == "input":
             return call("In", number)
-        if len(operands) == 1 and _is_idle(item) and shapes[0] == self.program.types[values[0]]:
-            return call("Idle", self.name(item), operands[0])
+        if len(operands) == 1 and _may_be_no_op(item) and shapes[0] == self.program.types[values[0]]:
+            return call("NoOp", self.name(item), operands[0])
         match item.op:
             case "scale" | "shift" | "pow":
                 name, constant = _CONSTANTS[item.op]
@@ -169,30 +139,45 @@ class _Terms:
             listed = call("Cons", operand, listed)
         return call("Other", self.name(item), listed)
 
+    def node(self, enode: ENode, operands: Sequence[int]) -> Node:
+        """An e-node as a node of a program."""
+        match enode.constructor, enode.constants:
+            case ("Scale" | "Shift" | "Pow") as name, (constant,):
+                op, key = next((op, key) for op, (constructor, key) in _CONSTANTS.items() if constructor == name)
+                return node(op, *operands, **{key: Fraction(constant)})
+            case "Transpose", (permutation,):
+                return node("transpose", *operands, permutation=_numbers(permutation))
+            case "Reshape", (shape,):
+                return node("reshape", *operands, shape=_numbers(shape))
+            case "Matmul", _:
+                return node("matmul", *operands)
+            case _, (name,):
+                return Node(self.ops[name].op, tuple(operands), self.ops[name].attributes)
+        raise AssertionError(f"{enode} is no op")
+
     def commands(self) -> Iterator[Any]:
         inputs = 0
         for item, values in self.program.numbered():
             if item.op == "output":
                 continue
             [value] = values
-            yield bindings.ActionCommand(bindings.Let(_SPAN, term_name(value), self.term(item, values, inputs)))
+            yield define(value, self.term(item, values, inputs))
             inputs += item.op == "input"
-            shape = literal(_text(self.program.types[value].shape))
-            yield bindings.ActionCommand(bindings.Set(_SPAN, "shape", [bindings.Var(_SPAN, term_name(value))], shape))
+            yield assign("shape", term(value), literal(_text(self.program.types[value].shape)))
         orders = _closed(self.orders)
         for order in orders:
             rank = len(order)
             if list(order) == sorted(order):
-                yield _fact("identity", _text(order))
+                yield fact("identity", _text(order))
             if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
-                yield _fact("swap", _text(order))
+                yield fact("swap", _text(order))
             for first in orders:
                 if len(first) == rank and (both := tuple(first[dim] for dim in order)) in orders:
-                    yield _fact("composed", _text(order), _text(first), _text(both))
+                    yield fact("composed", _text(order), _text(first), _text(both))
 
 
 def _closed(orders: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """With all that they compose to, where these are few."""
+    """The permutations with their compositions, or those of pairs where the rank is above 4."""
     closed = set(orders)
     for rank in {len(order) for order in orders}:
         if rank <= 4:
@@ -203,8 +188,8 @@ def _closed(orders: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
     return closed
 
 
-def _is_idle(item: Node) -> bool:
-    """Whether this op does nothing where it keeps the shape of its operand."""
+def _may_be_no_op(item: Node) -> bool:
+    """Whether this op does nothing if its result has the shape of its operand."""
     return item.op in ("sum", "mean", "max", "broadcast", "repeat", "split", "concat")
 
 
@@ -216,135 +201,34 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split()))
 
 
-def _fact(name: str, *arguments: str) -> Any:
-    return bindings.ActionCommand(bindings.Expr_(_SPAN, call(name, *arguments)))
-
-
-def _saturate(egraph: bindings.EGraph, begin: float) -> tuple[Counter[str], str | None]:
+def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str | None]:
     """How often each law matched, and the limit that was hit."""
     matches: Counter[str] = Counter()
-    steps = [bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(name, None))) for name in ("shapes", "cleanup")]
     for _ in range(_ITERATIONS):
         updated = False
-        for step in steps:
-            [output] = egraph.run_program(step)
-            assert isinstance(output, bindings.RunScheduleOutput)
-            updated |= output.report.updated
+        for ruleset in ("shapes", "simplify"):
+            report = run_once(egraph, ruleset)
+            updated |= report.updated
             matches.update(
-                {law: count for law, count in output.report.num_matches_per_rule.items() if count and "shape of" not in law}
+                {law: count for law, count in report.num_matches_per_rule.items() if count and "shape of" not in law}
             )
         if not updated:
             return matches, None
-        [sizes] = egraph.run_program(bindings.PrintSize(_SPAN, None))
-        assert isinstance(sizes, bindings.PrintAllFunctionsSize)
-        if sum(size for _, size in sizes.sizes) > _NODES:
+        if sum(size for _, size in table_sizes(egraph)) > _NODES:
             return matches, f"stopped at {_NODES:,} nodes"
-        if perf_counter() - begin > _SECONDS:
+        if perf_counter() - start > _SECONDS:
             return matches, f"stopped after {_SECONDS:g} s"
     return matches, f"stopped after {_ITERATIONS} iterations"
 
 
-class _Reader:
-    """Reads the cheapest terms out of the e-graph; of equal ones that which the program has."""
-
-    def __init__(self, egraph: bindings.EGraph, terms: _Terms) -> None:
-        self.egraph, self.terms = egraph, terms
-        readers = {"String": egraph.value_to_string, "i64": egraph.value_to_i64, "BigRat": egraph.value_to_bigrat}
-        self.nodes: list[tuple[Any, str, tuple[Any, ...], tuple[Any, ...]]] = []  # class, constructor, constants, children
-        for name, function in egraph.freeze().functions.items():
-            if not name[0].isupper():
-                continue
-            sorts = function.input_sorts
-            for row in function.rows:
-                pairs = list(zip(sorts, row.inputs, strict=True))
-                constants = tuple(readers[sort](value) for sort, value in pairs if sort in readers)
-                children = tuple(value for sort, value in pairs if sort not in readers)
-                self.nodes.append((row.output, name, constants, children))
-        self.nodes.sort(key=lambda entry: (entry[1], str(entry[2])))  # the same choice in every run
-        self.best: dict[Any, tuple[float, tuple[str, tuple[Any, ...], tuple[Any, ...]]]] = {}
-        changed = True
-        while changed:
-            changed = False
-            for made, name, constants, children in self.nodes:
-                if name == "Idle":
-                    continue
-                cost = self._weight(name, constants) + sum(
-                    self.best[child][0] if child in self.best else inf for child in children
-                )
-                if cost < self.best.get(made, (inf,))[0]:
-                    self.best[made] = cost, (name, constants, children)
-                    changed = True
-
-    @staticmethod
-    def _weight(name: str, constants: tuple[Any, ...]) -> float:
-        if name in ("Nil", "Cons"):
-            return 0.001
-        return 0.001 + _WEIGHTS.get(constants[0].capitalize() if name == "Unary" else name, _WEIGHT)
-
-    def program(self, program: Graph) -> Graph:
-        """The program with the cheapest term of each output."""
-        nodes = list(program.inputs)
-        inputs = list(range(len(nodes)))
-        known: dict[Any, int] = {}
-
-        def build(root: Any) -> int:
-            stack = [root]
-            while stack:
-                at = stack[-1]
-                name, constants, children = self.best[at][1]
-                if at in known:
-                    stack.pop()
-                    continue
-                if name == "In":
-                    known[at] = inputs[constants[0]]
-                    continue
-                operands = list(self._flat(children))
-                missing = [child for child in operands if child not in known]
-                if missing:
-                    stack += reversed(missing)
-                    continue
-                nodes.append(self._node(name, constants, [known[child] for child in operands]))
-                known[at] = len(nodes) - 1
-            return known[root]
-
-        ends = [(item, bindings.Var(_SPAN, term_name(item.operands[0]))) for item in program.outputs]
-        made = [(item, build(self.egraph.eval_expr(end)[1])) for item, end in ends]
-        outputs = [Node("output", (value,), item.attributes) for item, value in made]
-        return Graph((*nodes, *outputs))
-
-    def _flat(self, children: tuple[Any, ...]) -> Iterator[Any]:
-        """The operands; of `Other` they stand in a list."""
-        for child in children:
-            name, _, inner = self.best[child][1]
-            if name in ("Cons", "Nil"):
-                yield from self._flat(inner)
-            else:
-                yield child
-
-    def _node(self, name: str, constants: tuple[Any, ...], operands: list[int]) -> Node:
-        match name:
-            case "Scale" | "Shift" | "Pow":
-                op, (_, key) = next((op, entry) for op, entry in _CONSTANTS.items() if entry[0] == name)
-                return node(op, *operands, **{key: Fraction(constants[0])})
-            case "Transpose":
-                return node("transpose", *operands, permutation=_numbers(constants[0]))
-            case "Reshape":
-                return node("reshape", *operands, shape=_numbers(constants[0]))
-            case "Matmul":
-                return node("matmul", *operands)
-            case _:
-                own = self.terms.ops[constants[0]]
-                return Node(own.op, tuple(operands), own.attributes)
-
-
-def simplification_record(cleaned: Simplification) -> dict[str, Any]:
-    """Before and after in JSON's types; both programs are listed where something changed."""
+def simplification_record(simplified: Simplification) -> dict[str, Any]:
+    """The simplification in JSON's types; both programs are listed where something changed."""
     counts: tuple[Mapping[str, int], ...] = tuple(
         Counter(item.op for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
-        for graph in (cleaned.before, cleaned.after)
+        for graph in (simplified.before, simplified.after)
     )
-    changed = cleaned.after != cleaned.before
-    programs = (cleaned.before, *(graph for _, graph in cleaned.passes))
+    changed = simplified.after != simplified.before
+    programs = (simplified.before, *(graph for _, graph in simplified.passes))
     return {
         "changed": changed,
         "ops": {
@@ -355,14 +239,14 @@ def simplification_record(cleaned: Simplification) -> dict[str, Any]:
         "count": {"before": sum(counts[0].values()), "after": sum(counts[1].values())},
         "passes": [
             {"pass": name, "before": _listed(before), "after": _listed(after)}
-            for (name, after), before in zip(cleaned.passes, programs, strict=False)
+            for (name, after), before in zip(simplified.passes, programs, strict=False)
             if after != before
         ],
-        "laws": dict(cleaned.laws) if changed else {},
-        "before": _listed(cleaned.before) if changed else None,
-        "after": _listed(cleaned.after) if changed else None,
-        "stopped": cleaned.stopped,
-        "seconds": cleaned.seconds,
+        "laws": dict(simplified.laws) if changed else {},
+        "before": _listed(simplified.before) if changed else None,
+        "after": _listed(simplified.after) if changed else None,
+        "stopped": simplified.stopped,
+        "seconds": simplified.seconds,
     }
 
 
@@ -370,4 +254,4 @@ def _listed(program: Graph) -> list[str]:
     return str(program).splitlines()
 
 
-__all__ = ["Simplification", "simplification_record", "simplify", "weight", "without_dead_code", "without_repeats"]
+__all__ = ["Simplification", "simplification_record", "simplify", "weight"]

@@ -1,8 +1,8 @@
-"""Exponentials that a program shifts by a maximum, as softmax is often written: recognised before the search.
+"""The softmax shift: exp(x − max x) becomes exp(x) before the search.
 
-exp(x − max x) is exp(x) times a factor that varies with the rows alone. Where every output is homogeneous of degree 0 in that
-factor, as in a ratio, the shift changes nothing but the range of numbers, and the search works on exp(x); the lowering shifts
-exponentials again, by itself.
+The shifted exponential is exp(x) times a factor that varies with the rows only. If every output is homogeneous of degree 0 in
+this factor, as in a ratio, the shift changes only the range of numbers. The search works on exp(x); the lowering shifts
+exponentials again.
 """
 
 from dataclasses import dataclass
@@ -11,37 +11,39 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import without_dead_code
 
 
 def drop_shifts(program: Graph) -> Graph:
-    """The program with exp(x − max x) written exp(x) wherever no output can tell.
+    """The program with exp(x) for each exp(x − max x) whose shift cancels in every output.
 
-    `program` holds primitive ops; it is given back as it is where its axes cannot be inferred.
+    `program` holds primitive ops; it is returned unchanged if its axes cannot be inferred.
     """
     for shifted in _shifted_exponentials(program):
         if _cancels(program, shifted):
-            return drop_shifts(_without_dead_code(_replace(program, shifted)))
+            return drop_shifts(without_dead_code(_replace(program, shifted)))
     return program
 
 
 def shifted_values(program: Graph) -> frozenset[int]:
-    """The values that vary with a shift of some exponential's argument that no output can tell; they may be out of range.
+    """The values that vary with a shift of an exponential's argument which cancels in every output; they may be out of range.
 
-    A kernel that computes the exponential takes the maximum off and puts it back into what it makes of these (DESIGN §10); so
-    they are not for other kernels to read.
+    A kernel that computes the exponential subtracts the maximum and restores it in results of these values (DESIGN §10). So no
+    other kernel may read them.
     """
-    found: set[int] = set()
+    shifted: set[int] = set()
     for item, values in program.numbered():
         if item.op == "exp":
             degrees = _invariant_degrees(program, values[0])
-            found.update(value for value, degree in degrees.items() if degree)
-    return frozenset(found)
+            shifted.update(value for value, degree in degrees.items() if degree)
+    return frozenset(shifted)
 
 
 def _invariant_degrees(program: Graph, exponential: int) -> dict[int, int]:
-    """The degree of every value in a factor on `exponential` that is constant along what is reduced; empty if outputs tell.
+    """The degree of every value in a factor on `exponential` that is constant along reduced dims; empty if outputs depend on
+    it.
 
-    Axes are left alone here: a shift that varies along a reduced dim would not pass, one that does not always does.
+    Axes are ignored here: the factor of a shift that varies along a reduced dim would not leave the reduction.
     """
     degrees: dict[int, int] = {}
     for item, values in program.numbered():
@@ -69,41 +71,43 @@ class _Shifted:
 
 def _shifted_exponentials(program: Graph) -> list[_Shifted]:
     makers = {value: item for item, values in program.numbered() for value in values}
-    found = []
+    shifted = []
     for value, item in makers.items():
         difference = makers.get(item.operands[0]) if item.op == "exp" else None
         if difference is not None and difference.op == "sub":
             x, maximum = difference.operands
             if makers[maximum].op == "max" and makers[maximum].operands == (x,):
-                found.append(_Shifted(value, x, maximum))
-    return found
+                shifted.append(_Shifted(value, x, maximum))
+    return shifted
 
 
 def _cancels(program: Graph, shifted: _Shifted) -> bool:
-    """Whether no output can tell the shift: each value has a degree in it, and all outputs that of 0."""
+    """Whether the shift cancels in every output: each value has a degree in it, and all outputs have degree 0."""
     degrees = _invariant_degrees(program, shifted.exponential)
     if not degrees:
         return False
-    told = _where_told(program, shifted, degrees)
+    affected = _affected(program, shifted, degrees)
     try:
-        axes = infer_axes(told)
+        axes = infer_axes(affected)
     except UnsupportedError:
         return False
-    [own] = _shifted_exponentials(told)
-    return _has_degree_0(told, axes, own.exponential, axes.of(own.maximum))
+    [own] = _shifted_exponentials(affected)
+    return _has_degree_0(affected, axes, own.exponential, axes.of(own.maximum))
 
 
-def _where_told(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Graph:
-    """The part of the program that has a degree in the shift, and what ends it; all else, the exponential's argument too, are
-    inputs. Axes that only the rest of the program joins are apart in it."""
+def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Graph:
+    """The part of the program that has a degree in the shift; everything else, the exponential's argument too, is an input.
+
+    Axes that only the rest of the program joins are separate in it.
+    """
     nodes: list[Node] = []
-    place: dict[int, int] = {}
+    moved: dict[int, int] = {}
 
     def read(value: int) -> int:
-        if value not in place:
-            place[value] = len(nodes)
+        if value not in moved:
+            moved[value] = len(nodes)
             nodes.append(node("input", shape=program.types[value].shape, dtype=str(program.types[value].dtype)))
-        return place[value]
+        return moved[value]
 
     own = {shifted.exponential, shifted.maximum}
     ends: list[int] = []
@@ -112,9 +116,9 @@ def _where_told(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> G
         if item.op == "output" or not (shift or own & {*values} or any(degrees[i] for i in item.operands)):
             continue
         operands = tuple(read(i) for i in item.operands)
-        place[values[0]] = len(nodes)
+        moved[values[0]] = len(nodes)
         nodes.append(Node(item.op, operands, item.attributes))
-        ends += [place[values[0]]] * (not degrees[values[0]] and any(degrees[i] for i in item.operands))
+        ends += [moved[values[0]]] * (not degrees[values[0]] and any(degrees[i] for i in item.operands))
     return Graph((*nodes, *(node("output", end) for end in ends)))
 
 
@@ -147,7 +151,7 @@ def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[
         case "scale":
             return operands[0]
         case "log" if axes is None:
-            return 0  # the kernel adds what the shift takes off
+            return 0  # the kernel adds what the shift subtracts
         case "square":
             return 2 * operands[0]
         case "sum" | "mean":
@@ -162,20 +166,4 @@ def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[
 
 def _replace(program: Graph, shifted: _Shifted) -> Graph:
     nodes = [node("exp", shifted.x) if shifted.exponential in values else item for item, values in program.numbered()]
-    return Graph(tuple(nodes))
-
-
-def _without_dead_code(program: Graph) -> Graph:
-    """The graph without nodes that no output depends on; inputs stay."""
-    needed: set[int] = set()
-    for item, values in reversed(list(program.numbered())):
-        if item.op in ("input", "output") or not needed.isdisjoint(values):
-            needed.update(item.operands, values)
-    place: dict[int, int] = {}
-    nodes: list[Node] = []
-    for item, values in program.numbered():
-        if item.op != "output" and needed.isdisjoint(values):
-            continue
-        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-        place.update({value: len(place) + offset for offset, value in enumerate(values)})
     return Graph(tuple(nodes))

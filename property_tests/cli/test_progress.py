@@ -39,9 +39,9 @@ def test_lines_say_where_the_work_stands_and_are_rare(capsys: pytest.CaptureFixt
 
 def test_a_stage_that_tells_nothing_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with terminal.progress() as observe:
-        observe("cleanup", 0, None, "")
+        observe("simplify", 0, None, "")
         sleep(0.4)
-    assert said(capsys).count("cleanup") >= 2
+    assert said(capsys).count("simplify") >= 2
 
 
 def test_what_ends_at_once_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

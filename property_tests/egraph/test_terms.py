@@ -1,4 +1,4 @@
-"""Constants of any size pass through the e-graphs: what egglog is told, what clean-up and laws merge, what is emitted."""
+"""Constants of any size pass through the e-graphs: what egglog is told, what simplification and laws merge, what is emitted."""
 
 from collections.abc import Callable
 from fractions import Fraction

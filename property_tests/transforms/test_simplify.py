@@ -1,4 +1,4 @@
-"""Clean-up before the search: the function stays, nothing gets dearer, and each law of rules/cleanup does what it says."""
+"""Simplification before the search: the function stays, no program gets dearer, and each law does what it says."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,8 +13,9 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.passes import without_repeats
 from mirage_eg.report.simplify import simplification_html
-from mirage_eg.transforms.simplify import simplification_record, simplify, weight, without_repeats
+from mirage_eg.transforms.simplify import simplification_record, simplify, weight
 from mirage_eg.verify.reference import verify
 from property_tests.support.programs import PROGRAMS
 from property_tests.support.strategies import EVERY, TAME, kernel_programs

@@ -1,0 +1,41 @@
+"""Passes that keep the function of a graph: dead code and common subexpressions are removed."""
+
+from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.ops import OPS, Kind
+
+
+def without_dead_code(program: Graph) -> Graph:
+    """The kernel graph without nodes that no output depends on; inputs stay. `program` itself where all nodes are needed."""
+    needed: set[int] = set()
+    for item, values in reversed([*program.numbered()]):
+        if item.op in ("input", "output") or not needed.isdisjoint(values):
+            needed.update(item.operands, values)
+    if len(needed) == len(program.types):
+        return program
+    moved: dict[int, int] = {}
+    nodes: list[Node] = []
+    for item, values in program.numbered():
+        if item.op == "output" or not needed.isdisjoint(values):
+            nodes.append(Node(item.op, tuple(moved[i] for i in item.operands), item.attributes))
+            moved.update(zip(values, range(len(moved), len(moved) + len(values)), strict=True))
+    return Graph(tuple(nodes))
+
+
+def without_repeats(program: Graph) -> Graph:
+    """The kernel graph without common subexpressions; `program` itself where there are none."""
+    moved: dict[int, int] = {}
+    first: dict[Node, range] = {}
+    nodes: list[Node] = []
+    count = 0
+    for item, values in program.numbered():
+        renumbered = Node(item.op, tuple(moved[i] for i in item.operands), item.attributes)
+        results = first.get(renumbered) if OPS[item.op].kind is not Kind.BOUNDARY else None
+        if results is None:
+            nodes.append(renumbered)
+            results = first[renumbered] = range(count, count + len(values))
+            count += len(values)
+        moved.update(zip(values, results, strict=True))
+    return program if len(nodes) == len(program.nodes) else Graph(tuple(nodes))
+
+
+__all__ = ["without_dead_code", "without_repeats"]

@@ -1,1 +1,0 @@
-"""Laws of the clean-up before the search."""
