@@ -96,12 +96,12 @@ def evaluate_while(
 
 def _slices(plan: Slicing, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> Iterator[list[V]]:
     """A program piece by piece along one of its axes."""
-    for piece in plan.pieces:
+    for one in plan.slices:
         windows = [
             value if index is None else _windowed(algebra, value, index, stack)
-            for value, index in zip(inputs, piece.windows, strict=True)
+            for value, index in zip(inputs, one.windows, strict=True)
         ]
-        yield _Run(piece.graph, algebra, 0, stack).outputs(windows)
+        yield _Run(one.graph, algebra, 0, stack).outputs(windows)
 
 
 def _joined(plan: Slicing, results: Iterable[list[V]], algebra: Algebra[V], stack: int) -> list[V]:

@@ -1,10 +1,10 @@
-"""What each elementwise op means in the finite field: one row each. Part of the trusted core.
+"""The semantics of each elementwise op in the finite field: one row each. Trusted.
 
-A row says which components of its operands component k of the result reads, and how. Ops that mean nothing in a field are
-keyed random functions of the value and of their parameters: equal arguments agree, nothing else does. Those that grow with
-their argument (relu, clamp, tanh, log) grow in the keyed order of the maxima too.
+A row has the components of the operands that component k of the result reads, and the function. An op without a meaning in a
+field is a keyed random function of the value and of the op's attributes: only equal arguments give equal results. Monotone ops
+(relu, clamp, tanh, log) are monotone in the keyed order of the maxima, too.
 
-    k   component: 0, 1, 2 for p, q, r        ω   element of order (prime − 1)/2, drawn anew for each draw
+    k   component: 0, 1, 2 for p, q, r        ω   random element of order (prime − 1)/2, another in each trial
 """
 
 import hashlib
@@ -24,59 +24,59 @@ from mirage_eg.ir.ops import Attributes
 
 
 class Component(NamedTuple):
-    """Residues modulo one prime, and where they are undefined (a division by zero lies behind them; None: nowhere)."""
+    """Residues modulo one prime, and a mask of the undefined ones (after a division by zero; None: all are defined)."""
 
     residues: Array
-    undefined: Array | None = None  # on CuPy None, and not-a-number instead
-    pending: bool = False  # on CuPy: a product of matrices that is still to be reduced
+    undefined: Array | None = None  # always None on CuPy, where undefined residues are not-a-number
+    pending: bool = False  # on CuPy: a matrix product before its reduction modulo the prime
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """One random draw, or several that are stacked along a first dim: all that is random is a function of a draw and a name.
+class Randomness:
+    """The randomness of one trial, or of several stacked along a first dim: a function of seed, trial and a name.
 
-    With `joins`, maxima and minima are read as keyed products, which are as associative and commutative but depend on all
-    elements: what agrees looks at the same ones.
+    With `joins`, maxima and minima are keyed products, which are associative and commutative too but depend on all elements:
+    equal results then imply reductions over equal elements.
     """
 
     seed: int
-    draw: int | tuple[int, ...]
+    trial: int | tuple[int, ...]
     xp: Any = np
     joins: bool = False
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """The draws."""
-        return (self.draw,) if isinstance(self.draw, int) else self.draw
+    def trials(self) -> tuple[int, ...]:
+        """The trials."""
+        return (self.trial,) if isinstance(self.trial, int) else self.trial
 
     def modulus(self, k: int) -> Modulus:
         """Arithmetic of component k."""
         return modulus(PRIMES[k], self.xp)
 
     def keys(self, *name: object) -> list[int]:
-        """64 random bits that belong to a name, for each draw."""
-        return [_key(self.seed, number, name) for number in self.numbers]
+        """64 random bits for a name, for each trial."""
+        return [_key(self.seed, number, name) for number in self.trials]
 
     def generator(self, k: int, rank: int, factor: Fraction = Fraction(1)) -> Number:
         """The exponent t that makes ω = g^(2t) of component k, times an exact constant, for arrays of `rank`."""
-        return _spread(self, _Generator(factor), k, rank)
+        return _per_trial(self, _Generator(factor), k, rank)
 
     def order(self, k: int, rank: int) -> tuple[Number, Number]:
         """Factor and offset that key the total order of component k, for arrays of `rank`."""
-        return _spread(self, _order_factor, k, rank), _spread(self, _order_offset, k, rank)
+        return _per_trial(self, _order_factor, k, rank), _per_trial(self, _order_offset, k, rank)
 
     def inverse_order(self, k: int, rank: int) -> tuple[Number, Number]:
         """Factor and offset of the inverse function."""
-        return _spread(self, _inverse_factor, k, rank), _spread(self, _inverse_offset, k, rank)
+        return _per_trial(self, _inverse_factor, k, rank), _per_trial(self, _inverse_offset, k, rank)
 
     def offset(self, k: int, rank: int, below: int, *name: object) -> Number:
-        """A random whole number 0 ≤ c < `below` that belongs to a name and component k, for arrays of `rank`."""
-        return _spread(self, _Offset(name, below), k, rank)
+        """A random whole number 0 ≤ c < `below` for a name and component k, for arrays of `rank`."""
+        return _per_trial(self, _Offset(name, below), k, rank)
 
     def keyed(self, x: Array, k: int, *name: object, of: int | None = None) -> Array:
-        """A random function, called `name`, of the residues x of component `of` (k, unless said) to those of component k."""
+        """The random function `name` from the residues x of component `of` (default k) to residues of component k."""
         own = float(PRIMES[k if of is None else of])
-        key = _spread(self, _Named(name), k, x.ndim)
+        key = _per_trial(self, _Named(name), k, x.ndim)
         prime = float(PRIMES[k])
         return one_pass(self.xp, "keyed", lambda a, b: _scramble(a, b, PRIMES[k]), x, key, constants=(prime, own, 1 / own))
 
@@ -132,16 +132,16 @@ def _inverse_offset(seed: int, number: int, k: int) -> int:
 
 
 @lru_cache(maxsize=1 << 12)
-def _spread(draw: Draw, function: Callable[[int, int, int], int], k: int, rank: int) -> Number:
-    """The number of a draw; of stacked draws an array of them, along the first of `rank` dims."""
+def _per_trial(random: Randomness, function: Callable[[int, int, int], int], k: int, rank: int) -> Number:
+    """The number of a trial; for stacked trials an array of numbers, along the first of `rank` dims."""
     dtype = np.uint64 if isinstance(function, _Named) else np.float64
-    numbers = np.array([function(draw.seed, number, k) for number in draw.numbers], dtype)
-    return numbers[0] if isinstance(draw.draw, int) else draw.xp.asarray(numbers.reshape(-1, *[1] * (rank - 1)))
+    numbers = np.array([function(random.seed, number, k) for number in random.trials], dtype)
+    return numbers[0] if isinstance(random.trial, int) else random.xp.asarray(numbers.reshape(-1, *[1] * (rank - 1)))
 
 
 @cache
-def _key(seed: int, draw: int, name: tuple[object, ...]) -> int:
-    return int.from_bytes(hashlib.blake2b(repr((seed, draw, name)).encode(), digest_size=8).digest(), "little")
+def _key(seed: int, trial: int, name: tuple[object, ...]) -> int:
+    return int.from_bytes(hashlib.blake2b(repr((seed, trial, name)).encode(), digest_size=8).digest(), "little")
 
 
 def _scramble(x: Array, key: Number, prime: int) -> Array:
@@ -154,21 +154,20 @@ def _scramble(x: Array, key: Number, prime: int) -> Array:
 
 
 def either(first: Array | None, second: Array | None) -> Array | None:
-    """Undefined where one of the two is."""
+    """Undefined where at least one of the two is."""
     if first is None:
         return second
     return first if second is None else first | second
 
 
-Compute = Callable[[Draw, int, Attributes, Sequence[Component]], Component]
+Compute = Callable[[Randomness, int, Attributes, Sequence[Component]], Component]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSemantics:
-    """`reads` lists (operand, 0 for the same component or 1 for the one below).
+    """One op: `reads` lists pairs (operand, 0 for the same component or 1 for the next one).
 
-    `unfaithful` marks ops that obey other laws here than for numbers: keyed random functions; orders; roots (that of x² is x
-    or −x).
+    `unfaithful` marks ops that satisfy other laws here than on numbers: keyed random functions; orders; roots (√x² is x or −x).
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -177,15 +176,15 @@ class FieldSemantics:
 
 
 def _binary(function: Callable[[Modulus, Array, Array], Array]) -> FieldSemantics:
-    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         x, y = operands
-        return Component(function(draw.modulus(k), x.residues, y.residues), _meet(x, y))
+        return Component(function(random.modulus(k), x.residues, y.residues), _either_broadcast(x, y))
 
     return FieldSemantics(((0, 0), (1, 0)), compute)
 
 
-def _meet(x: Component, y: Component) -> Array | None:
-    """Where a broadcast result of x and y is undefined."""
+def _either_broadcast(x: Component, y: Component) -> Array | None:
+    """The mask of a broadcast result of x and y."""
     if x.undefined is None and y.undefined is None:
         return None
     shape = np.broadcast_shapes(x.residues.shape, y.residues.shape)
@@ -196,28 +195,28 @@ def _meet(x: Component, y: Component) -> Array | None:
 def _extreme(largest: bool) -> FieldSemantics:
     """The larger or the smaller of two under the keyed total order of the maxima."""
 
-    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         x, y = operands
-        modulus, rank = draw.modulus(k), x.residues.ndim
-        places = [modulus.shuffled(operand.residues, *draw.order(k, rank)) for operand in operands]
-        if draw.joins:
-            place = (places[0] + places[1]) % (modulus.prime - 1)
+        modulus, rank = random.modulus(k), x.residues.ndim
+        ranks = [modulus.shuffled(operand.residues, *random.order(k, rank)) for operand in operands]
+        if random.joins:
+            rank_of_result = (ranks[0] + ranks[1]) % (modulus.prime - 1)
         else:
-            place = (draw.xp.maximum if largest else draw.xp.minimum)(*places)
-        return Component(modulus.unshuffled(place, *draw.inverse_order(k, rank)), _meet(x, y))
+            rank_of_result = (random.xp.maximum if largest else random.xp.minimum)(*ranks)
+        return Component(modulus.unshuffled(rank_of_result, *random.inverse_order(k, rank)), _either_broadcast(x, y))
 
     return FieldSemantics(((0, 0), (1, 0)), compute, _always)
 
 
-def _abs(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """The root of the square: x or −x, the same for both, and that of a product the product of those."""
-    [x], modulus = operands, draw.modulus(k)
+def _abs(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    """The root of the square: x or −x, equal for both, and multiplicative."""
+    [x], modulus = operands, random.modulus(k)
     return Component(modulus.root(modulus.multiply(x.residues, x.residues)), x.undefined)
 
 
-def _square(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+def _square(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     [x] = operands
-    return Component(draw.modulus(k).multiply(x.residues, x.residues), x.undefined)
+    return Component(random.modulus(k).multiply(x.residues, x.residues), x.undefined)
 
 
 def _always(attributes: Attributes) -> bool:
@@ -225,82 +224,82 @@ def _always(attributes: Attributes) -> bool:
 
 
 def keyed(name: str) -> FieldSemantics:
-    """A random function, called `name`, of the value: what an op means that means nothing in a field."""
+    """The random function `name` of the value, for an op without a meaning in a field."""
 
-    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        return Component(draw.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
+    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+        return Component(random.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
 
     return FieldSemantics(((0, 0),), compute, _always)
 
 
-_STEP = 256  # at least so many places of the order lie between two values of relu
+_STEP = 256  # least distance of two values of relu in the order
 
 
 def growing(name: str, idempotent: bool = False) -> FieldSemantics:
-    """A random function, called `name`, that grows with its argument in the order of the maxima, so that it commutes with them.
+    """The random function `name`, monotone in the order of the maxima, so that it commutes with them.
 
-    An idempotent one gives the largest of its values that is not above x. relu as the maximum with 0 would hide what stands
-    before it: of n values all are below 0 once in 2^n, and where one is not, relu(max(x)) is max(x).
+    An idempotent one maps x to the largest of its values that is not above x. (relu as the maximum with 0 would hide its
+    operand: all of n values are below 0 once in 2^n trials, and otherwise relu(max(x)) is max(x).)
     """
 
-    def compute(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
         [x] = operands
-        modulus, rank, key = draw.modulus(k), x.residues.ndim, (name, *sorted(attributes.items()))
-        places = modulus.shuffled(x.residues, *draw.order(k, rank))
+        modulus, rank, key = random.modulus(k), x.residues.ndim, (name, *sorted(attributes.items()))
+        ranks = modulus.shuffled(x.residues, *random.order(k, rank))
         if idempotent:
-            step, offset = _STEP + draw.offset(k, rank, _STEP, *key), draw.offset(k, rank, modulus.prime, "offset", *key)
-            places = draw.xp.maximum(places - (places + offset) % step, 0.0)
+            step, offset = _STEP + random.offset(k, rank, _STEP, *key), random.offset(k, rank, modulus.prime, "offset", *key)
+            ranks = random.xp.maximum(ranks - (ranks + offset) % step, 0.0)
         else:
-            places = draw.xp.floor(places / 2) + draw.offset(k, rank, modulus.prime // 2, *key)
-        return Component(modulus.unshuffled(places, *draw.inverse_order(k, rank)), x.undefined)
+            ranks = random.xp.floor(ranks / 2) + random.offset(k, rank, modulus.prime // 2, *key)
+        return Component(modulus.unshuffled(ranks, *random.inverse_order(k, rank)), x.undefined)
 
     return FieldSemantics(((0, 0),), compute, _always)
 
 
 def _no_inverse(modulus: Modulus, x: Component) -> Array | None:
-    """Where 1/x is undefined; on CuPy residues say it themselves, as not-a-number: to look at a mask is to wait for it."""
+    """The mask of 1/x; on CuPy residues are not-a-number instead: reading a mask would wait for the device."""
     if modulus.xp is not np:
         return x.undefined
     zero = x.residues == 0
     return either(x.undefined, zero if bool(zero.any()) else None)
 
 
-def _divide(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    [x, y], modulus = operands, draw.modulus(k)
-    undefined = _meet(x, Component(y.residues, _no_inverse(modulus, y)))
+def _divide(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    [x, y], modulus = operands, random.modulus(k)
+    undefined = _either_broadcast(x, Component(y.residues, _no_inverse(modulus, y)))
     return Component(modulus.divide(x.residues, y.residues), undefined)
 
 
-def _sqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return Component(draw.modulus(k).root(operands[0].residues), operands[0].undefined)
+def _sqrt(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    return Component(random.modulus(k).root(operands[0].residues), operands[0].undefined)
 
 
-def _rsqrt(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    modulus = draw.modulus(k)
+def _rsqrt(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    modulus = random.modulus(k)
     return Component(modulus.inverse_root(operands[0].residues), _no_inverse(modulus, operands[0]))
 
 
-def _exp(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return scaled_exp(draw, k, Fraction(1), operands[0])
+def _exp(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    return scaled_exp(random, k, Fraction(1), operands[0])
 
 
-def scaled_exp(draw: Draw, k: int, factor: Fraction, exponent: Component) -> Component:
+def scaled_exp(random: Randomness, k: int, factor: Fraction, exponent: Component) -> Component:
     """exp(factor · exponent) for a constant that exists modulo the prime of the exponent."""
-    generator = draw.generator(k, exponent.residues.ndim, factor)
-    return Component(draw.modulus(k).exponential(exponent.residues, generator), exponent.undefined)
+    generator = random.generator(k, exponent.residues.ndim, factor)
+    return Component(random.modulus(k).exponential(exponent.residues, generator), exponent.undefined)
 
 
-def _sigmoid(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+def _sigmoid(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     """1 / (1 + ω^(−x))."""
     [exponent] = operands
-    generator = draw.generator(k, exponent.residues.ndim, Fraction(-1))
-    return Component(draw.modulus(k).logistic(exponent.residues, generator), exponent.undefined)
+    generator = random.generator(k, exponent.residues.ndim, Fraction(-1))
+    return Component(random.modulus(k).logistic(exponent.residues, generator), exponent.undefined)
 
 
-def _silu(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+def _silu(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     x, exponent = operands
-    generator = draw.generator(k, exponent.residues.ndim, Fraction(-1))
-    residues = draw.modulus(k).silu(x.residues, exponent.residues, generator)
+    generator = random.generator(k, exponent.residues.ndim, Fraction(-1))
+    residues = random.modulus(k).silu(x.residues, exponent.residues, generator)
     return Component(residues, either(x.undefined, exponent.undefined))
 
 
@@ -326,12 +325,12 @@ def affine(modulus: Modulus, x: Component, factor: Fraction, offset: Fraction) -
     return Component(modulus.affine(x.residues, a, b), x.undefined)
 
 
-def _scale(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return affine(draw.modulus(k), operands[0], attributes["factor"], Fraction(0))
+def _scale(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    return affine(random.modulus(k), operands[0], attributes["factor"], Fraction(0))
 
 
-def _shift(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return affine(draw.modulus(k), operands[0], Fraction(1), attributes["offset"])
+def _shift(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    return affine(random.modulus(k), operands[0], Fraction(1), attributes["offset"])
 
 
 def _is_no_whole_power(attributes: Attributes) -> bool:
@@ -339,12 +338,12 @@ def _is_no_whole_power(attributes: Attributes) -> bool:
     return exponent.denominator != 1
 
 
-def _pow(draw: Draw, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """Whole exponents and ±½ mean what they say, any other is a keyed random function."""
+def _pow(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    """Whole exponents and ±½ are exact; any other exponent is a keyed random function."""
     [x] = operands
-    modulus, exponent = draw.modulus(k), attributes["exponent"]
+    modulus, exponent = random.modulus(k), attributes["exponent"]
     if _is_no_whole_power(attributes) and abs(exponent) != Fraction(1, 2):
-        return Component(draw.keyed(x.residues, k, "pow", exponent), x.undefined)
+        return Component(random.keyed(x.residues, k, "pow", exponent), x.undefined)
     undefined = _no_inverse(modulus, x) if exponent < 0 else x.undefined
     if exponent.denominator == 2:
         return Component(modulus.inverse_root(x.residues) if exponent < 0 else modulus.root(x.residues), undefined)

@@ -28,7 +28,7 @@ RECORDS = (  # displayed as tables of their fields
     "backends.cost.roofline_model.Cost",
     "backends.cost.roofline_model.Part",
     "backends.cost.roofline_model.Work",
-    "backends.evaluator.field_semantics.Draw",
+    "backends.evaluator.field_semantics.Randomness",
     "backends.evaluator.finite_field.FieldAlgebra",
     "backends.measure.timing.Timing",
     "backends.runtime.calls.CudaGraph",

@@ -15,7 +15,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate, evaluate_while
-from mirage_eg.backends.evaluator.field_semantics import Component, Draw
+from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.input_scales import input_scales
@@ -106,7 +106,7 @@ class RandomInputs:
         numbers = tuple(range(first, first + count))
         if (joins, numbers) not in self._fields:
             self._release()
-            algebra = FieldAlgebra(Draw(self._seed, first if count == 1 else numbers, self._xp, joins))
+            algebra = FieldAlgebra(Randomness(self._seed, first if count == 1 else numbers, self._xp, joins))
             inputs = [
                 algebra.input(position, kind.shape, lambda k, count, position=position: self._buffer(position, k, count))  # type: ignore[misc]
                 for position, kind in enumerate(self._program.input_types)

@@ -156,13 +156,13 @@ class Reference:
             compare_residues(self.xp, name, got, want, algebra.stack)
             for name, got, want in zip(state.names, algebra.read(values), trial.outputs, strict=True)
         ]
-        trials = algebra.draw.numbers
+        trials = algebra.random.trials
         smallest = min(output.residues.size for output in trial.outputs) // len(trials)
 
         def record() -> None:
             with state:
                 results = [wait() for wait in waits]
-                if algebra.draw.joins:  # no verdict follows from a difference: max(x, x) is x, a product is not
+                if algebra.random.joins:  # no verdict follows from a difference: max(x, x) is x, a product is not
                     state.maxima_agree = not any(result.difference or result.lost.any() for result in results)
                     return
                 state.record(results, trials)

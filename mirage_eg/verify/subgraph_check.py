@@ -47,7 +47,7 @@ class SubgraphCheck:
         """The inputs and outputs of each subgraph in the field."""
         algebra, known = trial.algebra, trial.known
         values = [
-            value if known and value in known else algebra.kept(value)
+            value if known and value in known else algebra.stored(value)
             for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, memo=known)
         ]
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.elementwise_kernels import KERNELS, LONGEST_REDUCTION, REDUCTIONS
-from mirage_eg.backends.evaluator.field_semantics import Component, Draw
+from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra
 from mirage_eg.backends.evaluator.modular import PRIMES, Modulus
 from mirage_eg.ir.builder import KernelGraph
@@ -58,7 +58,7 @@ def test_every_kernel_is_equal_to_its_numpy_form(cupy: FakeCupy, prime: int, see
     ours, theirs = Modulus(prime), Modulus(prime, cupy)
     for call in CALLS.values():
         np.testing.assert_array_equal(call(theirs, x, y), call(ours, x, y))
-    keyed = [Draw(seed, 0, xp).keyed(x, 0, "tanh") for xp in (np, cupy)]
+    keyed = [Randomness(seed, 0, xp).keyed(x, 0, "tanh") for xp in (np, cupy)]
     np.testing.assert_array_equal(*keyed)
     relus = [FieldAlgebra.of(seed, 0, xp) for xp in (np, cupy)]
     np.testing.assert_array_equal(*(relu_of(algebra, x % PRIMES[2]).residues for algebra in relus))
@@ -79,7 +79,9 @@ def test_kernels_take_products_that_are_not_yet_reduced(cupy: FakeCupy, prime: i
     for name, call in CALLS.items():
         if name != "sum":  # many terms at once
             np.testing.assert_array_equal(call(modulus, large_x, large_y), call(modulus, x, y))
-    np.testing.assert_array_equal(*(Draw(seed, 0, cupy).keyed(side, 1, "f", of=PRIMES.index(prime)) for side in (large_x, x)))
+    np.testing.assert_array_equal(
+        *(Randomness(seed, 0, cupy).keyed(side, 1, "f", of=PRIMES.index(prime)) for side in (large_x, x))
+    )
 
 
 def test_the_kernels_compared_are_all_that_there_are() -> None:
@@ -114,7 +116,7 @@ def test_what_is_undefined_stays_so_through_every_kernel(cupy: FakeCupy, prime: 
         result = call(modulus, x, y)
         wanted = np.isnan(x) if result.shape == x.shape else np.isnan(x).any(axis=0, keepdims=True)
         np.testing.assert_array_equal(np.isnan(result), wanted)
-    np.testing.assert_array_equal(np.isnan(Draw(seed, 0, cupy).keyed(x, 0, "tanh")), np.isnan(x))
+    np.testing.assert_array_equal(np.isnan(Randomness(seed, 0, cupy).keyed(x, 0, "tanh")), np.isnan(x))
     np.testing.assert_array_equal(np.isnan(relu_of(FieldAlgebra.of(seed, 0, cupy), x).residues), np.isnan(x))
     np.testing.assert_array_equal(np.isnan(modulus.matmul(x, y.T)), np.isnan(x).any(axis=1, keepdims=True).repeat(3, axis=1))
 

@@ -247,8 +247,8 @@ def test_attention_is_cut_along_its_heads_and_along_no_reduced_axis() -> None:
     q, k, v = program.new_input((6, 4, 3)), program.new_input((6, 3, 8)), program.new_input((6, 8, 3))
     program.mark_output(program.matmul(program.softmax(program.matmul(q, k), 2), v))
     plan = slicing_of(expand(program.graph()), 40)
-    assert plan is not None and len(plan.pieces) == 5 and plan.output_dims == (0,)
-    assert plan.pieces[0].windows == ((0, 0, 1), (0, 0, 1), (0, 0, 1))
+    assert plan is not None and len(plan.slices) == 5 and plan.output_dims == (0,)
+    assert plan.slices[0].windows == ((0, 0, 1), (0, 0, 1), (0, 0, 1))
     assert slicing_of(expand(program.graph()), 10_000) is None
 
 

@@ -404,11 +404,11 @@ def test_components_that_nothing_reads_are_not_computed() -> None:
     asked: list[tuple[str, int]] = []
 
     def watched(name: str, value: FieldValue) -> FieldValue:
-        def plan(k: int) -> Any:
+        def computation(k: int) -> Any:
             asked.append((name, k))
-            return value.plan(k)
+            return value.computation(k)
 
-        return FieldValue(value.shape, value.levels, value.unfaithful, plan)
+        return FieldValue(value.shape, value.levels, value.unfaithful, computation)
 
     exponential = apply(algebra, "exp", watched("x", x))
     algebra.read([apply(algebra, "mul", exponential, watched("y", y))])

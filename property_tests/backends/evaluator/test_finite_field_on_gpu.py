@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mirage_eg.backends.evaluator.field_semantics import Draw
+from mirage_eg.backends.evaluator.field_semantics import Randomness
 from mirage_eg.backends.evaluator.modular import PRIMES, Modulus
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
@@ -40,5 +40,5 @@ def test_every_kernel_on_the_gpu_is_equal_to_its_numpy_form(prime: int) -> None:
     for call in CALLS.values():
         theirs = call(Modulus(prime, cupy), cupy.asarray(x), cupy.asarray(y))
         np.testing.assert_array_equal(cupy.asnumpy(theirs), call(Modulus(prime), x, y))
-    keyed = Draw(3, 0, cupy).keyed(cupy.asarray(x), 0, "tanh")
-    np.testing.assert_array_equal(cupy.asnumpy(keyed), Draw(3, 0).keyed(x, 0, "tanh"))
+    keyed = Randomness(3, 0, cupy).keyed(cupy.asarray(x), 0, "tanh")
+    np.testing.assert_array_equal(cupy.asnumpy(keyed), Randomness(3, 0).keyed(x, 0, "tanh"))
