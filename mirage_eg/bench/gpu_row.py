@@ -24,12 +24,14 @@ from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.timing import Timing, gpu_available, gpu_target, time_launches, time_source
 from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.bench.rows import DEVICE_LOST, MEASUREMENTS, ROWS, GpuOptions, Row, append, append_row, lines, read_rows
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tune import Effort, Record, Timer, Tuning, fingerprint
+from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
+from mirage_eg.optimizer.tune import Effort, Timer, Tuning
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 
@@ -58,7 +60,7 @@ def gpu_lock(folder: Path) -> Iterator[None]:
 class RememberingTimer:
     """A timer that keeps what it measured on disk, so that an attempt after a lost GPU context goes on where it was."""
 
-    def __init__(self, timer: Timer, path: Path, key: Record) -> None:
+    def __init__(self, timer: Timer, path: Path, key: JsonLine) -> None:
         self.timer, self.path, self.key = timer, path, key
         self.known: dict[str, Outcome] = {}
         for line in lines(path):
@@ -118,13 +120,13 @@ def run_row(workload: str, batch: int, folder: Path, options: GpuOptions) -> Row
     return row
 
 
-def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuOptions) -> Record:
+def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuOptions) -> JsonLine:
     """Times, µGraph, schedule and source of the fastest µGraph."""
     started = perf_counter()
     key = {"workload": workload, "batch": batch}
 
-    def keep(line: Record) -> None:
-        append(folder / MEASUREMENTS, key | line)
+    def keep(measurement: Measurement) -> None:
+        append(folder / MEASUREMENTS, key | measurement.json())
 
     def wrap(timer: Timer) -> Timer:
         return RememberingTimer(timer, scratch(folder) / f"{workload}-{batch}.jsonl", key)
@@ -138,12 +140,12 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     chosen = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
     result = optimize(workload, program, chosen, _progress(workload, batch), tuning)
     best = result.candidates[0]
-    timed = [line for line in result.measurements if line["us"] is not None]
+    timed = [measurement for measurement in result.measurements if measurement.us is not None]
     name = fingerprint(best.source)
-    final = next((line for line in timed if line["stage"] == "final" and line["source"] == name), None)
-    timing = asdict(time_source(best.source)) if final is None else final["timing"]
+    final = next((entry for entry in timed if entry.stage == "final" and entry.source == name), None)
+    timing = asdict(time_source(best.source) if final is None or final.timing is None else final.timing)
     return timing | {
-        "schedule": final and final["schedule"],
+        "schedule": final and schedule_record(final.schedule),
         "error": best.float_check.error,
         "verified": str(best.verdict.verdict),
         "proved": best.proved,
@@ -159,7 +161,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     }
 
 
-def _time_again(path: Path, workload: str, batch: int, folder: Path) -> Record:
+def _time_again(path: Path, workload: str, batch: int, folder: Path) -> JsonLine:
     """The choice of an earlier run, timed now."""
     rows = [row.ours for row in read_rows(path) if row.key == (workload, batch) and row.ours]
     if not rows:
@@ -191,12 +193,12 @@ def _ceilings() -> dict[str, float]:
     return ceilings()
 
 
-def _baselines(workload: str, program: Graph, folder: Path, options: GpuOptions) -> Record:
+def _baselines(workload: str, program: Graph, folder: Path, options: GpuOptions) -> JsonLine:
     from mirage_eg.backends.measure.baselines import baselines, quiet
 
     if options.baselines == "none":
         return {}
-    measured: Record = {}
+    measured: JsonLine = {}
     with quiet():
         for baseline in baselines(workload):
             if baseline.slow and options.baselines != "all":
@@ -207,7 +209,7 @@ def _baselines(workload: str, program: Graph, folder: Path, options: GpuOptions)
     return measured
 
 
-def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Record:
+def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> JsonLine:
     """Times and the error against float64, or why there are none."""
     import torch
 
@@ -240,7 +242,7 @@ def _baseline_error(got: Any, program: Graph, tensors: Sequence[Any]) -> float:
     )
 
 
-def machine() -> Record:
+def machine() -> JsonLine:
     """The GPU, its driver and the versions that figures hold for."""
     import torch
     import triton

@@ -12,7 +12,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from mirage_eg.optimizer.tune import Record
+from mirage_eg.optimizer.measurement import JsonLine
 
 FLAGS = (
     "swapped",
@@ -52,9 +52,9 @@ class Gain:
         return self.off_us / self.on_us
 
 
-def gains(lines: Iterable[Record]) -> list[Gain]:
+def gains(lines: Iterable[JsonLine]) -> list[Gain]:
     """What the lines of one run or several say of each choice; lines of another kind, or without a time, are passed over."""
-    tried: dict[tuple[Any, ...], list[tuple[Record, float]]] = defaultdict(list)
+    tried: dict[tuple[Any, ...], list[tuple[JsonLine, float]]] = defaultdict(list)
     for line in lines:
         if line.get("kind") == "measurement" and line["us"] is not None and line["stage"] != "final" and line["grid"]:
             tried[line["workload"], line["batch"], line["mugraph"]].append((_schedule(line), line["us"]))
@@ -70,7 +70,7 @@ def gains(lines: Iterable[Record]) -> list[Gain]:
     return made
 
 
-def _schedule(line: Record) -> Record:
+def _schedule(line: JsonLine) -> JsonLine:
     """The schedule with one value a kernel for each choice."""
     kernels = len(line["grid"])
     return {
@@ -80,7 +80,7 @@ def _schedule(line: Record) -> Record:
     }
 
 
-def _pairs(entries: Sequence[tuple[Record, float]]) -> Iterator[tuple[str, float, float]]:
+def _pairs(entries: Sequence[tuple[JsonLine, float]]) -> Iterator[tuple[str, float, float]]:
     """The choice that is all that two schedules differ in, and the times with it on and off."""
     for (one, one_us), (other, other_us) in combinations(entries, 2):
         apart = [
@@ -98,7 +98,7 @@ def _pairs(entries: Sequence[tuple[Record, float]]) -> Iterator[tuple[str, float
     yield from _many_warps(entries)
 
 
-def _many_warps(entries: Sequence[tuple[Record, float]]) -> Iterator[tuple[str, float, float]]:
+def _many_warps(entries: Sequence[tuple[JsonLine, float]]) -> Iterator[tuple[str, float, float]]:
     """Of schedules that differ in the warps of one kernel alone, the best of 16 and more against the best of fewer."""
     alike: dict[tuple[Any, ...], list[tuple[int, float]]] = defaultdict(list)
     for schedule, us in entries:

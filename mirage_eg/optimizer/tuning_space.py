@@ -1,4 +1,4 @@
-"""What tuning tries: schedules of µGraphs, at first and near those that were fast."""
+"""The search space of tuning: schedules of µGraphs, the first ones and neighbours of fast ones."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -37,15 +37,15 @@ class Job:
     schedule: Schedules
 
 
-def spread(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
-    """The cheapest of each structure, then one of other extents from each, and so on."""
+def diverse(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
+    """The cheapest µGraph of each structure, then one of another tiling from each, and so on."""
     samples = [[(graph, number) for graph in sample(graphs, 8)] for number, graphs in enumerate(ranked)]
     rounds = zip_longest(*samples)
     return [entry for entries in rounds for entry in entries if entry is not None][:most]
 
 
 def sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
-    """Half are the cheapest, half are spread over the cheaper half of the rest: the cost model is crude."""
+    """One half are the cheapest, the other is sampled from the cheaper half of the others: the cost model is crude."""
     if len(graphs) <= most:
         return list(graphs)
     cheapest, rest = list(graphs[: (most + 1) // 2]), graphs[(most + 1) // 2 :]
@@ -55,7 +55,7 @@ def sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
 
 
 def first(graph: Graph, structure: int) -> Iterator[Job]:
-    """The schedules with which a µGraph is tried at first."""
+    """The first schedules of a µGraph."""
     plain = _standard(graph)
     yield Job(graph, structure, plain)
     swapped = tuple(replace(entry, swapped=_has_skinny(block)) for entry, block in zip(plain, graph.blocks, strict=True))
@@ -86,7 +86,7 @@ def _has_skinny(block: Graph) -> bool:
 
 
 def like(schedule: Schedules, graph: Graph) -> Schedules:
-    """The schedule for another µGraph of the same structure; one of more or fewer kernels gets its own."""
+    """The schedule for another µGraph of the same structure; the standard one if the number of kernels differs."""
     standard = _standard(graph)
     if len(schedule) != len(standard):
         return standard
@@ -116,7 +116,7 @@ def _loaded(block: Graph) -> list[Phase]:
 
 
 def details(variant: Variant) -> Iterator[Job]:
-    """What rarely matters, on and off, one kernel at a time."""
+    """Choices of little effect, on and off, one kernel at a time."""
     inner = variant.graph.blocks
     for number, block in enumerate(inner):
         names = []
@@ -154,9 +154,9 @@ def last_block_reductions(variant: Variant, graphs: Sequence[Graph], allowed: Se
 
 
 def merged(variant: Variant, faster: Sequence[Schedules]) -> Iterator[Job]:
-    """The variant with what schedules of the same µGraph change in it, the first of them that changes a thing of a kernel.
+    """The variant with the changes of faster schedules of the same µGraph, of each field of a kernel the first change.
 
-    Kernels run one after the other, and most choices do not touch each other: what each gains may be had together.
+    Kernels run sequentially, and most choices are independent: their gains may add up.
     """
     base = list(variant.schedule)
     taken: set[tuple[str, int]] = set()
@@ -177,11 +177,11 @@ __all__ = [
     "Job",
     "Variant",
     "details",
+    "diverse",
     "first",
     "last_block_reductions",
     "like",
     "merged",
     "sample",
     "schedules",
-    "spread",
 ]

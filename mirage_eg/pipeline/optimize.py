@@ -16,8 +16,9 @@ from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.measurement import Measurement, tuning_record
 from mirage_eg.optimizer.passes import optimization_record, optimize_mugraph
-from mirage_eg.optimizer.tune import Record, Tuned, Tuning, tuning_record
+from mirage_eg.optimizer.tune import Tuned, Tuning
 from mirage_eg.pipeline.compile_stage import Compiler, check_cache
 from mirage_eg.pipeline.diagnosis import Found, explain
 from mirage_eg.pipeline.memory_record import memory_record
@@ -128,7 +129,7 @@ def _optimize(
         cuts = cutter.cut()
     library = Ranked(program, predict_us(program, device), proved=True, fused=False)
     tuned: dict[Graph, Tuned] = {}
-    measurements: list[Record] = []
+    measurements: list[Measurement] = []
     pool = _pool(ranked, cuts)
     chosen = _chosen(pool, library, options)
     if on_gpu:

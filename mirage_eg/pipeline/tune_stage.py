@@ -7,7 +7,8 @@ from math import inf
 
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tune import Record, Timer, Tuned, Tuning, tune
+from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.records import Candidate
 from mirage_eg.pipeline.run.work import Work
@@ -19,16 +20,16 @@ def tune_ranked(
     ranked: Sequence[Sequence[Ranked]],
     options: Options,
     tuning: Tuning,
-    measurements: list[Record],
+    measurements: list[Measurement],
     watch: Watch,
     work: Work,
 ) -> dict[Graph, Tuned]:
     """The fastest schedule of each µGraph that was timed with care on the GPU and is right, fastest first."""
 
-    def record(line: Record) -> None:
-        measurements.append(line)
-        tuning.record(line)
-        best = min((entry["us"] for entry in measurements if entry["us"] is not None), default=inf)
+    def record(measurement: Measurement) -> None:
+        measurements.append(measurement)
+        tuning.record(measurement)
+        best = min((entry.us for entry in measurements if entry.us is not None), default=inf)
         watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
     graphs = [[entry.graph for entry in entries] for entries in ranked]
@@ -38,11 +39,9 @@ def tune_ranked(
             graphs,
             options.device_record,
             tuning.wrap(_timer(program, options, stack)),
-            effort=tuning.effort,
+            replace(tuning, record=record),
             warps=options.warps,
             parallel=work.workers.map,
-            gpu=tuning.gpu,
-            record=record,
         )
     best: dict[Graph, Tuned] = {}
     for entry in found:

@@ -20,13 +20,13 @@ from mirage_eg.bench.rows import GpuOptions, Row, append, lines, read_rows
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.optimizer.tune import Record
+from mirage_eg.optimizer.measurement import JsonLine
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.options import Options
 from property_tests.optimizer.test_tune import Clock
 from property_tests.support.programs import rms_linear
 
-MACHINE: Record = {"device": "none", "versions": {}}
+MACHINE: JsonLine = {"device": "none", "versions": {}}
 RATES = {"bytes_per_second": 3e12, "flops_per_second": 7e14}
 
 
@@ -51,7 +51,7 @@ def test_with_a_gpu_the_ranking_is_the_measured_one(no_gpu_needed: None) -> None
     measured = [candidate.measured_us for candidate in result.candidates]
     assert None not in measured
     assert measured == sorted(measured, key=lambda us: us or 0.0)
-    fastest = min(line["us"] for line in result.measurements if line["us"] is not None)
+    fastest = min(entry.us for entry in result.measurements if entry.us is not None)
     assert measured[0] == fastest
 
 
@@ -128,7 +128,7 @@ def test_a_row_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypat
     assert not rows_path(tmp_path).exists()
 
 
-def line(workload: str, batch: int, ours: float, baselines: dict[str, float], **more: Any) -> Record:
+def line(workload: str, batch: int, ours: float, baselines: dict[str, float], **more: Any) -> JsonLine:
     timed = {name: {"warm_us": us, "cold_us": 1.5 * us} for name, us in baselines.items()}
     row = {"kind": "row", "workload": workload, "batch": batch, "device": "none", "lower_bound_us": 1.0, "baselines": timed}
     row |= {"ceilings": RATES, "versions": {}}

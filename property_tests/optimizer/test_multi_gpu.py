@@ -18,8 +18,9 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import DeviceLost, Outcome
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
+from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind
-from mirage_eg.optimizer.tune import Record, tune
+from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 
 
@@ -139,12 +140,12 @@ def test_a_gpu_on_which_nothing_works_is_an_error_not_an_endless_loop() -> None:
 def test_tuning_on_three_gpus_finds_what_one_gpu_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
     program, ranked = pool()
-    lines: dict[int, list[Record]] = {1: [], 3: []}
+    lines: dict[int, list[Measurement]] = {1: [], 3: []}
     clock = Clock()
-    alone = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines[1].append)
+    alone = tune(program, ranked, DEVICES["H100"], clock, Tuning(SMALL, record=lines[1].append))
     other = Clock()
     with MultiGpuTimer("abc", started, Calls(other.quick, other.full)) as timer:
-        spread_out = tune(program, ranked, DEVICES["H100"], timer, effort=SMALL, record=lines[3].append)
+        spread_out = tune(program, ranked, DEVICES["H100"], timer, Tuning(SMALL, record=lines[3].append))
     assert [tuned.variant for tuned in spread_out] == [tuned.variant for tuned in alone]
     assert lines[1] == lines[3]
 

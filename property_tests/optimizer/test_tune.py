@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.measure.trial import Outcome
-from mirage_eg.backends.triton.schedule import Schedule, Schedules
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tune import Effort, Record, Variant, compile_variant, tune
+from mirage_eg.optimizer.measurement import Measurement, tuning_record
+from mirage_eg.optimizer.tune import Effort, Tuning, Variant, compile_variant, tune
+from mirage_eg.optimizer.tuning_space import Job
 from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
 
 SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
@@ -54,30 +57,30 @@ def pool() -> tuple[Graph, list[list[Graph]]]:
 def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
     program, ranked = pool()
-    clock, lines = Clock(), list[Record]()
-    tuned = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines.append)
+    clock, lines = Clock(), list[Measurement]()
+    tuned = tune(program, ranked, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
     assert tuned[0].us == min(clock.seen.values())
     assert tuned[0].timing is not None
-    stages = {line["stage"] for line in lines}
+    stages = {line.stage for line in lines}
     perhaps = {"details", "schedules together", "details together"}  # all of which may have been tried before
     assert stages - perhaps == {"structures", "extents", "schedules", "final"}
-    assert sum(line["stage"] != "final" for line in lines) == len(clock.seen)
+    assert sum(line.stage != "final" for line in lines) == len(clock.seen)
 
 
 @pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])
 def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     compiled_everything(monkeypatch)
     program, ranked = pool()
-    clock, lines = Clock(wrong=option), list[Record]()
-    tuned = tune(program, ranked, DEVICES["H100"], clock, effort=SMALL, record=lines.append)
+    clock, lines = Clock(wrong=option), list[Measurement]()
+    tuned = tune(program, ranked, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
     assert all(option not in entry.variant.source for entry in tuned)
-    assert any(line["problem"] for line in lines)
+    assert any(line.outcome.problem for line in lines)
 
 
 def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
     program, ranked = pool()
-    tuned = tune(program, ranked, DEVICES["H100"], Clock(), effort=SMALL)
+    tuned = tune(program, ranked, DEVICES["H100"], Clock(), Tuning(SMALL))
     first = {entry.variant.schedule for entry in tuned}
     assert len(first) > 10
 
@@ -97,7 +100,7 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
     for together in (True, False):
         if not together:
             monkeypatch.setattr("mirage_eg.optimizer.tune.merged", lambda variant, faster: [])
-        best = tune(graphs.program, [[graphs.mugraph]], DEVICES["H100"], Additive(), effort=SMALL)[0]
+        best = tune(graphs.program, [[graphs.mugraph]], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
         assert ([kernel.num_warps for kernel in best.variant.schedule] == [2, 8]) is together
 
 
@@ -106,7 +109,7 @@ def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     program, ranked = pool()
     clock = Clock(seconds=0.5)
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tune(program, ranked, DEVICES["H100"], clock, effort=Effort(seconds=2.0))
+    tune(program, ranked, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
     assert len(clock.seen) == 5  # the last began at the deadline, not behind it
 
 
@@ -123,21 +126,21 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
         return [*map(work, items)]
 
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tuned = tune(program, ranked, DEVICES["H100"], clock, effort=Effort(seconds=2.0), parallel=slow)
+    tuned = tune(program, ranked, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)), parallel=slow)
     assert len(clock.seen) == timed
     assert tuned
 
 
 def test_a_kernel_too_large_gets_fewer_stages() -> None:
     graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
-    variant = compile_variant((graphs.program, graphs.mugraph, 0, (Schedule(num_stages=6),), DEVICES["H100"]))
+    variant = compile_variant((graphs.program, graphs.mugraph, Job(graphs.mugraph, 0, (Schedule(num_stages=6),)), "sm_90"))
     assert variant.problem is None
     assert variant.schedule[0].num_stages < 6
 
 
 def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
     graphs = lora("float16", 64, 2048, 4096, 16, 1, 1)
-    variant = compile_variant((graphs.program, graphs.mugraph, 3, (Schedule(num_stages=2),), DEVICES["H100"]))
+    variant = compile_variant((graphs.program, graphs.mugraph, Job(graphs.mugraph, 3, (Schedule(num_stages=2),)), "sm_90"))
     assert variant.problem is not None
     assert variant.structure == 3
 
@@ -147,12 +150,18 @@ def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
 def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence[int]) -> None:
     tried: list[int] = []
 
-    def note(function: object, jobs: Sequence[tuple[Graph, Graph, int, Schedules, str]]) -> list[Variant]:
-        tried.extend(structure for _, _, structure, schedule, _ in jobs if not any(kernel.swapped for kernel in schedule))
+    def note(function: object, items: Sequence[tuple[Graph, Graph, Job, str]]) -> list[Variant]:
+        tried.extend(job.structure for _, _, job, _ in items if not any(kernel.swapped for kernel in job.schedule))
         return []
 
     program = attention("float16", 2, 32, 16, 64, 16, 4).program
     ranked = [[attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)] for count in counts]
-    tune(program, ranked, DEVICES["H100"], Clock(), effort=SMALL, parallel=note)  # type: ignore[arg-type]
+    tune(program, ranked, DEVICES["H100"], Clock(), Tuning(SMALL), parallel=note)  # type: ignore[arg-type]
     assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
     assert all(len(graph.blocks) == 1 for graphs in ranked for graph in graphs)
+
+
+def test_the_record_of_tuning_counts_each_candidate_once() -> None:
+    plain = Measurement("extents", 0, (), (), (), "", Outcome(3.0, 0.0, None), "")
+    failed = replace(plain, outcome=Outcome(None, None, "too large"))
+    assert tuning_record([plain, failed, replace(plain, stage="final")]) == {"tried": 2, "timed": 1, "failed": 1}

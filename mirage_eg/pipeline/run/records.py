@@ -7,6 +7,7 @@ from typing import Any
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton has no words for
@@ -74,4 +75,4 @@ class Result:
 
     candidates: tuple[Candidate, ...]
     report: dict[str, Any]
-    measurements: tuple[dict[str, Any], ...] = ()
+    measurements: tuple[Measurement, ...] = ()

@@ -12,7 +12,6 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tune import tuning_record
 from mirage_eg.search.instantiate.limits import TileLimits, fits, fits_compiler
 from property_tests.support.hand_written import gated_mlp, in_dtype
 from property_tests.support.strategies import block_graphs
@@ -126,8 +125,3 @@ def test_what_needs_more_than_a_block_has_does_not_fit() -> None:
     [small], [large] = (gated_mlp("float16", 64, 4096, 512, 4, loop).mugraph.blocks for loop in (64, 4))
     assert fits(small, TileLimits())
     assert not fits(large, TileLimits())
-
-
-def test_the_record_of_tuning_counts_each_candidate_once() -> None:
-    lines = [{"stage": "extents", "us": 3.0}, {"stage": "extents", "us": None}, {"stage": "final", "us": 2.9}]
-    assert tuning_record(lines) == {"tried": 2, "timed": 1, "failed": 1}

@@ -15,7 +15,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tune import tune
+from mirage_eg.optimizer.tune import Tuning, tune
 from mirage_eg.pipeline.partition_stage import Cutter
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.options import Options
@@ -87,5 +87,5 @@ def test_tuning_tries_every_allowed_number_of_warps_and_no_other(monkeypatch: py
     program, ranked = pool()
     ranked = [[with_warps(graph, 2) for graph in graphs] for graphs in ranked]
     clock = Clock()
-    tune(program, ranked, device_for("sm_90"), clock, effort=SMALL, warps=(2, 16))
+    tune(program, ranked, device_for("sm_90"), clock, Tuning(SMALL), warps=(2, 16))
     assert {count for source in clock.seen for count in emitted_warps(source)} == {2, 16}

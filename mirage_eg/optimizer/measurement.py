@@ -1,0 +1,72 @@
+"""One measurement of tuning, and its form as a line of JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from json import loads
+from typing import Any
+
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.trial import Outcome
+from mirage_eg.backends.triton.schedule import Schedules, schedule_record
+from mirage_eg.ir.shapes import Shape
+
+JsonLine = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A candidate that was compiled, and its times if it compiled and its outputs are right.
+
+    `source` and `mugraph` are fingerprints; `graph` is the JSON text of a µGraph in its first measurement, "" in the others.
+    `timing` is of the final stage alone.
+    """
+
+    stage: str
+    structure: int
+    grid: tuple[Shape, ...]  # of each block graph, as `loop`
+    loop: tuple[int, ...]
+    schedule: Schedules
+    source: str
+    outcome: Outcome
+    mugraph: str
+    graph: str = ""
+    timing: Timing | None = None
+
+    @property
+    def us(self) -> float | None:
+        """Microseconds of the rough timing; None for a candidate that failed."""
+        return self.outcome.us
+
+    def json(self) -> JsonLine:
+        """The measurement in JSON's types."""
+        line = {
+            "kind": "measurement",
+            "stage": self.stage,
+            "structure": self.structure,
+            "grid": list(map(list, self.grid)),
+            "loop": list(self.loop),
+            "schedule": schedule_record(self.schedule),
+            "source": self.source,
+            "us": self.outcome.us,
+            "error": self.outcome.error,
+            "problem": self.outcome.problem,
+            "mugraph": self.mugraph,
+        }
+        line |= {"graph": loads(self.graph)} if self.graph else {}
+        return line | ({"timing": self.timing and asdict(self.timing)} if self.stage == "final" else {})
+
+
+def fingerprint(source: str) -> str:
+    """A short name of a source."""
+    return sha256(source.encode()).hexdigest()[:16]
+
+
+def tuning_record(measurements: Sequence[Measurement]) -> dict[str, int]:
+    """The numbers of candidates that were tried, timed, and failed, in JSON's types."""
+    tried = [measurement for measurement in measurements if measurement.stage != "final"]
+    timed = sum(measurement.us is not None for measurement in tried)
+    return {"tried": len(tried), "timed": timed, "failed": len(tried) - timed}
+
+
+__all__ = ["JsonLine", "Measurement", "fingerprint", "tuning_record"]
