@@ -5,14 +5,14 @@ import sys
 from typing import NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143  # the exit codes of Ctrl-C and of SIGTERM
-_received: list[
-    int
-] = []  # signals: an import or a callback of some library may swallow the exception, typer drops which it was
+_AGAIN_SECONDS = 1.0  # a finalizer, an import or a callback of a library may swallow the exception: it is raised again
+_received: list[int] = []  # signals, since typer drops which one it was
 
 
 def handle_signals() -> None:
-    """From now on SIGINT and SIGTERM raise KeyboardInterrupt and are remembered; an ignored SIGINT stays ignored."""
+    """From now on SIGINT and SIGTERM raise KeyboardInterrupt until `end_stopped`; an ignored SIGINT stays ignored."""
     signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGALRM, _stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _stop)
 
@@ -24,12 +24,15 @@ def raise_if_stopped() -> None:
 
 
 def _stop(number: int, frame: object) -> NoReturn:
-    _received.append(number)
+    if number != signal.SIGALRM:
+        _received.append(number)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     raise KeyboardInterrupt
 
 
 def end_stopped(message: str = "") -> NoReturn:
     """End with one line, `message` or what happened, and the exit code of the signal."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
     code, word = (TERMINATED, "terminated") if signal.SIGTERM in _received else (INTERRUPTED, "interrupted")
     print(f"mirage-eg: {' '.join(message.split()) or word}", file=sys.stderr)
     sys.exit(code)
