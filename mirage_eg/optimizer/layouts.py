@@ -1,11 +1,11 @@
-"""In which order the dims of each intermediate lie in memory: so that the kernels that write and read it move the fewest bytes.
+"""Layouts: the order of the dims of each intermediate in memory that moves the fewest bytes.
 
-A tile moves whole memory sectors; the shorter its contiguous runs, the more it moves in vain. For each order of the dims of any
-intermediate every access has a time; a kernel takes as long as its accesses to intermediates together, or as what else it has
-to do. The sum over kernels is minimised, then that over accesses: a CP-SAT model (OR-tools), solved to proven optimality. Where
-each intermediate alone can have its best order and every kernel is then as fast as it can be, that is the proof. Inputs and
-outputs keep the caller's strides. An order under which a view between kernels would have to be copied is not offered; reading
-a tile transposed, or with operands swapped, is a matter of its strides and costs what its runs cost.
+A tile moves whole memory sectors; the shorter its contiguous runs, the more bytes it moves to no use. Each access has a time
+for each order of the dims of an intermediate. A kernel takes as long as its accesses to intermediates together, or as its other
+work. The sum over kernels is minimised, then the sum over accesses: a CP-SAT model (OR-tools), solved to proven optimality. If
+the best order of each intermediate alone makes every kernel as fast as possible, no model is needed. Inputs and outputs keep
+the caller's strides. An order that forces a copy of a view between kernels is not offered. Reading a tile transposed, or with
+operands swapped, is a matter of its strides: it costs what its runs cost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ _MOST_DIMS = 4  # with more than one element, beyond which only the innermost di
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Times in picoseconds: `access[v][c][k]` of kernel k for value v in its order c; `rest[k]` of what else kernel k does."""
+class LayoutProblem:
+    """Picoseconds: `access[v][c][k]` of kernel k for value v in its order c; `rest[k]` of the other work of kernel k."""
 
     access: tuple[tuple[tuple[int, ...], ...], ...]
     rest: tuple[int, ...]
@@ -40,7 +40,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayoutChoice:
     """One intermediate: its shape, the order of its dims in memory (slowest first), and microseconds of its accesses."""
 
     value: int
@@ -52,17 +52,17 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
+class ChosenLayouts:
     """A µGraph with its layouts, and the objective in microseconds as chosen and row-major."""
 
     graph: Graph
-    choices: tuple[Choice, ...]
+    choices: tuple[LayoutChoice, ...]
     kernels_us: float
     row_major_us: float
     optimal: bool
 
 
-def choose_layouts(graph: Graph, device: Device) -> Layouts:
+def choose_layouts(graph: Graph, device: Device) -> ChosenLayouts:
     """The µGraph with the best layout of every intermediate that generated kernels write and read."""
     free = intermediates(graph)
     kernels = [position for position, item in enumerate(graph.nodes) if item.op == "block"]
@@ -71,19 +71,19 @@ def choose_layouts(graph: Graph, device: Device) -> Layouts:
     access = tuple(tuple(_accesses(graph, value, strides, kernels, device) for _, strides in offered[value]) for value in free)
     plain = [sum(orders[0][k] for orders in access) for k in range(len(kernels))]
     total = [round(1e6 * cost_of(part, device).us) for part in blocks]
-    problem = Problem(access, tuple(max(0, whole - own) for whole, own in zip(total, plain, strict=True)))
+    problem = LayoutProblem(access, tuple(max(0, whole - own) for whole, own in zip(total, plain, strict=True)))
     chosen, optimal = solve(problem)
     choices = [
-        Choice(value, graph.types[value].shape, *offered[value][c], sum(orders[c]) / 1e6, sum(orders[0]) / 1e6)
+        LayoutChoice(value, graph.types[value].shape, *offered[value][c], sum(orders[c]) / 1e6, sum(orders[0]) / 1e6)
         for value, c, orders in zip(free, chosen, access, strict=True)
     ]
     changed = {choice.value: choice.strides for choice, c in zip(choices, chosen, strict=True) if c}
     before, after = problem.objective([0] * len(free)), problem.objective(chosen)
-    return Layouts(with_strides(graph, changed), tuple(choices), after[0] / 1e6, before[0] / 1e6, optimal)
+    return ChosenLayouts(with_strides(graph, changed), tuple(choices), after[0] / 1e6, before[0] / 1e6, optimal)
 
 
 @lru_cache(maxsize=1024)
-def solve(problem: Problem) -> tuple[tuple[int, ...], bool]:
+def solve(problem: LayoutProblem) -> tuple[tuple[int, ...], bool]:
     """The best order of each value, the first of equal ones, and whether that is proved."""
     alone = tuple(min(range(len(orders)), key=lambda c: (sum(orders[c]), c)) for orders in problem.access)
     least = [sum(min(order[k] for order in orders) for orders in problem.access) for k in range(len(problem.rest))]
@@ -93,7 +93,7 @@ def solve(problem: Problem) -> tuple[tuple[int, ...], bool]:
     return _solve(problem, alone)
 
 
-def _solve(problem: Problem, start: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+def _solve(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -124,7 +124,7 @@ def _solve(problem: Problem, start: tuple[int, ...]) -> tuple[tuple[int, ...], b
     return tuple(next(c for c, pick in enumerate(row) if solver.boolean_value(pick)) for row in picks), True
 
 
-# --- What there is to choose -------------------------------------------------------------------------------------------------
+# --- Orders and accesses -------------------------------------------------------------------------------------------------
 
 
 def intermediates(graph: Graph) -> list[int]:
@@ -137,7 +137,7 @@ def intermediates(graph: Graph) -> list[int]:
         if inner.get("strides") is not None
     }
     views = views_of(graph, [row_major(kind.shape) for kind in graph.types], frozenset(declared))
-    found = []
+    free = []
     for item, values in graph.numbered():
         if item.op != "block":
             continue
@@ -146,12 +146,12 @@ def intermediates(graph: Graph) -> list[int]:
             readers = [(reader, made) for reader, made in graph.numbered() if family.intersection(reader.operands)]
             ours = all(reader.op == "block" or (made and made[0] in views) for reader, made in readers)
             if readers and ours and declared.isdisjoint(family) and inner.get("strides") is None:
-                found.append(value)
-    return found
+                free.append(value)
+    return free
 
 
 def laid_out(graph: Graph) -> dict[int, Shape]:
-    """The strides with which those values lie in a graph whose layouts have been chosen."""
+    """The strides of the intermediates of a graph whose layouts have been chosen."""
     given = {
         value: inner.get("strides")
         for item, values in graph.numbered()
@@ -163,7 +163,7 @@ def laid_out(graph: Graph) -> dict[int, Shape]:
 
 
 def _offered(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
-    """Orders of the dims with the strides that they make, row-major first, all of which views can follow."""
+    """Orders of the dims with their strides, row-major first; no view of the value becomes a copy."""
     shape = graph.types[value].shape
     long = [dim for dim, extent in enumerate(shape) if extent > 1]
     unit = [dim for dim, extent in enumerate(shape) if extent == 1]
@@ -188,7 +188,7 @@ def _viewable(graph: Graph, value: int, strides: Shape) -> bool:
 
 
 def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | None:
-    """The strides of the value and of all views of it; None where one would be a copy."""
+    """The strides of the value and of all its views; None if a view would be a copy."""
     family = {value: strides}
     for item, values in graph.numbered():
         if item.op in ("reshape", "transpose", "broadcast") and item.operands[0] in family:
@@ -201,7 +201,7 @@ def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | N
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one kernel writes or reads a value: the tile, the strides of what it sees, and how many tiles there are in all."""
+    """An access of one kernel to a value: the tile, the shape and strides of the value or its view, and the number of tiles."""
 
     kernel: int  # position in the graph
     writes: bool
@@ -213,7 +213,7 @@ class Access:
 
     @property
     def run(self) -> int:
-        """Elements that lie one behind the other."""
+        """Consecutive elements."""
         return run_length(self.tile, self.shape, self.strides)
 
 
@@ -254,13 +254,13 @@ def access_us(graph: Graph, value: int, strides: Shape, device: Device) -> float
 
 
 def _moved(access: Access) -> float:
-    """Bytes that move for one tile: its contiguous runs, in whole sectors."""
+    """Bytes moved for one tile: its contiguous runs, in whole sectors."""
     run, size = access.run, access.itemsize
     return prod(access.tile) / run * max(run * size, min(SECTOR, prod(access.shape) * size))
 
 
 def run_length(tile: Shape, shape: Shape, strides: Shape) -> int:
-    """Elements of a tile that lie one behind the other."""
+    """Consecutive elements of a tile."""
     run = 1
     dims = sorted(
         (stride, extent, whole) for stride, extent, whole in zip(strides, tile, shape, strict=True) if whole > 1 and stride > 0
@@ -292,8 +292,8 @@ def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def layouts_record(layouts: Layouts) -> dict[str, Any]:
-    """What was chosen and what it saves, in JSON's types; times in microseconds by the cost model."""
+def layouts_record(layouts: ChosenLayouts) -> dict[str, Any]:
+    """The chosen layouts and their gain in JSON's types; times in microseconds by the cost model."""
     return {
         "objective_us": layouts.kernels_us,
         "row_major_us": layouts.row_major_us,
@@ -316,9 +316,9 @@ def layouts_record(layouts: Layouts) -> dict[str, Any]:
 
 __all__ = [
     "Access",
-    "Choice",
-    "Layouts",
-    "Problem",
+    "ChosenLayouts",
+    "LayoutChoice",
+    "LayoutProblem",
     "access_us",
     "accesses",
     "choose_layouts",

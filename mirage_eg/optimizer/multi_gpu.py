@@ -1,8 +1,8 @@
 """Tuning on one GPU or several: one process a GPU, each an executor with one worker.
 
-Candidate i of a round is timed on GPU i modulo their number, so that what is measured where does not depend on how fast it
-goes; the last, careful round is on one GPU, since its times are compared with each other. A process whose GPU context is lost,
-or that dies, is replaced; the candidate that did it is counted as failed.
+Candidate i of a round is timed on GPU i modulo their number: the assignment does not depend on speed. The final round is on one
+GPU, since its times are compared with each other. A process that dies or whose GPU context is lost is replaced; its candidate
+is counted as failed.
 """
 
 import os
@@ -21,23 +21,23 @@ from mirage_eg.ir.errors import MirageError
 
 Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
-_MOST_LOSSES = 5  # processes in a row: then it is not the candidates
+_MOST_LOSSES = 5  # processes in a row; more losses are no fault of the candidates
 _trials: CandidateTimer | None = None  # of a worker's process
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a worker does; functions of a module where workers are processes."""
+    """The functions that a worker calls; functions of a module if workers are processes."""
 
     quick: Quick
     full: Full
 
 
 class MultiGpuTimer:
-    """A timer that spreads a round's candidates over GPUs. Use it as a context, which ends the processes."""
+    """A timer that distributes the candidates of a round over GPUs; a context, which ends the processes."""
 
     def __init__(self, gpus: Sequence[str], start: Callable[[str], Executor], calls: Calls) -> None:
-        """`start` gives an executor with one worker, which sees only the GPU that is named."""
+        """`start` returns an executor with one worker, which sees only the named GPU."""
         self._gpus, self._start, self._calls = tuple(gpus), start, calls
         self._executors: dict[int, Executor] = {}
         self._losses: Counter[int] = Counter()  # of each GPU, since it last gave a result
@@ -64,7 +64,7 @@ class MultiGpuTimer:
         """The outcome of each source in their order; None for those not begun when `perf_counter` passed the deadline."""
         outcomes: dict[int, Outcome | None] = {}
         running: dict[Future[Any], int] = {}
-        place = 0
+        following = 0
         waiting = {gpu: list(range(gpu, len(sources), len(self._gpus))) for gpu in range(len(self._gpus))}
         for gpu in waiting:
             self._next(gpu, waiting, running, sources, deadline, outcomes)
@@ -75,10 +75,10 @@ class MultiGpuTimer:
                 gpu = position % len(self._gpus)
                 outcomes[position] = self._result(gpu, future)
                 self._next(gpu, waiting, running, sources, deadline, outcomes)
-            while place in outcomes:
-                yield outcomes[place]
-                place += 1
-        yield from (outcomes[rest] for rest in range(place, len(sources)))
+            while following in outcomes:
+                yield outcomes[following]
+                following += 1
+        yield from (outcomes[rest] for rest in range(following, len(sources)))
 
     def _next(
         self,
@@ -116,7 +116,7 @@ class MultiGpuTimer:
 
 
 def gpus_of_first_kind() -> list[str]:
-    """Names by which CUDA_VISIBLE_DEVICES selects the visible GPUs that are of the kind of the first one."""
+    """The visible GPUs of the same kind as the first one, by their names for CUDA_VISIBLE_DEVICES."""
     import torch
 
     count = torch.cuda.device_count()
@@ -127,7 +127,7 @@ def gpus_of_first_kind() -> list[str]:
 
 
 def multi_gpu_timer(gpus: Sequence[str], source: str, target: str, seed: int) -> MultiGpuTimer:
-    """`backends.trial.CandidateTimer` in a process on each GPU."""
+    """`backends.measure.trial.CandidateTimer` in a process on each GPU."""
     import loky
 
     def start(gpu: str) -> Executor:

@@ -1,14 +1,14 @@
-"""In which order the kernels of a µGraph run, and the ops of a block: so that the fewest bytes live at once.
+"""The order of the kernels of a µGraph, and of the ops of a block graph, with the fewest live bytes.
 
-One problem for both: tasks with dependences make values that live until their last reader has run; the largest live set is to
-be as small as possible. Solved exactly by a best-first search over sets of tasks that have run: the live set depends on the set
-alone, not on its order. A task that frees at least what it makes, within the bytes needed anyway, runs at once; nothing is lost
-by that (run early, it only lowers what lives in between). If too many sets come up, the order given stays, with the bound that
+Both are one problem: tasks with dependences define values that live until their last reader has run; the largest live set is
+minimised. It is solved exactly by a best-first search over sets of completed tasks: the live set depends on the set alone, not
+on its order. A task that frees at least as many bytes as it defines, within the bytes needed anyway, runs at once; this loses
+no solution, as it only lowers the live bytes in between. After too many sets the given order stays, with the lower bound that
 is proved by then.
 
-In a block graph, prologue, loop and epilogue are ordered one by one: what a later phase reads lives to the end of the phase,
-accumulators live through the loop. Bytes are those of padded float32 tiles in registers; loads that only matmuls read go
-through shared memory and count nothing. At the kernel level, bytes are those of intermediates in device memory.
+In a block graph, prologue, loop and epilogue are ordered one by one: values that a later phase reads live to the end of the
+phase, accumulators live through the loop. Bytes are of padded float32 tiles in registers; loads that only matmuls read go
+through shared memory and count 0. At the kernel level, bytes are of intermediates in device memory.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ _VIEWS = ("reshape", "transpose", "broadcast", "split")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What must run before it, the values that it reads, and those that it makes with their sizes."""
+class OrderTask:
+    """A task: the tasks that precede it, the values that it reads, and the values that it defines with their sizes."""
 
     after: frozenset[int]
     reads: frozenset[int]
@@ -35,59 +35,59 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Tasks; values that live beforehand with their sizes, and values that live on behind the last task."""
+class OrderProblem:
+    """Tasks, values that are live before them with their sizes, and values that are live after the last task."""
 
-    tasks: tuple[Task, ...]
-    there: tuple[tuple[int, int], ...] = ()
-    kept: frozenset[int] = frozenset()
+    tasks: tuple[OrderTask, ...]
+    live_before: tuple[tuple[int, int], ...] = ()
+    live_after: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Tasks in order, the most bytes that live at once, and the least that any order can have as far as is proved."""
+    """Tasks in order, the most live bytes, and a proved lower bound for every order."""
 
     tasks: tuple[int, ...]
-    peak: int
-    bound: int
+    live_bytes: int
+    lower_bound: int
 
     @property
     def optimal(self) -> bool:
         """Whether no order is better, by proof."""
-        return self.peak == self.bound
+        return self.live_bytes == self.lower_bound
 
 
-def live_bytes_of(problem: Problem, tasks: Sequence[int]) -> int:
-    """The most bytes that live at once; while a task runs, what it reads and what it makes both live."""
-    live = dict(_read_or_kept(problem))
+def live_bytes_of(problem: OrderProblem, tasks: Sequence[int]) -> int:
+    """The most live bytes of an order; while a task runs, the values that it reads and defines are live."""
+    live = dict(_needed_before(problem))
     peak = sum(live.values())
     last = {value: step for step, i in enumerate(tasks) for value in problem.tasks[i].reads}
     for step, i in enumerate(tasks):
         live |= dict(problem.tasks[i].makes)
         peak = max(peak, sum(live.values()))
-        live = {value: size for value, size in live.items() if value in problem.kept or last.get(value, -1) > step}
+        live = {value: size for value, size in live.items() if value in problem.live_after or last.get(value, -1) > step}
     return peak
 
 
-def _read_or_kept(problem: Problem) -> tuple[tuple[int, int], ...]:
-    """What is there, without what nobody needs."""
-    needed = problem.kept.union(*(task.reads for task in problem.tasks))
-    return tuple((value, size) for value, size in problem.there if value in needed)
+def _needed_before(problem: OrderProblem) -> tuple[tuple[int, int], ...]:
+    """The values that are live before the tasks and that a task or a later reader needs."""
+    needed = problem.live_after.union(*(task.reads for task in problem.tasks))
+    return tuple((value, size) for value, size in problem.live_before if value in needed)
 
 
 @lru_cache(maxsize=4096)
-def best_order(problem: Problem, most: int = MOST_SETS) -> Order:
-    """An order of the smallest peak; of equal ones, one that stays close to the order given."""
-    return _Search(replace(problem, there=_read_or_kept(problem)), most).run()
+def best_order(problem: OrderProblem, most: int = MOST_SETS) -> Order:
+    """An order of the fewest live bytes; of equal ones, one that is close to the given order."""
+    return _Search(replace(problem, live_before=_needed_before(problem)), most).run()
 
 
 class _Search:
     """Best-first over sets of tasks as bit masks; plain ints and tuples, for it is an inner loop."""
 
-    def __init__(self, problem: Problem, most: int) -> None:
+    def __init__(self, problem: OrderProblem, most: int) -> None:
         self.problem, self.most = problem, most
         self.count = len(problem.tasks)
-        self.sizes = dict(problem.there) | {value: size for task in problem.tasks for value, size in task.makes}
+        self.sizes = dict(problem.live_before) | {value: size for task in problem.tasks for value, size in task.makes}
         self.before = [sum(1 << i for i in task.after) for task in problem.tasks]
         self.made = [sum(size for _, size in task.makes) for task in problem.tasks]
         self.readers = {
@@ -95,36 +95,36 @@ class _Search:
         }
 
     def freed(self, mask: int, i: int) -> int:
-        """Bytes that end when task i runs after those of `mask`: of what it reads, and of its own that nobody reads."""
+        """Bytes that task i frees after the tasks of `mask`: values that it reads, and its own values without a reader."""
         task, then = self.problem.tasks[i], mask | 1 << i
         ends = [*task.reads, *(value for value, _ in task.makes)]
         return sum(
             self.sizes[value]
             for value in ends
-            if value in self.sizes and value not in self.problem.kept and not self.readers[value] & ~then
+            if value in self.sizes and value not in self.problem.live_after and not self.readers[value] & ~then
         )
 
     def run(self) -> Order:
-        start = sum(size for _, size in self.problem.there)
+        start = sum(size for _, size in self.problem.live_before)
         while_it_runs = [
             self.made[i] + sum(self.sizes.get(value, 0) for value in task.reads) for i, task in enumerate(self.problem.tasks)
         ]
-        floor = max([start, *while_it_runs])
+        lower_bound = max([start, *while_it_runs])
         given = tuple(range(self.count))
         best = live_bytes_of(self.problem, given)
-        if best == floor or not self.count:
+        if best == lower_bound or not self.count:
             return Order(given, best, best)
         full = (1 << self.count) - 1
-        heap: list[tuple[int, int, tuple[int, ...], int, int]] = [(floor, 0, (), 0, start)]
-        seen: set[int] = set()
+        heap: list[tuple[int, int, tuple[int, ...], int, int]] = [(lower_bound, 0, (), 0, start)]
+        visited: set[int] = set()
         while heap:
             peak, _, done, mask, live = heappop(heap)
             if peak >= best:
                 break
-            if mask in seen:
+            if mask in visited:
                 continue
-            seen.add(mask)
-            if len(seen) > self.most:
+            visited.add(mask)
+            if len(visited) > self.most:
                 return Order(given, best, peak)
             done, mask, live = self._run_free(done, mask, live, peak)
             if mask == full:
@@ -133,13 +133,13 @@ class _Search:
                 if not mask >> i & 1 and not self.before[i] & ~mask:
                     reached = max(peak, live + self.made[i])
                     then = mask | 1 << i
-                    if then not in seen and reached < best:
+                    if then not in visited and reached < best:
                         entry = (reached, -len(done), (*done, i), then, live + self.made[i] - self.freed(mask, i))
                         heappush(heap, entry)
         return Order(given, best, best)
 
     def _run_free(self, done: tuple[int, ...], mask: int, live: int, peak: int) -> tuple[tuple[int, ...], int, int]:
-        """Run every task that frees at least what it makes without a higher peak."""
+        """Run every task that frees at least the bytes that it defines, within `peak` live bytes."""
         again = True
         while again:
             again = False
@@ -155,10 +155,10 @@ class _Search:
 # --- Kernels -----------------------------------------------------------------------------------------------------------------
 
 
-def kernels_problem(graph: Graph) -> tuple[Problem, list[int]]:
-    """The order of the nodes of a kernel graph but inputs and outputs, as a problem; and the positions of these nodes.
+def kernels_problem(graph: Graph) -> tuple[OrderProblem, list[int]]:
+    """The order problem of the nodes of a kernel graph but inputs and outputs, and the positions of these nodes.
 
-    A view lives in the memory of what it shows. What the caller gets is the caller's.
+    A view lives in the memory of its base. Outputs live in the memory of the caller and count 0.
     """
     shown: dict[int, int] = {}
     for item, values in graph.numbered():
@@ -166,7 +166,7 @@ def kernels_problem(graph: Graph) -> tuple[Problem, list[int]]:
             base = item.operands[0] if item.op in _VIEWS else None
             shown[value] = value if base is None else shown[base]
     given = {shown[i] for item in graph.outputs for i in item.operands}
-    tasks, positions = list[Task](), list[int]()
+    tasks, positions = list[OrderTask](), list[int]()
     maker: dict[int, int] = {}
     for position, (item, values) in enumerate(graph.numbered()):
         if OPS[item.op].kind is Kind.BOUNDARY:
@@ -175,13 +175,13 @@ def kernels_problem(graph: Graph) -> tuple[Problem, list[int]]:
         after = frozenset(maker[i] for i in item.operands if i in maker)
         reads = frozenset(shown[i] for i in item.operands if shown[i] in maker)
         maker |= dict.fromkeys(values, len(tasks))
-        tasks.append(Task(after, reads, makes))
+        tasks.append(OrderTask(after, reads, makes))
         positions.append(position)
-    return Problem(tuple(tasks)), positions
+    return OrderProblem(tuple(tasks)), positions
 
 
 def order_kernels(graph: Graph) -> tuple[Graph, Order]:
-    """The kernel graph with its nodes in an order that keeps the least device memory live."""
+    """The kernel graph with its nodes in an order of the fewest live bytes of device memory."""
     problem, positions = kernels_problem(graph)
     order = best_order(problem)
     inputs = [i for i, item in enumerate(graph.nodes) if item.op == "input"]
@@ -190,15 +190,15 @@ def order_kernels(graph: Graph) -> tuple[Graph, Order]:
 
 
 def reordered(graph: Graph, positions: Sequence[int]) -> Graph:
-    """The graph with its nodes in this order, which respects their dependences; inputs and outputs count as they then stand."""
+    """The graph with its nodes in this order, which respects dependences; inputs and outputs are numbered in the new order."""
     numbered = list(graph.numbered())
-    place: dict[int, int] = {}
+    new_value: dict[int, int] = {}
     nodes: list[Node] = []
     for position in positions:
         item, values = numbered[position]
-        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+        nodes.append(Node(item.op, tuple(new_value[i] for i in item.operands), item.attributes))
         for value in values:
-            place[value] = len(place)
+            new_value[value] = len(new_value)
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -207,33 +207,33 @@ def reordered(graph: Graph, positions: Sequence[int]) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class BlockOrder:
-    """Positions of the nodes of a block graph in order; the peak of bytes, as given and as ordered, and the proved bound."""
+    """Positions of the nodes of a block graph in order; the most live bytes as given and as ordered; the lower bound."""
 
     positions: tuple[int, ...]
     before: int
-    peak: int
-    bound: int
+    live_bytes: int
+    lower_bound: int
 
 
 def order_block(block: Graph) -> BlockOrder:
-    """An order of the ops of a block graph that keeps the fewest bytes live; phases one after the other, outputs in order."""
+    """An order of the ops of a block graph with the fewest live bytes; phases sequentially, outputs in order."""
     numbered = list(block.numbered())
     problems = _phase_problems(block)
     positions: list[int] = []
-    before = peak = bound = 0
-    for problem, places in problems:
+    before = live_bytes = lower_bound = 0
+    for problem, nodes in problems:
         order = best_order(problem)
-        positions += [places[i] for i in order.tasks]
-        before = max(before, live_bytes_of(problem, range(len(places))))
-        peak, bound = max(peak, order.peak), max(bound, order.bound)
+        positions += [nodes[i] for i in order.tasks]
+        before = max(before, live_bytes_of(problem, range(len(nodes))))
+        live_bytes, lower_bound = max(live_bytes, order.live_bytes), max(lower_bound, order.lower_bound)
     assert len(positions) == len(numbered)
-    return BlockOrder(tuple(positions), before, peak, bound)
+    return BlockOrder(tuple(positions), before, live_bytes, lower_bound)
 
 
-def _phase_problems(block: Graph) -> list[tuple[Problem, list[int]]]:
+def _phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
     """A problem for each phase, with the positions of its nodes."""
     sizes = tile_bytes(block)
-    phase_of: list[Phase] = []  # of every node: where it is written; an output is written behind all values
+    phase_of: list[Phase] = []  # of every node: where it is written; outputs are written after all values
     for item, values in block.numbered():
         phase_of.append(_written_in(block, item, values))
     users: dict[int, list[int]] = {}
@@ -242,33 +242,33 @@ def _phase_problems(block: Graph) -> list[tuple[Problem, list[int]]]:
             users.setdefault(operand, []).append(position)
     maker = {value: position for position, (_, values) in enumerate(block.numbered()) for value in values}
     sums = [value for value, position in maker.items() if OPS[block.nodes[position].op].kind is Kind.ACCUMULATOR]
-    made = []
+    problems = []
     for phase in Phase:
-        places = [position for position, own in enumerate(phase_of) if own is phase]
-        number = {position: i for i, position in enumerate(places)}
-        there = {
+        nodes = [position for position, own in enumerate(phase_of) if own is phase]
+        number = {position: i for i, position in enumerate(nodes)}
+        live_before = {
             value: sizes[value]
             for value, position in maker.items()
             if phase_of[position] < phase and any(phase_of[user] >= phase for user in users.get(value, ()))
         }
         if phase is Phase.LOOP:
-            there |= {value: sizes[value] for value in sums}
-        kept = {value for value in maker if any(phase_of[user] > phase for user in users.get(value, ()))} | set(sums)
+            live_before |= {value: sizes[value] for value in sums}
+        live_after = {value for value in maker if any(phase_of[user] > phase for user in users.get(value, ()))} | set(sums)
         if phase is Phase.EPILOGUE:
-            kept = set()
-            there |= {value: sizes[value] for value in sums}
+            live_after = set()
+            live_before |= {value: sizes[value] for value in sums}
         tasks = []
         last_output = None
-        for position in places:
+        for position in nodes:
             item = block.nodes[position]
             after = {number[maker[i]] for i in item.operands if maker[i] in number}
             if item.op == "output":
                 after |= set() if last_output is None else {last_output}
                 last_output = number[position]
-            makes = tuple((value, sizes[value]) for value in maker if maker[value] == position and value not in there)
-            tasks.append(Task(frozenset(after), frozenset(item.operands), makes))
-        made.append((Problem(tuple(tasks), tuple(there.items()), frozenset(kept)), places))
-    return made
+            makes = tuple((value, sizes[value]) for value in maker if maker[value] == position and value not in live_before)
+            tasks.append(OrderTask(frozenset(after), frozenset(item.operands), makes))
+        problems.append((OrderProblem(tuple(tasks), tuple(live_before.items()), frozenset(live_after)), nodes))
+    return problems
 
 
 def _written_in(block: Graph, item: Node, values: range) -> Phase:
@@ -280,7 +280,7 @@ def _written_in(block: Graph, item: Node, values: range) -> Phase:
 
 
 def tile_bytes(block: Graph) -> list[int]:
-    """Bytes of registers that every value of a block graph takes; a product that is only accumulated is added up in place."""
+    """Bytes of registers of every value of a block graph; a product that is only accumulated takes none."""
     readers: list[list[Node]] = [[] for _ in block.types]
     for item in block.nodes:
         for operand in item.operands:
@@ -301,7 +301,7 @@ def tile_bytes(block: Graph) -> list[int]:
 
 
 def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
-    """The kernel graph with the ops of each block graph in their best order; loads that moved take their operands along."""
+    """The kernel graph with the ops of each block graph in their best order; operands follow moved loads."""
     orders: list[BlockOrder] = []
     nodes: list[Node] = []
     for item in graph.nodes:
@@ -324,8 +324,8 @@ def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
 __all__ = [
     "BlockOrder",
     "Order",
-    "Problem",
-    "Task",
+    "OrderProblem",
+    "OrderTask",
     "best_order",
     "kernels_problem",
     "live_bytes_of",

@@ -1,7 +1,7 @@
-"""The µGraph optimizer: what is decided of a µGraph when its kernels are chosen (DESIGN §9).
+"""The passes of the µGraph optimizer: layouts, the order of kernels and of ops, thread graphs (DESIGN §9).
 
-Layouts, the order of kernels and of ops, and thread graphs; each pass keeps the function, and the result is verified as a
-whole. Where intermediates lie in memory is decided when the µGraph is lowered (`backends.triton.arena`).
+Each pass preserves the function, and the result is verified as a whole. The offsets of intermediates in memory are assigned
+when the µGraph is lowered (`backends.triton.arena`).
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from typing import Any
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.optimizer.layouts import Layouts, choose_layouts, layouts_record
+from mirage_eg.optimizer.layouts import ChosenLayouts, choose_layouts, layouts_record
 from mirage_eg.optimizer.op_order import BlockOrder, Order, kernels_problem, live_bytes_of, order_blocks, order_kernels
 from mirage_eg.optimizer.thread_graphs import form_threads
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizedMuGraph:
-    """A µGraph as it is lowered, and what was decided."""
+    """A µGraph as it is lowered, with the decisions of each pass."""
 
     graph: Graph
-    layouts: Layouts
-    before: int  # bytes of intermediates that lived at once in the order given
+    layouts: ChosenLayouts
+    before: int  # the most live bytes of intermediates in the given order
     kernels: Order
     blocks: tuple[BlockOrder, ...]
     seconds: float
@@ -31,28 +31,29 @@ class OptimizedMuGraph:
 
 @lru_cache(maxsize=512)
 def optimize_mugraph(graph: Graph, device: Device) -> OptimizedMuGraph:
-    """Optimize a µGraph for a device; doing it again changes nothing."""
+    """Optimize a µGraph for a device; a second time changes nothing."""
     begin = perf_counter()
     layouts = choose_layouts(graph, device)
     problem, _ = kernels_problem(graph)
     ordered, kernels = order_kernels(layouts.graph)
-    polished, blocks = order_blocks(form_threads(ordered))
+    optimized, blocks = order_blocks(form_threads(ordered))
     return OptimizedMuGraph(
-        polished, layouts, live_bytes_of(problem, range(len(problem.tasks))), kernels, tuple(blocks), perf_counter() - begin
+        optimized, layouts, live_bytes_of(problem, range(len(problem.tasks))), kernels, tuple(blocks), perf_counter() - begin
     )
 
 
-def optimization_record(polished: OptimizedMuGraph) -> dict[str, Any]:
-    """What was decided, in JSON's types; bytes live at once as given and as ordered, and the least that is proved possible."""
+def optimization_record(optimized: OptimizedMuGraph) -> dict[str, Any]:
+    """The decisions in JSON's types; the most live bytes as given and as ordered, and their proved lower bound."""
+    kernels = optimized.kernels
     return {
-        "layouts": layouts_record(polished.layouts),
+        "layouts": layouts_record(optimized.layouts),
         "order": {
-            "kernels": {"before": polished.before, "live_bytes": polished.kernels.peak, "bound": polished.kernels.bound},
-            "blocks": [{"before": one.before, "live_bytes": one.peak, "bound": one.bound} for one in polished.blocks],
-            "optimal": polished.kernels.optimal and all(one.peak == one.bound for one in polished.blocks),
+            "kernels": {"before": optimized.before, "live_bytes": kernels.live_bytes, "bound": kernels.lower_bound},
+            "blocks": [{"before": it.before, "live_bytes": it.live_bytes, "bound": it.lower_bound} for it in optimized.blocks],
+            "optimal": kernels.optimal and all(it.live_bytes == it.lower_bound for it in optimized.blocks),
         },
-        "thread_graphs": [_threads_record(item["graph"]) for item in polished.graph.nodes if item.op == "block"],
-        "seconds": polished.seconds,
+        "thread_graphs": [_threads_record(item["graph"]) for item in optimized.graph.nodes if item.op == "block"],
+        "seconds": optimized.seconds,
     }
 
 

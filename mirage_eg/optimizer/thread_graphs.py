@@ -1,7 +1,7 @@
-"""Thread graphs: elementwise ops of a block whose intermediates one other op reads become one node, kept in registers.
+"""Thread graphs: chains of elementwise ops of a block graph become one node, with intermediates in registers.
 
-Formed by rule: the ops of one phase and shape that lead to one result and are read nowhere else. Drawings show them; the
-lowering takes the node apart again.
+A thread graph has the ops of one phase and shape that lead to one result and have no other reader. Drawings display thread
+graphs; the lowering expands them.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def _formed(item: Node) -> Node:
 
 
 def thread_groups(block: Graph) -> list[list[int]]:
-    """Positions of the nodes of each thread graph that can be formed, the one that makes its result last."""
+    """Positions of the nodes of each possible thread graph; the last node defines its result."""
     numbered = list(block.numbered())
     readers: dict[int, list[int]] = {}
     for position, (item, _) in enumerate(numbered):
@@ -37,7 +37,7 @@ def thread_groups(block: Graph) -> list[list[int]]:
         [value] = values
         users = set(readers.get(value, ()))
         user = min(users, default=-1)
-        joins = len(users) == 1 and user in root and _alike(block, numbered[user][1][0], value)
+        joins = len(users) == 1 and user in root and _same_threads(block, numbered[user][1][0], value)
         root[position] = root[user] if joins else position
     groups: dict[int, list[int]] = {}
     for position in sorted(root):
@@ -45,8 +45,8 @@ def thread_groups(block: Graph) -> list[list[int]]:
     return [members for members in groups.values() if len(members) > 1]
 
 
-def _alike(block: Graph, first: int, second: int) -> bool:
-    """Whether two values are computed as often as each other, with the same threads on the same elements."""
+def _same_threads(block: Graph, first: int, second: int) -> bool:
+    """Whether two values are computed equally often, by the same threads on the same elements."""
     return block.phases[first] is block.phases[second] and block.types[first].shape == block.types[second].shape
 
 
@@ -55,29 +55,29 @@ def with_threads(block: Graph) -> Graph:
     groups = {members[-1]: members for members in thread_groups(block)}
     inside = {position for members in groups.values() for position in members}
     numbered = list(block.numbered())
-    place: dict[int, int] = {}
+    new_value: dict[int, int] = {}
     nodes: list[Node] = []
     for position, (item, values) in enumerate(numbered):
         if position in groups:
             item = _thread(block, [numbered[i] for i in groups[position]])
         elif position in inside:
             continue
-        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+        nodes.append(Node(item.op, tuple(new_value[i] for i in item.operands), item.attributes))
         for value in values:
-            place[value] = len(place)
+            new_value[value] = len(new_value)
     return replace(block, nodes=tuple(nodes))
 
 
 def _thread(block: Graph, members: list[tuple[Node, range]]) -> Node:
-    """The node of a thread graph, its operands as values of the block graph."""
-    made = {value for _, values in members for value in values}
-    operands = tuple(dict.fromkeys(i for item, _ in members for i in item.operands if i not in made))
-    place = {value: i for i, value in enumerate(operands)}
+    """The node of a thread graph; its operands are values of the block graph."""
+    inner = {value for _, values in members for value in values}
+    operands = tuple(dict.fromkeys(i for item, _ in members for i in item.operands if i not in inner))
+    new_value = {value: i for i, value in enumerate(operands)}
     nodes = [node("input", shape=block.types[i].shape, dtype=str(block.types[i].dtype)) for i in operands]
     for item, values in members:
-        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-        place[values[0]] = len(place)
-    nodes.append(node("output", len(place) - 1))
+        nodes.append(Node(item.op, tuple(new_value[i] for i in item.operands), item.attributes))
+        new_value[values[0]] = len(new_value)
+    nodes.append(node("output", len(new_value) - 1))
     return node("thread", *operands, graph=Graph(tuple(nodes), Level.THREAD))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mirage_eg.egraph.rulebook import Rulebook
     from mirage_eg.egraph.soundness.check_file import Report
     from mirage_eg.ir.axes import Axes
-    from mirage_eg.optimizer.layouts import Layouts
+    from mirage_eg.optimizer.layouts import ChosenLayouts
     from mirage_eg.pipeline.run.records import CompileRecord
     from mirage_eg.search.search import SearchResult
     from mirage_eg.search.structure import SplitReduction, Structure
@@ -38,6 +38,7 @@ RECORDS = (  # displayed as tables of their fields
     "backends.triton.targets.Target",
     "backends.triton.schedule.Schedule",
     "bench.gpu.Summary",
+    "bench.rows.Row",
     "bench.rule_impact.Side",
     "egraph.expression.Split",
     "egraph.expression.Term",
@@ -49,7 +50,8 @@ RECORDS = (  # displayed as tables of their fields
     "ir.node.Node",
     "ir.node.TensorType",
     "optimizer.layouts.Access",
-    "optimizer.layouts.Choice",
+    "optimizer.layouts.LayoutChoice",
+    "optimizer.measurement.Measurement",
     "pipeline.partition_stage.Cuts",
     "pipeline.run.options.Options",
     "pipeline.stage_records.Instances",
@@ -154,7 +156,7 @@ def _float_check(check: "FloatCheck") -> str:
     return table(("float check", ""), [*rows, ("overflows", check.overflows), ("difference", check.difference or "none")])
 
 
-def _layouts(layouts: "Layouts") -> str:
+def _layouts(layouts: "ChosenLayouts") -> str:
     rows = [
         (f"t{one.value}", list(one.shape), list(one.order), f"{one.us:.2f}", f"{one.row_major_us:.2f}")
         for one in layouts.choices
@@ -219,7 +221,7 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record
     "egraph.expression.Expression": _expression,
     "verify.verdict.FloatCheck": _float_check,
     "egraph.laws.Law": lambda law: table((law.name, law.place), [("", law.text)]),
-    "optimizer.layouts.Layouts": _layouts,
+    "optimizer.layouts.ChosenLayouts": _layouts,
     "egraph.oracle.Oracle": _oracle,
     "pipeline.run.records.Result": lambda result: result_html(result.report),
     "egraph.rulebook.Rulebook": _rulebook,

@@ -18,7 +18,7 @@ from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.optimizer.layouts import (
-    Problem,
+    LayoutProblem,
     _offered,
     _solve,
     choose_layouts,
@@ -42,19 +42,19 @@ def run_program() -> Iterator[RunProgram]:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> LayoutProblem:
     kernels = draw(st.integers(1, 3))
     times = st.integers(0, 20)
     access = tuple(
         tuple(tuple(draw(times) for _ in range(kernels)) for _ in range(draw(st.integers(1, 3))))
         for _ in range(draw(st.integers(0, 4)))
     )
-    return Problem(access, tuple(draw(times) for _ in range(kernels)))
+    return LayoutProblem(access, tuple(draw(times) for _ in range(kernels)))
 
 
 @settings(max_examples=150)
 @given(problem=problems())
-def test_no_layouts_are_better(problem: Problem) -> None:
+def test_no_layouts_are_better(problem: LayoutProblem) -> None:
     chosen, optimal = solve(problem)
     assert optimal
     every = [problem.objective(other) for other in product(*(range(len(orders)) for orders in problem.access))]
@@ -62,7 +62,7 @@ def test_no_layouts_are_better(problem: Problem) -> None:
 
 
 @given(problem=problems())
-def test_the_solver_proves_what_brute_force_finds(problem: Problem) -> None:
+def test_the_solver_proves_what_brute_force_finds(problem: LayoutProblem) -> None:
     chosen, optimal = _solve(problem, (0,) * len(problem.access))
     assert optimal
     every = [problem.objective(other) for other in product(*(range(len(orders)) for orders in problem.access))]

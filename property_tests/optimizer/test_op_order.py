@@ -14,8 +14,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.optimizer.op_order import (
-    Problem,
-    Task,
+    OrderProblem,
+    OrderTask,
     best_order,
     kernels_problem,
     live_bytes_of,
@@ -30,7 +30,7 @@ from property_tests.support.strategies import EVERY, as_program, block_graphs, k
 
 
 @st.composite
-def problems(draw: st.DrawFn, most: int = 7) -> Problem:
+def problems(draw: st.DrawFn, most: int = 7) -> OrderProblem:
     """Tasks that read earlier values, with any sizes; some values are there beforehand, some live on."""
     there = [(i, draw(st.integers(0, 9))) for i in range(draw(st.integers(0, 2)))]
     values = [value for value, _ in there]
@@ -39,14 +39,14 @@ def problems(draw: st.DrawFn, most: int = 7) -> Problem:
     for i in range(draw(st.integers(1, most))):
         reads = frozenset(draw(st.lists(st.sampled_from(values), max_size=3))) if values else frozenset()
         makes = tuple((len(values) + place, draw(st.integers(0, 9))) for place in range(draw(st.integers(0, 2))))
-        tasks.append(Task(frozenset(maker[value] for value in reads if value in maker), reads, makes))
+        tasks.append(OrderTask(frozenset(maker[value] for value in reads if value in maker), reads, makes))
         maker |= {value: i for value, _ in makes}
         values += [value for value, _ in makes]
     kept = frozenset(value for value in values if draw(st.integers(0, 3)) == 0)
-    return Problem(tuple(tasks), tuple(there), kept)
+    return OrderProblem(tuple(tasks), tuple(there), kept)
 
 
-def orders(problem: Problem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+def orders(problem: OrderProblem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
     """All that respect the dependences."""
     if len(done) == len(problem.tasks):
         yield done
@@ -57,18 +57,18 @@ def orders(problem: Problem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, 
 
 @settings(max_examples=200)
 @given(problem=problems())
-def test_no_order_has_a_smaller_peak(problem: Problem) -> None:
+def test_no_order_has_a_smaller_peak(problem: OrderProblem) -> None:
     order = best_order(problem)
     assert order.tasks in orders(problem)
-    assert order.peak == live_bytes_of(problem, order.tasks)
+    assert order.live_bytes == live_bytes_of(problem, order.tasks)
     assert order.optimal
-    assert order.peak == min(live_bytes_of(problem, tasks) for tasks in orders(problem))
+    assert order.live_bytes == min(live_bytes_of(problem, tasks) for tasks in orders(problem))
 
 
 @given(problem=problems(10))
-def test_a_search_that_is_cut_still_gives_an_order_and_a_bound_that_holds(problem: Problem) -> None:
+def test_a_search_that_is_cut_still_gives_an_order_and_a_bound_that_holds(problem: OrderProblem) -> None:
     cut, whole = best_order(problem, 1), best_order(problem)
-    assert cut.bound <= whole.peak <= cut.peak
+    assert cut.lower_bound <= whole.live_bytes <= cut.live_bytes
     assert sorted(cut.tasks) == list(range(len(problem.tasks)))
 
 
@@ -76,9 +76,9 @@ def test_an_order_that_is_worse_is_seen_to_be() -> None:
     """Two chains side by side need more than one after the other."""
     chain = [(frozenset(), frozenset(), ((0, 9),)), (frozenset({0}), frozenset({0}), ((1, 1),))]
     other = [(frozenset(), frozenset(), ((2, 9),)), (frozenset({2}), frozenset({2}), ((3, 1),))]
-    problem = Problem(tuple(Task(*task) for task in (*chain, *other)), kept=frozenset({1, 3}))
+    problem = OrderProblem(tuple(OrderTask(*task) for task in (*chain, *other)), live_after=frozenset({1, 3}))
     assert live_bytes_of(problem, (0, 2, 1, 3)) == 19
-    assert best_order(problem).peak == live_bytes_of(problem, (0, 1, 2, 3)) == 11
+    assert best_order(problem).live_bytes == live_bytes_of(problem, (0, 1, 2, 3)) == 11
 
 
 # --- Kernels -----------------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_ordering_kernels_keeps_the_function(program: Graph) -> None:
         for got, want in zip(*(evaluate(graph, inputs, FloatAlgebra()) for graph in (ordered, program)), strict=True):
             assert np.array_equal(got, want, equal_nan=True)
     problem, _ = kernels_problem(program)
-    assert order.peak <= live_bytes_of(problem, range(len(problem.tasks)))
+    assert order.live_bytes <= live_bytes_of(problem, range(len(problem.tasks)))
 
 
 # --- Ops of a block ----------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_ordering_a_block_keeps_the_function_and_the_phases(block: Graph) -> Non
     )
     loop = [inner.phases[values[0]] for item, values in inner.numbered() if values and not item.op.startswith("accum")]
     assert loop == sorted(loop)
-    assert order.bound <= order.peak <= order.before
+    assert order.lower_bound <= order.live_bytes <= order.before
 
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)
@@ -121,7 +121,7 @@ def test_ordered_graphs_pass_the_field_check(name: str) -> None:
     graphs = HAND_WRITTEN[name]("float16")
     ordered, orders_ = order_blocks(graphs.mugraph)
     assert verify(graphs.program, order_kernels(ordered)[0]).equal
-    assert all(order.peak == order.bound for order in orders_)
+    assert all(order.live_bytes == order.lower_bound for order in orders_)
 
 
 def dots(graph: Graph, block: Graph) -> list[str]:

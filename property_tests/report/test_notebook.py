@@ -32,7 +32,7 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.layouts import Layouts, choose_layouts, laid_out
+from mirage_eg.optimizer.layouts import ChosenLayouts, choose_layouts, laid_out
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
@@ -290,7 +290,7 @@ def test_whatever_a_person_gets_from_the_documented_functions_shows_itself() -> 
 
 def test_the_fields_of_those_are_shown_too() -> None:
     """Records within the records that a search, a check and a verdict hand back."""
-    waiting, seen = [Result, SearchResult, Report, Impact, Verdict, Layouts, Rulebook, Oracle], set[type]()
+    waiting, seen = [Result, SearchResult, Report, Impact, Verdict, ChosenLayouts, Rulebook, Oracle], set[type]()
     while waiting:
         kind = waiting.pop()
         if kind in seen or not kind.__module__.startswith("mirage_eg") or issubclass(kind, Enum):
