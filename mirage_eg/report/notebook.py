@@ -31,6 +31,7 @@ RECORDS = (  # displayed as tables of their fields
     "backends.evaluator.field_semantics.Randomness",
     "backends.evaluator.finite_field.FieldAlgebra",
     "backends.measure.timing.Timing",
+    "backends.measure.trial.Outcome",
     "backends.runtime.calls.CudaGraph",
     "backends.triton.arena.Arena",
     "backends.triton.arena.Buffer",
