@@ -193,7 +193,7 @@ def changed(first: Candidate, second: Candidate, how: str) -> tuple[Candidate, .
     return {
         "the other's source": (replace(first, source=second.source), second),
         "another kernel": (replace(first, source=body), second),
-        "another schedule": (replace(first, schedule=changed(first.schedule, 0, num_stages=1)), second),
+        "another schedule": (replace(first, schedule=(replace(first.schedule[0], num_stages=1), *first.schedule[1:])), second),
         "no schedule": (replace(first, schedule=None), second),
         "nothing written": (replace(first, source="# not written: nothing\n", schedule=None), second),
         "no mistake": (first, second),
