@@ -84,9 +84,7 @@ def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume:
     tracer = None if trace is None else Tracer()
     try:
         with progress() as observer:
-            result = run(
-                name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer, looked_up=tracer is None
-            )
+            result = run(name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer)
     except (KeyboardInterrupt, MirageError) as stop:
         if not holds_results(checkpoint):
             remove_made(absent)

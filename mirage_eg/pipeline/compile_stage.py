@@ -1,20 +1,18 @@
 """Emitting and compiling what a run has chosen, each µGraph once; a kernel that does not fit is written with fewer stages."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
-from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tune import Tuned
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.run.files import check_writable
 from mirage_eg.pipeline.run.records import NOT_WRITTEN, Candidate, CompileRecord
-from mirage_eg.pipeline.run.work import Work
-from mirage_eg.pipeline.stage_records import Watch
-from mirage_eg.pipeline.verify_stage import Verified
+from mirage_eg.pipeline.stage_records import Run
 
 STAGE = "compile"
 
@@ -29,72 +27,53 @@ def check_cache() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A Triton program and what the compiler said of it."""
+    """A Triton program, the schedule that it was written with, and the compiler's record."""
 
     source: str
-    schedule: Schedules | None  # that the source was written with
+    schedule: Schedules | None
     record: CompileRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What compiles µGraphs of one program, as tuned where they were."""
+    """Compiles candidates of one run, each program once: as tuned where they were, else with the schedule that fits."""
 
-    program: Graph
-    target: str
-    watch: Watch
-    work: Work
-    tuned: Mapping[Graph, Tuned] = field(default_factory=dict)
-    known: dict[Graph, Compiled] = field(default_factory=dict)
+    run: Run
+    memo: dict[tuple[Graph, str], Compiled] = field(default_factory=dict)  # by µGraph and tuned source
 
-    def compile(self, graphs: Sequence[Graph]) -> list[Compiled]:
-        """The program of each µGraph, compiled."""
-        if new := [graph for graph in dict.fromkeys(graphs) if graph not in self.known]:
-            with self.watch.stage(STAGE):
-                self._compile(new)
-        return [self.known[graph] for graph in graphs]
+    def compile(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates with their programs and compile records."""
+        keys = [(candidate.graph, candidate.source) for candidate in candidates]
+        new = {key: candidate for key, candidate in zip(keys, candidates, strict=True) if key not in self.memo}
+        if new:
+            with self.run.watch.stage(STAGE):
+                self._compile(list(new.values()))
+        return [
+            replace(candidate, source=entry.source, schedule=entry.schedule, compile=entry.record)
+            for candidate, entry in zip(candidates, map(self.memo.__getitem__, keys), strict=True)
+        ]
 
-    def _compile(self, new: Sequence[Graph]) -> None:
+    def _compile(self, new: Sequence[Candidate]) -> None:
         import triton.compiler  # noqa: F401 (so that the first µGraph takes no longer than others)
 
-        variants = [self.tuned[graph].variant if graph in self.tuned else None for graph in new]
-        items = [(graph, it and (it.source, it.schedule)) for graph, it in zip(new, variants, strict=True)]
+        items = [(entry.graph, (entry.source, entry.schedule) if entry.schedule is not None else None) for entry in new]
         ok = 0
 
-        def progress(done: int, made: Compiled) -> None:
+        def progress(done: int, compiled: Compiled) -> None:
             nonlocal ok
-            ok += made.record.ok
-            self.watch.observer(STAGE, done, len(new), f"{ok} compiled")
+            ok += compiled.record.ok
+            self.run.watch.observer(STAGE, done, len(new), f"{ok} compiled")
 
-        made = self.work.run(STAGE, _compile, (self.program, self.target), items, progress)
-        self.known.update(zip(new, made, strict=True))
+        compiled = self.run.work.run(STAGE, _compile, (self.run.program, self.run.device.target), items, progress)
+        self.memo.update({(entry.graph, entry.source): result for entry, result in zip(new, compiled, strict=True)})
 
-    def candidates(self, verified: Verified) -> list[Candidate]:
-        """What was verified, with its program."""
-        candidates = []
-        for (entry, verdict, check), made in zip(
-            verified.kept, self.compile([entry.graph for entry, _, _ in verified.kept]), strict=True
-        ):
-            graph, measured = entry.graph, None
-            if graph in self.tuned:
-                measured = self.tuned[graph].us
-                graph = with_warps(graph, [schedule.num_warps for schedule in self.tuned[graph].variant.schedule])
-            proved = "proved" in verdict.evidence
-            candidates.append(
-                Candidate(
-                    graph=graph,
-                    source=made.source,
-                    schedule=made.schedule,
-                    predicted_us=entry.predicted_us,
-                    measured_us=measured,
-                    verdict=verdict,
-                    float_check=check,
-                    compile=made.record,
-                    proved=proved,
-                    fused=entry.fused,
-                )
-            )
-        return candidates
+
+def optimized(candidate: Candidate, device: Device) -> Candidate:
+    """The candidate with the layouts, op orders and thread graphs that the µGraph optimizer chooses."""
+    if candidate.optimized is not None:
+        return candidate
+    result = optimize_mugraph(candidate.graph, device)
+    return replace(candidate, graph=result.graph, found=candidate.graph, optimized=result)
 
 
 def _compile(common: tuple[Graph, str], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]) -> Iterator[Compiled]:

@@ -17,11 +17,12 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.stage_records import Instances, Plan
+from mirage_eg.pipeline.stage_records import Instances
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
 from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
 from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.search.structure import AnyStructure
 from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality, Verdict
@@ -34,35 +35,31 @@ GRAPHS = 200  # µGraphs looked at for the smallest overflow, as many of each st
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the stages of a run came to."""
+class Outcome:
+    """The results of the stages of a run without a fused result."""
 
     primitive: Graph  # with names for its axes, where it was searched as a whole
     axes: Axes | str  # or why it was not
     search: SearchResult
-    plans: Sequence[Plan]
-    equal: Sequence[Plan]
-    made: Sequence[Instances]
+    equal: Sequence[AnyStructure]  # structures that pass the field check
+    instances: Sequence[Instances]
     rejected: Sequence[Verdict]  # at full size
     compile_errors: Sequence[str]  # of fused candidates
 
 
-def explain(found: Found, rulebook: Rulebook, options: Options, device: Device) -> dict[str, Any]:
+def explain(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> dict[str, Any]:
     """The explanation of a run without a fused result, in JSON's types.
 
     `ended` says how many candidates died of what, `stage` where the last of them did, `nearest_miss` is what came closest,
     `change` what would have to be different; both are sentences.
     """
-    ended: dict[str, int] = {}
-    for record in found.search.records:
-        for fate, count in record.pruned.items():
-            ended[fate] = ended.get(fate, 0) + count
-    if found.plans:
-        ended["field check"] = len(found.plans) - len(found.equal)
-        ended["tile limits"] = sum(not entry.count for entry in found.made)
+    ended = found.search.pruned
+    if found.search.all:
+        ended["field check"] = len(found.search.all) - len(found.equal)
+        ended["tile limits"] = sum(not entry.count for entry in found.instances)
     stage, miss, change = _nearest(found, rulebook, options, device)
     return {
-        "visited": sum(record.visited for record in found.search.records),
+        "visited": found.search.visited,
         "ended": {fate: count for fate, count in sorted(ended.items(), key=lambda item: -item[1]) if count},
         "stage": stage,
         "nearest_miss": miss,
@@ -70,7 +67,7 @@ def explain(found: Found, rulebook: Rulebook, options: Options, device: Device) 
     }
 
 
-def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
+def _nearest(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
     if isinstance(found.axes, str):
         try:
             named = rename_views(found.primitive).program
@@ -83,11 +80,11 @@ def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device)
             part = _largest_part(found.primitive, rulebook, options)
             return "limits", part, f"more kernels (--max-kernels): {reason}"
         return "limits", *_nearest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
-    if not found.plans:
+    if not found.search.all:
         return "search", *_nearest_of_search(found, found.axes, rulebook, options)
     if not found.equal:
         return "field check", *_nearest_of_check(found, found.axes, options)
-    if not any(entry.count for entry in found.made):
+    if not any(entry.count for entry in found.instances):
         return "tile limits", *_nearest_of_limits(found, found.axes, options, device)
     if found.compile_errors:
         return "compile", f"a verified µGraph does not compile: {found.compile_errors[0]}", "smaller tiles, or another --target"
@@ -103,12 +100,12 @@ def _nearest(found: Found, rulebook: Rulebook, options: Options, device: Device)
     )
 
 
-def _nearest_of_search(found: Found, axes: Axes, rulebook: Rulebook, options: Options) -> tuple[str, str]:
+def _nearest_of_search(found: Outcome, axes: Axes, rulebook: Rulebook, options: Options) -> tuple[str, str]:
     stopped = [record for record in found.search.records if not record.complete]
     for most in range(options.max_block_ops + 4, MOST_OPS + 1, 4):
         larger = search(found.primitive, axes, rulebook, _limits(options, most))
         if larger.structures or larger.split_reductions:
-            plans: list[Plan] = [*larger.structures[:1], *larger.split_reductions[:1]]
+            plans: list[AnyStructure] = [*larger.structures[:1], *larger.split_reductions[:1]]
             needed = min(plan.ops for plan in plans)
             return (
                 f"a structure of {needed} block ops, {needed - options.max_block_ops} more than --max-block-ops allows",
@@ -120,8 +117,8 @@ def _nearest_of_search(found: Found, axes: Axes, rulebook: Rulebook, options: Op
     return part, "a law that lets the rest be computed with it in one block, or a cut into more kernels there"
 
 
-def _nearest_of_check(found: Found, axes: Axes, options: Options) -> tuple[str, str]:
-    plan = min(found.plans, key=lambda plan: plan.ops)
+def _nearest_of_check(found: Outcome, axes: Axes, options: Options) -> tuple[str, str]:
+    plan = min(found.search.all, key=lambda plan: plan.ops)
     verdict = verify(*small_instance(plan, found.primitive, axes), trials=options.trials, seed=options.seed)
     if options.domain == "abstract":
         change = "--domain indexed: the abstract domain forgets which index is which"
@@ -130,7 +127,7 @@ def _nearest_of_check(found: Found, axes: Axes, options: Options) -> tuple[str, 
     return f"a structure of {plan.ops} block ops is {verdict.verdict}: {verdict.difference}", change
 
 
-def _nearest_of_limits(found: Found, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
+def _nearest_of_limits(found: Outcome, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
     limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     if filters != Filters():
@@ -165,7 +162,7 @@ def _nearest_of_limits(found: Found, axes: Axes, options: Options, device: Devic
     )
 
 
-def _graphs(found: Found, axes: Axes, limits: TileLimits, filters: Filters) -> Iterator[Graph]:
+def _graphs(found: Outcome, axes: Axes, limits: TileLimits, filters: Filters) -> Iterator[Graph]:
     most = 1 + GRAPHS // len(found.equal)
     for plan in found.equal:
         yield from islice(instances(plan, found.primitive, axes, limits, filters), most)
@@ -245,4 +242,4 @@ def _needed(program: Graph, output: int | None, given: int | None = None) -> Gra
     return Graph((*nodes, *(node("output", place[end]) for end in ends)))
 
 
-__all__ = ["Found", "explain"]
+__all__ = ["Outcome", "explain"]

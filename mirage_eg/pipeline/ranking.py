@@ -9,16 +9,6 @@ from mirage_eg.pipeline.run.records import Candidate
 CLOSE, CLOSE_MEASURED = 1.05, 1.02  # times within this factor are equal: the cost model is no finer, nor is a measurement
 
 
-def kernels_of(candidate: Candidate) -> int:
-    """How many kernels it launches."""
-    return len(candidate.graph.kernels)
-
-
-def us_of(candidate: Candidate) -> float:
-    """Microseconds: measured where they were, else predicted."""
-    return candidate.predicted_us if candidate.measured_us is None else candidate.measured_us
-
-
 def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
     """The candidates, fastest first; of equally fast ones first what does not overflow, then, by prediction, fewer kernels.
 
@@ -34,7 +24,7 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
             not candidate.float_check.ok,
             exceeds(candidate, options),
             measured and candidate.measured_us is None,
-            kernels_of(candidate) if options.prefer_few_kernels else 0,
+            candidate.kernels if options.prefer_few_kernels else 0,
         )
 
     return [
@@ -46,19 +36,19 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
 
 
 def _among_equals(candidate: Candidate) -> tuple[bool, int, float]:
-    return candidate.float_check.overflows, kernels_of(candidate) if candidate.measured_us is None else 0, us_of(candidate)
+    return candidate.float_check.overflows, candidate.kernels if candidate.measured_us is None else 0, candidate.us
 
 
 def exceeds(candidate: Candidate, options: Options) -> bool:
     """Whether it has more kernels than asked for."""
-    return options.max_kernels is not None and kernels_of(candidate) > options.max_kernels
+    return options.max_kernels is not None and candidate.kernels > options.max_kernels
 
 
 def _by_time(candidates: Sequence[Candidate], close: float) -> list[list[Candidate]]:
     """Fastest first, in groups: each those within the factor `close` of the fastest that is left."""
     groups: list[list[Candidate]] = []
-    for candidate in sorted(candidates, key=us_of):
-        if groups and us_of(candidate) <= close * us_of(groups[-1][0]):
+    for candidate in sorted(candidates, key=lambda candidate: candidate.us):
+        if groups and candidate.us <= close * groups[-1][0].us:
             groups[-1].append(candidate)
         else:
             groups.append([candidate])
@@ -73,17 +63,15 @@ def notes_on(candidates: Sequence[Candidate], options: Options, others: Sequence
         notes.append(f"the first equals the program in exact numbers; as its types round them: {first.float_check.problem}")
     if exceeds(first, options):
         notes.append(
-            f"no µGraph of at most {options.max_kernels} kernels was found (--max-kernels): the first has {kernels_of(first)}"
+            f"no µGraph of at most {options.max_kernels} kernels was found (--max-kernels): the first has {first.kernels}"
         )
-    fused = [
-        us_of(candidate) for candidate in candidates if candidate.fused and candidate.compile.ok and candidate.float_check.ok
-    ]
+    fused = [candidate.us for candidate in candidates if candidate.fused and candidate.compile.ok and candidate.float_check.ok]
     if not first.fused and (slower := min([*fused, *([] if fused else others)], default=None)) is not None:
         notes.append(
-            f"the first runs on library kernels, {kernels_of(first)} in {us_of(first):.1f} µs; "
+            f"the first runs on library kernels, {first.kernels} in {first.us:.1f} µs; "
             f"the fastest fused µGraph that was found takes {slower:.1f} µs"
         )
     return notes
 
 
-__all__ = ["CLOSE", "CLOSE_MEASURED", "exceeds", "kernels_of", "notes_on", "ordered", "us_of"]
+__all__ = ["CLOSE", "CLOSE_MEASURED", "exceeds", "notes_on", "ordered"]

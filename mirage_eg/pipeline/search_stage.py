@@ -1,16 +1,16 @@
-"""The first stages of a run: search, structures, instantiation; each a plain function.
+"""The first stages of a run: the search for structures of the whole program, their field check, their instances.
 
-What is done to many items alike goes through `work`: a function that gives a result for each item, which runs anywhere.
+Independent work items go through `run.work`: a function that gives a result for each item, in this process or another.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby, islice, zip_longest
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from math import inf
 from time import perf_counter, time
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits, oracle_builder
@@ -18,17 +18,18 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.phrase import phrase
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.work import Work
-from mirage_eg.pipeline.stage_records import Instances, Plan, Ranked, Searched, Watch
+from mirage_eg.pipeline.run.records import Candidate
+from mirage_eg.pipeline.stage_records import Instances, Run, Searched
 from mirage_eg.search.elementwise_chains import uncounted_ops
-from mirage_eg.search.instantiate.instantiate import Instantiation, small_instance
-from mirage_eg.search.instantiate.limits import Filters, TileLimits
-from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
-from mirage_eg.search.search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, split_choices
+from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
+from mirage_eg.search.instantiate.limits import Filters
+from mirage_eg.search.partition.segment_search import FieldCheck, tile_limits
+from mirage_eg.search.partition.segments import Segmenter, SegmentLimits, counts
+from mirage_eg.search.search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
+from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.trace import Tracer, traced_search
-from mirage_eg.verify.reference import Reference
+from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
 
 SPLIT_REDUCTIONS_PER_SPLIT = 6
 ALIKE = 8  # structures of each split that load alike, smallest first; others differ in where cheap ops stand
@@ -37,27 +38,66 @@ NODES, FEWEST_NODES = {"indexed": 10_000, "abstract": 50_000}, 2_000  # of the e
 SAMPLED = 256  # µGraphs of each structure, of which a tuner tries some
 
 
-def search_structures(
-    primitive: Graph,
-    rulebook: Rulebook,
-    options: Options,
-    watch: Watch,
-    work: Work,
-    notes: list[str],
-    tracer: Tracer | None = None,
-) -> tuple[Axes | str, SearchResult]:
-    """The axes of the program, or why there are none, and all structures found; of chains the smallest of each split.
+@dataclass(frozen=True, slots=True)
+class WholeProgram:
+    """The search of the whole program as one segment: structures, those that pass the field check, and their µGraphs."""
 
-    One work item a split.
-    """
+    named: Renamed  # the program under axis names
+    axes: Axes | str  # or why it was not searched
+    search: SearchResult
+    equal: tuple[AnyStructure, ...]
+    rejected: int  # structures that fail the field check
+    instances: tuple[Instances, ...]  # of each of the equal structures
+    candidates: tuple[tuple[Candidate, ...], ...]  # of each structure that has any
+
+
+def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
+    """The candidates of structures of the whole program: as many of each as are verified or, on a GPU, tuned."""
+    with run.watch.stage("search"):
+        named = named_program(primitive, run.options)
+        axes, search = search_structures(run, named.program)
+    with run.watch.stage("structures"):
+        equal, rejected = verify_structures(run, search.all, named.program, axes)
+    with run.watch.stage("instantiate"):
+        instances = instantiate(run, equal, named.program, axes, None if run.on_gpu else run.options.top)
+        candidates = (_candidates(run, *pair, named) for pair in zip(equal, instances, strict=True))
+        return WholeProgram(named, axes, search, tuple(equal), rejected, tuple(instances), tuple(filter(None, candidates)))
+
+
+def filters_of(options: Options) -> Filters:
+    """The restrictions on block graphs that the options state."""
+    return Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+
+
+def named_program(primitive: Graph, options: Options) -> Renamed:
+    """The program under axis names; as it is where it has none, or no block graph holds it: the search then says why."""
     try:
-        if len(primitive.outputs) > options.max_outputs:
-            raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
-        if (reason := Segmenter(primitive, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:
-            raise UnsupportedError(reason)
-        axes = infer_axes(primitive)
+        if sum(map(counts, primitive.nodes)) - uncounted_ops(primitive) > options.max_block_ops:
+            return as_given(primitive)
+        return rename_views(primitive)
+    except UnsupportedError:
+        return as_given(primitive)
+
+
+def _candidates(run: Run, structure: AnyStructure, instances: Instances, named: Renamed) -> tuple[Candidate, ...]:
+    """The µGraphs of a structure as µGraphs of the program."""
+    graphs: Sequence[tuple[Graph, float]] = instances.graphs
+    if named.is_renamed:
+        joined = [named.joined(graph) for graph, _ in graphs]
+        graphs = [(graph, predict_us(graph, run.device)) for graph in joined]
+    return tuple(Candidate(graph, us, True, structure.proved, structure) for graph, us in graphs)
+
+
+def search_structures(run: Run, primitive: Graph) -> tuple[Axes | str, SearchResult]:
+    """The axes of the program, or the reason why it was not searched, and all structures found.
+
+    One work item a split; of split reductions the smallest of each split.
+    """
+    options, watch = run.options, run.watch
+    try:
+        axes = _searchable_axes(primitive, options)
     except UnsupportedError as error:
-        notes.append(f"not searched as one kernel: {error}")
+        watch.notes.append(f"not searched as one kernel: {error}")
         return str(error), SearchResult((), (), (), 0.0)
     begin = perf_counter()
     until = options.until()
@@ -73,43 +113,54 @@ def search_structures(
 
     def progress(done: int, searched: Searched) -> None:
         nonlocal states, structures
-        result = searched.found
-        states += sum(record.visited for record in result.records)
-        structures += sum(record.structures for record in result.records)
+        states += searched.found.visited
+        structures += searched.found.count
         watch.observer("search", done, len(choices), f"{states:,} states, {structures} structures")
 
     def is_final(searched: Searched) -> bool:
-        return time() < until or all(record.complete for record in searched.found.records)
+        return time() < until or searched.found.complete
 
-    common = (primitive, axes, rulebook, limits, len(choices), until, tracer is not None)
-    stage = "search" if tracer is None else "traced search"
-    searched: list[Searched] = work.run(stage, _search_splits, common, choices, progress, is_final)
-    found = [entry.found for entry in searched]
-    if tracer is not None:
-        tracer.extend(traced for entry in searched for traced in entry.traced)
-    records = [record for result in found for record in result.records]
-    if left_out := sum(record.saturation == NOT_BEGUN for record in records):
-        notes.append(f"{left_out} of {len(choices)} splits were not searched: the budget was spent")
+    common = (primitive, axes, run.rulebook, limits, len(choices), until, run.tracer is not None)
+    stage = "search" if run.tracer is None else "traced search"
+    searched: list[Searched] = run.work.run(stage, _search_splits, common, choices, progress, is_final)
+    if run.tracer is not None:
+        run.tracer.extend(traced for entry in searched for traced in entry.traced)
+    found = replace(merged([entry.found for entry in searched]), seconds=perf_counter() - begin)
+    watch.notes += _notes_on(found.records)
+    return axes, found
+
+
+def _searchable_axes(primitive: Graph, options: Options) -> Axes:
+    """The axes of a program that one block graph may hold.
+
+    Raises:
+        UnsupportedError: no block graph within the limits of `options` holds it.
+    """
+    if len(primitive.outputs) > options.max_outputs:
+        raise UnsupportedError(f"{len(primitive.outputs)} outputs are more than the {options.max_outputs} of a block graph")
+    if (reason := Segmenter(primitive, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:
+        raise UnsupportedError(reason)
+    return infer_axes(primitive)
+
+
+def _notes_on(records: Sequence[SplitRecord]) -> Iterator[str]:
+    """The splits whose search was not complete, and why."""
     begun = [record for record in records if record.saturation != NOT_BEGUN]
+    if left_out := len(records) - len(begun):
+        yield f"{left_out} of {len(records)} splits were not searched: the budget was spent"
     if stopped := [record for record in begun if not record.complete]:
         visited = sum(record.visited for record in stopped)
-        notes.append(f"{_named(stopped)}: the search stopped after {visited:,} states, before its end")
+        yield f"{_listed(stopped)}: the search stopped after {visited:,} states, before its end"
     for limit, cut in groupby(sorted(begun, key=_limit), key=_limit):
         if limit:
-            notes.append(f"{_named([*cut])}: saturation {limit}; the e-graph may prune too much")
-    return axes, SearchResult(
-        tuple(sorted((structure for result in found for structure in result.structures), key=lambda plan: plan.ops)),
-        tuple(sorted((chain for result in found for chain in result.split_reductions), key=lambda plan: plan.ops)),
-        tuple(records),
-        perf_counter() - begin,
-    )
+            yield f"{_listed([*cut])}: saturation {limit}; the e-graph may prune too much"
 
 
 def _limit(record: SplitRecord) -> str:
     return record.saturation.stopped or ""
 
 
-def _named(records: Sequence[SplitRecord]) -> str:
+def _listed(records: Sequence[SplitRecord]) -> str:
     first = "; ".join(record.split for record in records[:2])
     return first if len(records) <= 2 else f"{first}; {len(records) - 2} more splits"
 
@@ -124,7 +175,7 @@ def _search_splits(
             tracer = Tracer()
             found = traced_search(primitive, axes, rulebook, left, split, build, tracer if traced else None)
             few = found.split_reductions[:SPLIT_REDUCTIONS_PER_SPLIT]  # larger ones differ in where cheap ops stand
-            tracer.count("not tried", sum(record.structures for record in found.records) - len(found.structures) - len(few))
+            tracer.count("not tried", found.count - len(found.structures) - len(few))
             yield Searched(replace(found, split_reductions=few), tracer.result())
 
 
@@ -135,120 +186,66 @@ def _saturation(rulebook: Rulebook, splits: int) -> Limits:
 
 
 def verify_structures(
-    structures: Sequence[Plan],
-    primitive: Graph,
-    axes: Axes | str,
-    options: Options,
-    watch: Watch,
-    work: Work,
-    notes: list[str],
-) -> tuple[list[Plan], int]:
-    """The structures whose small instance equals the program's in random fields, or is proved where the field cannot tell.
+    run: Run, structures: Sequence[AnyStructure], primitive: Graph, axes: Axes | str
+) -> tuple[list[AnyStructure], int]:
+    """The structures that pass the field check on a small instance, and how many fail it.
 
-    Also how many do not. The budget may end before all were looked at.
+    A structure that the laws prove passes where the field cannot decide. The budget may end before all were checked.
     """
-    equal = 0
+    options, equal = run.options, 0
 
     def progress(done: int, result: bool | None) -> None:
         nonlocal equal
         equal += result is True
-        watch.observer("structures", done, len(structures), f"{equal} equal")
+        run.watch.observer("structures", done, len(structures), f"{equal} equal")
 
     common = (primitive, axes, options.trials, options.seed, options.until())
-    verdicts = work.run("structures", _check_structures, common, structures, progress, lambda result: result is not None)
+    verdicts = run.work.run("structures", _check_structures, common, structures, progress, lambda result: result is not None)
     if unchecked := verdicts.count(None):
-        notes.append(f"{unchecked} of {len(structures)} structures were not checked: the budget was spent")
-    kept = [structure for structure, is_equal in zip(structures, verdicts, strict=True) if is_equal]
-    return kept, verdicts.count(False)
+        run.watch.notes.append(f"{unchecked} of {len(structures)} structures were not checked: the budget was spent")
+    passed = [structure for structure, is_equal in zip(structures, verdicts, strict=True) if is_equal]
+    return passed, verdicts.count(False)
 
 
-def _check_structures(common: tuple[Graph, Axes, int, int, float], structures: Sequence[Plan]) -> Iterator[bool | None]:
+def _check_structures(common: tuple[Graph, Axes, int, int, float], structures: Sequence[AnyStructure]) -> Iterator[bool | None]:
     primitive, axes, trials, seed, until = common
-    references: dict[Graph, Reference] = {}  # structures of one split and grid share their small program
+    check = FieldCheck(primitive, axes, seed, trials)
     for structure in structures:
-        if time() >= until:
-            yield None
-            continue
-        program, candidate = small_instance(structure, primitive, axes)
-        if program not in references:
-            references[program] = Reference(program, trials=trials, seed=seed)
-        yield references[program].check(candidate).worth_full_size(structure.proved)
+        yield None if time() >= until else check.passes(structure)
 
 
 def instantiate(
-    structures: Sequence[Plan],
-    primitive: Graph,
-    axes: Axes | str,
-    device: Device,
-    options: Options,
-    watch: Watch,
-    work: Work,
-    notes: list[str],
-    most: int | None = None,
+    run: Run, structures: Sequence[AnyStructure], primitive: Graph, axes: Axes | str, most: int | None = None
 ) -> list[Instances]:
     """For each structure its µGraphs, cheapest first: at most `most`; without it, as many as a tuner samples from."""
-    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    count, best = 0, inf
+    options, count, best = run.options, 0, inf
 
     def progress(done: int, result: Instances) -> None:
         nonlocal count, best
         count += result.count
-        best = min([best, *(entry.predicted_us for entry in result.ranked[:1])])
-        watch.observer("instantiate", done, len(structures), f"{count} µGraphs" + (f", best {best:.1f} µs" if count else ""))
+        best = min([best, *(us for _, us in result.graphs[:1])])
+        text = f"{count} µGraphs" + (f", best {best:.1f} µs" if count else "")
+        run.watch.observer("instantiate", done, len(structures), text)
 
     def is_final(result: Instances) -> bool:
         return most is not None and not result.cut
 
-    common = (primitive, axes, device, filters, options.warps_untuned, most, options.until())
-    made: list[Instances] = work.run("instantiate", _instantiate, common, structures, progress, is_final)
-    if unfinished := sum(entry.cut for entry in made):
-        notes.append(f"{unfinished} of {len(structures)} structures were not given all extents: the budget was spent")
-    return made
+    common = (primitive, axes, run.device, filters_of(options), options.warps_untuned, most, options.until())
+    instances: list[Instances] = run.work.run("instantiate", _instantiate, common, structures, progress, is_final)
+    if unfinished := sum(entry.cut for entry in instances):
+        run.watch.notes.append(f"{unfinished} of {len(structures)} structures were not given all extents: the budget was spent")
+    return instances
 
 
 def _instantiate(
-    common: tuple[Graph, Axes, Device, Filters, int | None, int | None, float], structures: Sequence[Plan]
+    common: tuple[Graph, Axes, Device, Filters, int | None, int | None, float], structures: Sequence[AnyStructure]
 ) -> Iterator[Instances]:
     primitive, axes, device, filters, warps, most, until = common
-    limits = TileLimits(
-        shared_memory=device.shared_memory,
-        multiprocessors=device.multiprocessors,
-        target=device.target,
-        ask_compiler=most is not None,  # all of them go to the tuner, which compiles what it tries
-    )
+    limits = tile_limits(device, ask_compiler=most is not None)  # without `most` all go to the tuner, which compiles them
     for structure in structures:
-        instantiation = Instantiation(structure, primitive, axes, limits, filters, until)
-        fitting = (
-            Ranked(graph if warps is None else with_warps(graph, warps), us, structure.proved, fused=True)
-            for us, graph in instantiation.cheapest(device)
-            if instantiation.fits_compiler(graph)
+        instantiation = Instantiation(structure, primitive, axes, limits, filters)
+        graphs = tuple(
+            (graph if warps is None else with_warps(graph, warps), us)
+            for _, graph, us in islice(best_first([instantiation], device, until), most or SAMPLED)
         )
-        ranked = tuple(islice(fitting, most or SAMPLED))
-        yield Instances(ranked, instantiation.built, time() >= until)
-
-
-def diverse(ranked: Sequence[Sequence[Ranked]], top: int) -> list[Ranked]:
-    """Different structures first: the best µGraph of each by cost, then the second best of each, and so on.
-
-    The best of each number of kernels stands in front: a cost model may be wrong about what launches cost.
-    """
-    rounds = (sorted(filter(None, entries), key=lambda entry: entry.predicted_us) for entries in zip_longest(*ranked))
-    ordered = [entry for entries in rounds for entry in entries]
-    leaders: dict[int, Ranked] = {}
-    for entry in ordered:
-        leaders.setdefault(len(entry.graph.blocks), entry)
-    return (
-        sorted(leaders.values(), key=lambda entry: entry.predicted_us)[:top]
-        + [entry for entry in ordered if all(entry is not leader for leader in leaders.values())][: max(0, top - len(leaders))]
-    )
-
-
-def unlike_first(ranked: Sequence[Sequence[Ranked]]) -> list[Sequence[Ranked]]:
-    """By predicted time, but the best of each kind of µGraph before the second of any: kinds are told by their phrase."""
-    seen: Counter[str] = Counter()
-    order = []
-    for entries in sorted(ranked, key=lambda entries: entries[0].predicted_us):
-        kind = phrase(entries[0].graph)
-        order.append((seen[kind], entries))
-        seen[kind] += 1
-    return [entries for _, entries in sorted(order, key=lambda pair: pair[0])]
+        yield Instances(graphs, instantiation.built, time() >= until)

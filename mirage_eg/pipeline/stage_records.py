@@ -1,65 +1,38 @@
-"""The records that the stages of a run hand on, and the watch that times them."""
+"""The run that every stage reads, its watch, and the results of work items that stages hand on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
 
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.stopping import raise_if_stopped
+from mirage_eg.pipeline.run.work import Work
 from mirage_eg.search.search import SearchResult
-from mirage_eg.search.structure import SplitReduction, Structure
-from mirage_eg.search.trace import Traced
+from mirage_eg.search.trace import Traced, Tracer
 from mirage_eg.verify.verdict import Observer
-
-Plan = Structure | SplitReduction
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A µGraph with the cost model's time; `proved` by the search, if its domain proves."""
-
-    graph: Graph
-    predicted_us: float
-    proved: bool
-    fused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Instances:
-    """The µGraphs of one structure, cheapest first: as many as are asked for, of `count` that were built.
-
-    `cut`: the budget was spent before there were that many.
-    """
-
-    ranked: tuple[Ranked, ...]
-    count: int
-    cut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """What the search of one split found, and where candidates ended if that was asked for."""
-
-    found: SearchResult
-    traced: tuple[Traced, ...] = ()
 
 
 class Watch:
-    """Seconds per stage, and the way to the observer, who hears of one thing at a time; stages may overlap."""
+    """Seconds per stage, notes for the report, and progress for the observer, one message at a time; stages may overlap."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer, self._telling = observer, Lock()
-        self.seconds, self.start = dict[str, float](), perf_counter()
+    def __init__(self, observer: Observer | None = None) -> None:
+        self._observer, self._lock = observer, Lock()
+        self.seconds, self.notes, self.start = dict[str, float](), list[str](), perf_counter()
 
     def observer(self, stage: str, done: int, total: int | None, text: str) -> None:
-        """Tell the observer."""
-        with self._telling:
-            self._observer(stage, done, total, text)
+        """Report progress."""
+        if self._observer is not None:
+            with self._lock:
+                self._observer(stage, done, total, text)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Time the body as part of a stage."""
         raise_if_stopped()
         begin = perf_counter()
         self.observer(name, 0, None, "")
@@ -67,4 +40,40 @@ class Watch:
         self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
 
     def total(self) -> float:
+        """Seconds since the start."""
         return perf_counter() - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One optimization: what all its stages share."""
+
+    name: str
+    program: Graph
+    options: Options
+    rulebook: Rulebook
+    device: Device
+    work: Work
+    on_gpu: bool = False
+    watch: Watch = field(default_factory=Watch)
+    tracer: Tracer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """The µGraphs of one structure with their predicted microseconds, cheapest first: as many as are asked for.
+
+    `count`: how many were built. `cut`: the budget was spent before there were as many as asked for.
+    """
+
+    graphs: tuple[tuple[Graph, float], ...]
+    count: int
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The search result of one split, with the candidates traced if that was asked for."""
+
+    found: SearchResult
+    traced: tuple[Traced, ...] = ()

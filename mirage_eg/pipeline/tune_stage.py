@@ -1,67 +1,82 @@
-"""The stages of a run that use the GPU at hand: whether there is one, tuning, and timing what was not tuned."""
+"""The stages of a run that use the GPU: tuning, and timing of candidates that were not tuned."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
-from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.compile_stage import optimized
 from mirage_eg.pipeline.run.records import Candidate
-from mirage_eg.pipeline.run.work import Work
-from mirage_eg.pipeline.stage_records import Ranked, Watch
+from mirage_eg.pipeline.stage_records import Run, Watch
 
 
-def tune_ranked(
-    program: Graph,
-    ranked: Sequence[Sequence[Ranked]],
-    options: Options,
-    tuning: Tuning,
-    measurements: list[Measurement],
-    watch: Watch,
-    work: Work,
-) -> dict[Graph, Tuned]:
-    """The fastest schedule of each µGraph that was timed with care on the GPU and is right, fastest first."""
+@dataclass(frozen=True, slots=True)
+class TunedCandidates:
+    """The fastest schedule of each µGraph that is right, by the µGraph as found, fastest first, and every measurement."""
+
+    tuned: Mapping[Graph, Tuned]
+    measurements: tuple[Measurement, ...]
+
+    def fastest(self, groups: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+        """The candidates that were timed, fastest first."""
+        timed = [candidate for group in groups for candidate in group if candidate.graph in self.tuned]
+        return sorted(timed, key=lambda candidate: self.tuned[candidate.graph].us)
+
+    def apply(self, candidate: Candidate, device: Device) -> Candidate:
+        """The candidate optimized, and as it was tuned if it was."""
+        entry, candidate = self.tuned.get(candidate.graph), optimized(candidate, device)
+        if entry is None:
+            return candidate
+        schedules = entry.variant.schedule
+        graph = with_warps(candidate.graph, [schedule.num_warps for schedule in schedules])
+        return replace(candidate, graph=graph, source=entry.variant.source, schedule=schedules, measured_us=entry.us)
+
+
+def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tuning) -> TunedCandidates:
+    """Tune the µGraphs of several structures and plans, a group each."""
+    measurements: list[Measurement] = []
+    options = run.options
 
     def record(measurement: Measurement) -> None:
         measurements.append(measurement)
         tuning.record(measurement)
         best = min((entry.us for entry in measurements if entry.us is not None), default=inf)
-        watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
+        run.watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
-    graphs = [[entry.graph for entry in entries] for entries in ranked]
     with ExitStack() as stack:
         found = tune(
-            program,
-            graphs,
-            options.device_record,
-            tuning.wrap(_timer(program, options, stack)),
+            run.program,
+            [[candidate.graph for candidate in group] for group in groups],
+            run.device,
+            tuning.wrap(_timer(run, stack)),
             replace(tuning, record=record),
             warps=options.warps,
-            parallel=work.workers.map,
+            parallel=run.work.workers.map,
         )
     best: dict[Graph, Tuned] = {}
     for entry in found:
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)
-    return best
+    return TunedCandidates(best, tuple(measurements))
 
 
-def _timer(program: Graph, options: Options, stack: ExitStack) -> Timer:
+def _timer(run: Run, stack: ExitStack) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
     from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 
-    return stack.enter_context(
-        multi_gpu_timer(gpus_of_first_kind(), emit(program, program=program), options.device_record.target, options.seed)
-    )
+    source = emit(run.program, program=run.program)
+    return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.device.target, run.options.seed))
 
 
-def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> tuple[list[Candidate], str]:
+def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> list[Candidate]:
     """The candidates with their measured times; those that tuning has not timed are timed now."""
-    from mirage_eg.backends.measure.timing import gpu_name, time_source
+    from mirage_eg.backends.measure.timing import time_source
 
     timed = []
     for done, candidate in enumerate(candidates, 1):
@@ -70,4 +85,13 @@ def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> tuple[list
         timed.append(candidate)
         best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=inf)
         watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
-    return timed, gpu_name()
+    return timed
+
+
+def device_name(on_gpu: bool) -> str:
+    """The device that ranks the candidates: the GPU available, or the cpu, where the cost model does."""
+    if not on_gpu:
+        return "cpu"
+    from mirage_eg.backends.measure.timing import gpu_name
+
+    return gpu_name()

@@ -18,7 +18,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.derivations import Closure, close, walk_back
 from mirage_eg.search.enumerator import BOUNDS, Budget, Combination, Enumerator
 from mirage_eg.search.space import LOOP, Index, Listener, PruneLog, Role, Space, Value
-from mirage_eg.search.structure import SplitReduction, Step, Structure
+from mirage_eg.search.structure import AnyStructure, SplitReduction, Step, Structure
 
 _CANDIDATES = 20  # that may be tried for each state that may be visited
 _KEPT = 4  # partial block graphs of each value, where a search of all was cut before it came to the outputs
@@ -29,7 +29,7 @@ NOT_BEGUN = Saturation(0, 0, False, "not begun", 0, 0.0, (), ())  # of a split t
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """What the search may visit."""
+    """Limits of the search."""
 
     max_block_ops: int = 16
     max_states: int = 250_000  # for each kernel of each split, to make partial block graphs, and again to join them
@@ -39,7 +39,8 @@ class SearchLimits:
     max_alike: int | None = None  # for each split, of those that load alike; others are counted, not written down
     max_combining_ops: int = 8  # of the kernel that reduces partial results
     max_whole: int = 1  # inputs with the looped axis that a block may load whole, besides looping over them or instead
-    seconds: float | None = None  # wall clock; what was found until then is kept
+    seconds: float | None = None  # wall clock; structures found until then are kept
+    saturation: Limits | None = None  # of the e-graph of each split
     bounds: frozenset[str] = BOUNDS  # what prunes besides the oracle; without one the search visits more and finds the same
 
 
@@ -59,12 +60,47 @@ class SplitRecord:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """All structures found, with the record of each split: those of one kernel, and chains of two that spread a reduction."""
+    """All structures found, of one kernel and of split-reduction pairs, with the record of each split."""
 
     structures: tuple[Structure, ...]
     split_reductions: tuple[SplitReduction, ...]
     records: tuple[SplitRecord, ...]
     seconds: float
+
+    @property
+    def all(self) -> tuple[AnyStructure, ...]:
+        """The structures of one kernel, then those of two."""
+        return *self.structures, *self.split_reductions
+
+    @property
+    def visited(self) -> int:
+        """States visited."""
+        return sum(record.visited for record in self.records)
+
+    @property
+    def count(self) -> int:
+        """Structures found, with those that are counted and not written down."""
+        return sum(record.structures for record in self.records)
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """Candidates pruned, by reason."""
+        return dict(sum((Counter(record.pruned) for record in self.records), Counter[str]()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether no limit ended the search of a split."""
+        return all(record.complete for record in self.records)
+
+
+def merged(results: Sequence[SearchResult]) -> SearchResult:
+    """The results of several splits as one, smallest structures first."""
+    return SearchResult(
+        tuple(sorted((entry for result in results for entry in result.structures), key=lambda entry: entry.ops)),
+        tuple(sorted((entry for result in results for entry in result.split_reductions), key=lambda entry: entry.ops)),
+        tuple(record for result in results for record in result.records),
+        sum(result.seconds for result in results),
+    )
 
 
 def search(
@@ -72,7 +108,6 @@ def search(
     axes: Axes,
     rulebook: Rulebook,
     limits: SearchLimits | None = None,
-    saturation: Limits | None = None,
     on_progress: Callable[[int, int, int], None] | None = None,
     on_candidate: Listener | None = None,
     choices: Sequence[Split] | None = None,
@@ -87,46 +122,34 @@ def search(
     limits = limits or SearchLimits()
     start = perf_counter()
     deadline = None if limits.seconds is None else start + limits.seconds
-    found: list[Structure] = []
-    records: list[SplitRecord] = []
-    chains: list[SplitReduction] = []
     choices = split_choices(axes, limits) if choices is None else choices
-    with oracle_builder(rulebook, saturation) if build is None else nullcontext(build) as build_one:
+    results: list[SearchResult] = []
+    with oracle_builder(rulebook, limits.saturation) if build is None else nullcontext(build) as build_one:
         build = share_renamed(build_one, rulebook)
-        for done, split in enumerate(choices, 1):
+        for split in choices:
             began = perf_counter()
             if deadline is not None and began > deadline:
-                records.append(SplitRecord(split.show(axes), NOT_BEGUN, 0, {}, 0, False, 0.0))
+                record = SplitRecord(split.show(axes), NOT_BEGUN, 0, {}, 0, False, 0.0)
+                results.append(SearchResult((), (), (record,), 0.0))
                 continue
             oracle = build(express(program, axes, split, rulebook.domain))
-            context = (program, axes, split, rulebook.domain, Index(oracle))
-            searcher = _SplitSearch(context, limits, deadline, on_candidate)
-            count = 0
-            if split.spread is None:
-                for structure in searcher.structures():
-                    found.append(structure)
-                    count += 1
-            else:
-                linked = searcher.split_reductions()
-                chains += linked
-                count = len(linked)
-            records.append(
-                SplitRecord(
-                    split.show(axes),
-                    oracle.saturation,
-                    searcher.visited,
-                    dict(searcher.log.counts),
-                    count + searcher.alike,
-                    searcher.complete,
-                    perf_counter() - began,
-                    searcher.complete_to,
-                )
+            searcher = _SplitSearch((program, axes, split, rulebook.domain, Index(oracle)), limits, deadline, on_candidate)
+            structures = () if split.spread is not None else tuple(searcher.structures())
+            pairs = () if split.spread is None else tuple(searcher.split_reductions())
+            record = SplitRecord(
+                split.show(axes),
+                oracle.saturation,
+                searcher.visited,
+                dict(searcher.log.counts),
+                len(structures) + len(pairs) + searcher.alike,
+                searcher.complete,
+                perf_counter() - began,
+                searcher.complete_to,
             )
+            results.append(SearchResult(structures, pairs, (record,), record.seconds))
             if on_progress is not None:
-                on_progress(done, len(choices), len(found) + len(chains))
-    found.sort(key=lambda structure: structure.ops)
-    chains.sort(key=lambda chain: chain.ops)
-    return SearchResult(tuple(found), tuple(chains), tuple(records), perf_counter() - start)
+                on_progress(len(results), len(choices), sum(len(result.all) for result in results))
+    return replace(merged(results), seconds=perf_counter() - start)
 
 
 def split_choices(axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:

@@ -66,3 +66,6 @@ class SplitReduction:
     def proved(self) -> bool:
         """Whether the indexed laws show the pair equal to the program."""
         return self.first.proved and self.last.proved
+
+
+AnyStructure = Structure | SplitReduction

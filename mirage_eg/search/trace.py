@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_eg.egraph.expression import Expression, Split, op_of
-from mirage_eg.egraph.oracle import BuildOracle, Limits, Oracle, oracle_builder
+from mirage_eg.egraph.oracle import BuildOracle, Oracle, oracle_builder
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
-from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.search.search import SearchLimits, SearchResult, merged, search
 from mirage_eg.search.space import Listener
-from mirage_eg.search.structure import SplitReduction, Structure
+from mirage_eg.search.structure import AnyStructure, SplitReduction, Structure
 
 FORMAT, VERSION = "mirage_eg trace", 2
 MOST, MOST_OF_SEGMENT = 200, 8
@@ -151,28 +151,14 @@ def traced_search(
 
 
 def traced_search_of_splits(
-    program: Graph,
-    axes: Axes,
-    rulebook: Rulebook,
-    limits: SearchLimits,
-    saturation: Limits,
-    choices: Sequence[Split],
-    tracer: Tracer,
+    program: Graph, axes: Axes, rulebook: Rulebook, limits: SearchLimits, choices: Sequence[Split], tracer: Tracer
 ) -> SearchResult:
     """The result of `search` for several splits; their candidates go to `tracer`."""
-    with oracle_builder(rulebook, saturation) as build:
-        results = [traced_search(program, axes, rulebook, limits, split, build, tracer) for split in choices]
-    structures = (structure for result in results for structure in result.structures)
-    pairs = (pair for result in results for pair in result.split_reductions)
-    return SearchResult(
-        tuple(sorted(structures, key=lambda structure: structure.ops)),
-        tuple(sorted(pairs, key=lambda pair: pair.ops)),
-        tuple(record for result in results for record in result.records),
-        sum(result.seconds for result in results),
-    )
+    with oracle_builder(rulebook, limits.saturation) as build:
+        return merged([traced_search(program, axes, rulebook, limits, split, build, tracer) for split in choices])
 
 
-def structure_line(structure: Structure | SplitReduction) -> dict[str, Any]:
+def structure_line(structure: AnyStructure) -> dict[str, Any]:
     """The line of a structure or of a split-reduction pair."""
     kernels = (structure.first, structure.last) if isinstance(structure, SplitReduction) else (structure,)
     return {"kernels": [_kernel_lines(kernel) for kernel in kernels], "proved": structure.proved}

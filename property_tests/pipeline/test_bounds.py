@@ -1,6 +1,6 @@
 """What a run may take: every stage is bounded by counts on any program, and by the budget on any clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from math import prod
@@ -20,14 +20,15 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline import search_stage
 from mirage_eg.pipeline.optimize import optimize
-from mirage_eg.pipeline.partition_stage import Cutter
+from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work import Work
 from mirage_eg.pipeline.search_stage import ALIKE, instantiate, search_structures, verify_structures
-from mirage_eg.pipeline.stage_records import Instances, Plan, Watch
-from mirage_eg.search.instantiate.instantiate import Instantiation, instances, small_instance
+from mirage_eg.pipeline.stage_records import Instances, Run
+from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.search import SearchResult, search
+from mirage_eg.search.structure import AnyStructure
 from mirage_eg.transforms.simplify import simplify
 
 CPU = device_for("sm_90")
@@ -96,36 +97,34 @@ def written(write: Callable[[KernelGraph], Tensor]) -> Graph:
     return simplify(expand(program.graph())).after
 
 
-def unheard() -> Watch:
-    return Watch(lambda stage, done, total, text: None)
+def run_of(program: Graph, options: Options, workers: Workers) -> Run:
+    return Run("bounded", program, options, load_rules("indexed"), CPU, Work(workers))
 
 
-def first_stages(program: Graph, options: Options) -> tuple[SearchResult, Sequence[Plan], list[Instances], list[str]]:
-    notes: list[str] = []
+def first_stages(program: Graph, options: Options) -> tuple[SearchResult, list[Instances], list[str]]:
     with Workers(None, 1) as workers:
-        work = Work(workers)
-        axes, found = search_structures(program, load_rules("indexed"), options, unheard(), work, notes)
-        plans: list[Plan] = [*found.structures, *found.split_reductions]
-        kept, _ = verify_structures(plans, program, axes, options, unheard(), work, notes)
-        return found, plans, instantiate(kept, program, axes, CPU, options, unheard(), work, notes, options.top), notes
+        run = run_of(program, options, workers)
+        axes, found = search_structures(run, program)
+        equal, _ = verify_structures(run, found.all, program, axes)
+        return found, instantiate(run, equal, program, axes, options.top), run.watch.notes
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_program_of_few_ops_gives_the_first_stages_much_to_do(name: str) -> None:
-    found, plans, made, _ = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
-    assert sum(record.visited for record in found.records) <= 2 * search_stage.STATES
+    found, made, _ = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
+    assert found.visited <= 2 * search_stage.STATES
     assert max(record.saturation.nodes for record in found.records) <= 12 * search_stage.NODES["indexed"]  # an iteration ends
-    assert len(plans) <= 40 * len(found.records)
-    assert any(entry.ranked for entry in made)
+    assert len(found.all) <= 40 * len(found.records)
+    assert any(entry.graphs for entry in made)
     assert sum(entry.count for entry in made) <= 3_000
 
 
 def test_of_structures_that_load_alike_the_smallest_are_kept() -> None:
-    found, plans, _, _ = first_stages(written(gelu_of_a_product), Options(device="cpu"))
-    assert sum(record.structures for record in found.records) > 1_000
+    found, _, _ = first_stages(written(gelu_of_a_product), Options(device="cpu"))
+    assert found.count > 1_000
     kinds = [(plan.split, frozenset(plan.loads)) for plan in found.structures]
     assert max(map(kinds.count, kinds)) <= ALIKE
-    assert len(plans) < 100
+    assert len(found.all) < 100
 
 
 @given(choice=st.integers(0, 11), most=st.integers(1, 20))
@@ -134,13 +133,13 @@ def test_the_cheapest_come_first_as_if_all_had_been_built(choice: int, most: int
     plan = plans[choice % len(plans)]
     every = [predict_us(graph, CPU) for graph in instances(plan, program, axes)]
     lazily = Instantiation(plan, program, axes)
-    first = [us for us, _ in islice(lazily.cheapest(CPU), most)]
+    first = [us for _, _, us in islice(best_first([lazily], CPU), most)]
     assert first == sorted(every)[:most]
     assert lazily.built <= len(every)
 
 
 @cache
-def some_plans() -> tuple[list[Plan], Graph, Axes]:
+def some_plans() -> tuple[list[AnyStructure], Graph, Axes]:
     program = written(squares_and_silu)
     axes = infer_axes(program)
     found = search(program, axes, load_rules("indexed"))
@@ -149,8 +148,8 @@ def some_plans() -> tuple[list[Plan], Graph, Axes]:
 
 @pytest.mark.parametrize("name", ["group norm", "chain of six products"])
 def test_a_spent_budget_ends_each_stage_at_once_and_says_so(name: str) -> None:
-    found, plans, made, notes = first_stages(written(PROGRAMS[name]), Options(device="cpu", budget=1e-6))
-    assert not plans
+    found, made, notes = first_stages(written(PROGRAMS[name]), Options(device="cpu", budget=1e-6))
+    assert not found.all
     assert not made
     assert all(not record.complete and record.visited == 0 for record in found.records)
     assert notes == [f"{len(found.records)} of {len(found.records)} splits were not searched: the budget was spent"]
@@ -160,12 +159,13 @@ def test_a_budget_that_ends_behind_the_search_leaves_structures_unchecked() -> N
     program = written(squares_and_silu)
     axes = infer_axes(program)
     plans = some_plans()[0]
-    spent, notes = Options(device="cpu", budget=1e-6), list[str]()
     with Workers(None, 1) as workers:
-        kept, rejected = verify_structures(plans, program, axes, spent, unheard(), Work(workers), notes)
-        made = instantiate(plans, program, axes, CPU, spent, unheard(), Work(workers), notes, 1)
+        run = run_of(program, Options(device="cpu", budget=1e-6), workers)
+        kept, rejected = verify_structures(run, plans, program, axes)
+        made = instantiate(run, plans, program, axes, 1)
+        notes = run.watch.notes
     assert (kept, rejected) == ([], 0)
-    assert all(entry.cut and not entry.ranked for entry in made)
+    assert all(entry.cut and not entry.graphs for entry in made)
     assert len(notes) == 2
     assert all("the budget was spent" in note for note in notes)
 
@@ -173,9 +173,8 @@ def test_a_budget_that_ends_behind_the_search_leaves_structures_unchecked() -> N
 def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
     program = written(squares_and_silu)
     with Workers(None, 1) as workers:
-        options = Options(device="cpu", budget=1e-6)
-        cuts = Cutter(program, load_rules("indexed"), options, CPU, unheard(), Work(workers)).cut()
-    assert cuts.structures == 0
+        plans = Partitioner(run_of(program, Options(device="cpu", budget=1e-6), workers), program).plans()
+    assert plans.structures == 0
 
 
 def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:
@@ -208,8 +207,8 @@ def many_dims(rank: int) -> Graph:
 def test_programs_of_more_than_ten_axes_have_small_instances(program: Graph) -> None:
     axes = infer_axes(program)
     assert len(axes.sizes) > 10
-    found, _, made, _ = first_stages(program, Options(device="cpu"))
-    assert any(entry.ranked for entry in made)
+    found, made, _ = first_stages(program, Options(device="cpu"))
+    assert any(entry.graphs for entry in made)
     for plan in found.structures[:3]:
         small, candidate = small_instance(plan, program, axes)
         assert max(prod(kind.shape) for kind in small.types) <= 1 << 21

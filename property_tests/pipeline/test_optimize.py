@@ -66,7 +66,7 @@ def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: s
             for graph, source, time in sorted(zip(every, sources, us, strict=True), key=lambda entry: entry[2])
         ]
 
-    monkeypatch.setattr("mirage_eg.pipeline.optimize.uses_gpu", lambda options: True)
+    monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
     monkeypatch.setattr("mirage_eg.pipeline.tune_stage._timer", lambda *_: None)
     monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", measured)
     monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")

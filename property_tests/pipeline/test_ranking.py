@@ -15,7 +15,7 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import Result, optimize
-from mirage_eg.pipeline.ranking import CLOSE, kernels_of, notes_on, ordered, us_of
+from mirage_eg.pipeline.ranking import CLOSE, notes_on, ordered
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.records import Candidate, CompileRecord
 from mirage_eg.report.tables import numbered
@@ -41,7 +41,14 @@ def candidate(
     record = KernelCompile("k", "sm_90", compiles, None, None, None, None if compiles else "no", 0.0)
     check = FloatCheck(ok, 0.0, 1e-3, None, overflows)
     return Candidate(
-        chain(kernels), "", None, us, measured, VERDICT, check, CompileRecord("sm_90", (record,)), True, kernels < 4
+        chain(kernels),
+        us,
+        kernels < 4,
+        True,
+        measured_us=measured,
+        verdict=VERDICT,
+        float_check=check,
+        compile=CompileRecord("sm_90", (record,)),
     )
 
 
@@ -69,15 +76,15 @@ def test_the_first_is_as_fast_as_the_fastest_that_is_sound(given: list[Candidate
         return
     assert found[0] in sound
     timed = [one for one in sound if one.measured_us is not None] or sound
-    assert us_of(found[0]) <= CLOSE * min(map(us_of, timed))
-    equally_fast = [one for one in timed if us_of(one) <= min(map(us_of, timed)) * 1.02]
+    assert found[0].us <= CLOSE * min(one.us for one in timed)
+    equally_fast = [one for one in timed if one.us <= min(one.us for one in timed) * 1.02]
     assert not found[0].float_check.overflows or all(one.float_check.overflows for one in equally_fast)
 
 
 @given(candidates)
 def test_those_asked_for_by_number_of_kernels_stand_first(given: list[Candidate]) -> None:
     found = [one for one in ordered(given, Options(max_kernels=2)) if one.compile.ok and one.float_check.ok]
-    few = [kernels_of(one) <= 2 for one in found]
+    few = [one.kernels <= 2 for one in found]
     assert few == sorted(few, reverse=True)
     if found and not few[0]:
         assert any("--max-kernels" in note for note in notes_on(found, Options(max_kernels=2)))
@@ -86,7 +93,7 @@ def test_those_asked_for_by_number_of_kernels_stand_first(given: list[Candidate]
 @given(candidates)
 def test_few_kernels_stand_first_for_who_prefers_them(given: list[Candidate]) -> None:
     sound = [one for one in given if one.compile.ok and one.float_check.ok and one.measured_us is None]
-    kernels = [kernels_of(one) for one in ordered(sound, Options(prefer_few_kernels=True))]
+    kernels = [one.kernels for one in ordered(sound, Options(prefer_few_kernels=True))]
     assert kernels == sorted(kernels)
 
 

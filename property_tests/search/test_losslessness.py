@@ -284,7 +284,7 @@ def test_exhaustive_search_finds_more_since_no_law_cancels(tmp_path: Path) -> No
 
 def test_an_oracle_that_was_cut_loses_structures_and_the_record_says_so() -> None:
     program = expand(linear(True))
-    result = search(program, infer_axes(program), RULES, SearchLimits(4), Limits(iterations=1))
+    result = search(program, infer_axes(program), RULES, SearchLimits(4, saturation=Limits(iterations=1)))
     whole = search(program, infer_axes(program), RULES, SearchLimits(4))
     assert all(record.saturation.stopped for record in result.records)
     assert len(result.structures) < len(whole.structures)

@@ -1,14 +1,18 @@
 """What a run gives: µGraphs with all that is known of them, and the report."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.verify.verdict import FloatCheck, Verdict
+from mirage_eg.optimizer.passes import OptimizedMuGraph
+from mirage_eg.search.partition.shortest_path import KernelPlan
+from mirage_eg.search.structure import AnyStructure
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton has no words for
 
@@ -50,23 +54,54 @@ def _largest(counts: Iterable[int | None]) -> int | None:
     return max((count for count in counts if count is not None), default=None)
 
 
+NOT_COMPILED = CompileRecord("", (KernelCompile("all", "", False, None, None, None, "not compiled", 0.0),))
+NOT_VERIFIED = Verdict(Equality.UNDECIDED, 0, 0, 0, 0, None, "not verified", 0.0, evidence=())
+NOT_CHECKED = FloatCheck(False, inf, 0.0, None, compared=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One µGraph that passed verification; `proved` says that the indexed laws show it equal to the program.
+    """One µGraph of the program; every stage of a run adds what it finds out, and what is not known yet counts as bad.
 
-    `schedule` is what `source` was written with, None where the µGraph cannot be written.
+    `structure` is the whole-program structure that the µGraph instantiates, `plan` the partition of the program whose segments
+    it joins: one of them, both where they give the same µGraph, neither for the library form. `graph` is the µGraph as found,
+    and from `optimized` on as lowered. `schedule` is the one that `source` was emitted with, None where it cannot be emitted.
     """
 
     graph: Graph
-    source: str
-    schedule: Schedules | None
     predicted_us: float
-    measured_us: float | None
-    verdict: Verdict
-    float_check: FloatCheck
-    compile: CompileRecord
-    proved: bool
     fused: bool
+    proved_by_search: bool
+    structure: AnyStructure | None = None
+    plan: KernelPlan | None = None
+    found: Graph | None = None  # before the µGraph optimizer
+    optimized: OptimizedMuGraph | None = None
+    source: str = ""
+    schedule: Schedules | None = None
+    measured_us: float | None = None
+    verdict: Verdict = NOT_VERIFIED
+    float_check: FloatCheck = NOT_CHECKED
+    compile: CompileRecord = NOT_COMPILED
+
+    @property
+    def proved(self) -> bool:
+        """Whether the indexed laws prove it equal to the program."""
+        return "proved" in self.verdict.evidence
+
+    @property
+    def kernels(self) -> int:
+        """Kernels that it launches."""
+        return len(self.graph.kernels)
+
+    @property
+    def us(self) -> float:
+        """Microseconds: measured where they were, else predicted."""
+        return self.predicted_us if self.measured_us is None else self.measured_us
+
+
+def finished(candidate: Candidate) -> Candidate:
+    """The candidate as a result keeps it: without the records of the search and the optimizer, which the report sums up."""
+    return replace(candidate, structure=None, plan=None, found=None, optimized=None)
 
 
 @dataclass(frozen=True, slots=True)

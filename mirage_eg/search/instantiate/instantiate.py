@@ -3,10 +3,10 @@
 What may be chosen is in `extents`, what is allowed in `limits`; the cost model ranks what is left.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import cycle, islice, takewhile
+from itertools import cycle, islice
 from math import inf, prod
 from operator import itemgetter
 from time import time
@@ -83,6 +83,42 @@ def _holds(larger: Tiling, smaller: Tiling) -> bool:
     return larger.loop <= smaller.loop and all(count <= blocks.get(group, 1) for group, count in larger.grid)
 
 
+def best_first(
+    instantiations: Sequence["Instantiation"], device: Device, until: float = inf, closed: Collection[int] = ()
+) -> Iterator[tuple[int, Graph, float]]:
+    """The µGraphs of several structures that fit, cheapest first: position of the instantiation, µGraph, microseconds.
+
+    Branch and bound: choices are built in the order of their lower bounds, and a µGraph is given once no lower bound that is
+    left is below its time. The compiler is asked of those alone. From `until` on (seconds since 1970) no more are built. The
+    caller may extend `closed` meanwhile: no further µGraphs of these positions are wanted.
+    """
+    built: list[tuple[float, int, int, int, Choice, Graph]] = []
+
+    def ready(least: float) -> Iterator[tuple[int, Graph, float]]:
+        while built and built[0][0] <= least:
+            us, _, _, position, choice, graph = heappop(built)
+            if position in closed:
+                continue
+            if instantiations[position].fits_compiler(graph):
+                yield position, graph, us
+            else:
+                instantiations[position].refuse(choice)
+
+    choices = [
+        (choice.us, position, choice)
+        for position, instantiation in enumerate(instantiations if time() < until else ())
+        for choice in instantiation.choices(device)
+    ]
+    choices.sort(key=itemgetter(0, 1))
+    for number, (least, position, choice) in enumerate(choices):
+        if time() >= until:
+            break
+        yield from ready(least)
+        if position not in closed and (graph := instantiations[position].take(choice)) is not None:
+            heappush(built, (predict_us(graph, device), len(graph.kernels), number, position, choice, graph))
+    yield from ready(inf)
+
+
 class Instantiation:
     """The extents of one plan at the sizes of a program, each built on demand."""
 
@@ -93,9 +129,10 @@ class Instantiation:
         axes: Axes,
         limits: TileLimits | None = None,
         filters: Filters | None = None,
-        until: float = inf,
+        avoided: frozenset[Graph] = frozenset(),
     ) -> None:
-        self.plan, self.program, self.axes, self.until = plan, program, axes, until
+        """`avoided`: block graphs of no µGraph that is taken."""
+        self.plan, self.program, self.axes, self.avoided = plan, program, axes, avoided
         self.limits, self.filters = limits or TileLimits(), filters or Filters()
         self._kernels = kernels_of(plan, program, axes)
         self.built = 0  # µGraphs that fit
@@ -161,23 +198,12 @@ class Instantiation:
             return None
         if not self.is_asked_for(graph):
             return None
+        if not self.avoided.isdisjoint(graph.blocks):
+            if len(graph.blocks) == 1:
+                self.refuse(choice)
+            return None
         self.built += 1
         return graph
-
-    def cheapest(self, device: Device) -> Iterator[tuple[float, Graph]]:
-        """The µGraphs that fit with their predicted microseconds, cheapest first; what promises most is built first.
-
-        From `until` on no more are built.
-        """
-        built: list[tuple[float, int, Graph]] = []
-        choices = self.choices(device) if time() < self.until else []
-        for number, choice in enumerate(takewhile(lambda _: time() < self.until, choices)):
-            while built and built[0][0] <= choice.us:
-                us, _, cheapest = heappop(built)
-                yield us, cheapest
-            if (graph := self.take(choice)) is not None:
-                heappush(built, (predict_us(graph, device), number, graph))
-        yield from ((us, graph) for us, _, graph in sorted(built, key=itemgetter(0, 1)))
 
     def refuse(self, choice: Choice) -> None:
         """Take no choice any more whose tiles are at least as large."""

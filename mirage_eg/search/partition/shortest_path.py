@@ -1,10 +1,10 @@
-"""The search for kernel boundaries: the cheapest way through the segments of a program, each searched when it matters.
+"""The search for kernel boundaries: the cheapest plan through the segments of a program, each searched when it matters.
 
-States are sets of values still needed, edges are segments (`segments`). An edge costs what the cost model says of the
-best µGraph that the structure search finds for its segment; until that has been looked for, it costs the least that any kernel
-could: the launch, and each input and output moved once. The cheapest way under these costs is found, its segments are searched,
-and so on until every segment on it has been (Dellin and Srinivasa, 2016, LazySP). Then no other way through these segments is
-cheaper under the cost model; where patience ends first, the gap to the last lower bound is known.
+States are sets of values still needed, edges are segments (`segments`). An edge costs the predicted time of the best µGraph
+that the structure search finds for its segment; before that search it costs a lower bound: the launch, and each input and
+output moved once. The cheapest plan under these costs is found, its segments are searched, and so on until every segment on it
+has been (Dellin and Srinivasa, 2016, LazySP). Then no other plan through these segments is cheaper under the cost model; where
+patience ends first, the gap to the last lower bound is known.
 
 Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
 bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
@@ -22,40 +22,40 @@ from mirage_eg.search.partition.windows import windows
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """A µGraph of one segment's program with its predicted microseconds; `fused` where a search made it, not the library."""
+class SegmentKernels:
+    """A µGraph of one segment's program with its predicted microseconds; `fused` where the search found it, not the library."""
 
     graph: Graph
     us: float
-    kernels: int
+    count: int
     proved: bool
     fused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One segment with what computes it; `inputs` are the program's values behind the inputs of its µGraph."""
+class PlanPart:
+    """One segment of a plan with its kernels; `inputs` are the values of the program that its µGraph reads, in order."""
 
     segment: Segment
     inputs: tuple[int, ...]
-    made: Kernels
+    kernels: SegmentKernels
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A µGraph of the whole program as its pieces in the order in which they run."""
+class KernelPlan:
+    """A path through the segments of a program: the parts of a µGraph in the order in which they run."""
 
-    pieces: tuple[Piece, ...]
+    parts: tuple[PlanPart, ...]
 
     @property
     def us(self) -> float:
         """Predicted microseconds."""
-        return sum(piece.made.us for piece in self.pieces)
+        return sum(part.kernels.us for part in self.parts)
 
     @property
     def kernels(self) -> int:
         """Kernels that are launched."""
-        return sum(piece.made.kernels for piece in self.pieces)
+        return sum(part.kernels.count for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,68 +63,70 @@ class PartitionLimits:
     """How much is searched."""
 
     segments: SegmentLimits = field(default_factory=SegmentLimits)
-    max_kernels: int | None = None  # of a way
+    max_kernels: int | None = None  # of a plan
     deep: int = 48  # ops; programs of more are searched in windows
     window: int = 32  # ops of a window
     max_states: int = 20_000  # where there are more, windows are searched, then segments reach less far, then ops stand alone
     max_edges: int = 60_000  # likewise
-    patience: int = 5  # ways searched in a row without a cheaper one
-    patience_of_few: int = 32  # segments searched in a row without a cheaper way of few kernels
+    patience: int = 5  # plans searched in a row without a cheaper one
+    patience_of_few: int = 32  # segments searched in a row without a cheaper plan of few kernels
     max_searched: int = 320  # segments; a decoder layer searches 78
-    close: float = 1.02  # a way within this of the bound ends the search: the cost model is no finer
-    max_ways: int = 8
+    close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
+    max_plans: int = 8
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The cheapest ways, cheapest first, and those that fewer kernels make dearer; none through these segments is below
+    """The cheapest plans, cheapest first, and those that fewer kernels make dearer; none through these segments is below
     `bound_us`, none of at most `few` kernels below `bound_of_few_us`."""
 
-    ways: tuple[Way, ...]
+    plans: tuple[KernelPlan, ...]
     bound_us: float
     few: int
     bound_of_few_us: float
     states: int
     segments: int
-    left_out: tuple[str, ...]  # since there would be too many ways
-    searched: int
-    complete: bool  # no way through these segments is cheaper than the first
-    pieces: tuple[tuple[Segment, Piece | None], ...]  # of the segments searched
+    left_out: tuple[str, ...]  # since there would be too many plans
+    complete: bool  # no plan through these segments is cheaper than the first
+    searched: tuple[tuple[Segment, PlanPart | None], ...]  # segments, each with its best kernels
 
 
-Find = Callable[[Sequence[Segment]], list[tuple[Piece, ...]]]  # of each segment the best µGraph of each number of kernels
-Floor = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
-Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best way; whether to go on
+Find = Callable[[Sequence[Segment]], list[tuple[PlanPart, ...]]]  # of each segment the best µGraph of each number of kernels
+LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
+Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best plan; whether to go on
 
 
 def partition(
-    program: Graph, find: Find, floor: Floor, limits: PartitionLimits | None = None, on_progress: Progress | None = None
+    program: Graph,
+    find: Find,
+    lower_bound: LowerBound,
+    limits: PartitionLimits | None = None,
+    on_progress: Progress | None = None,
 ) -> Partition:
-    """The cheapest ways to make kernels of `program`, which is in primitive ops."""
+    """The cheapest plans to make kernels of `program`, which is in primitive ops."""
     limits = limits or PartitionLimits()
-    ways = _Ways(program, floor, limits)
-    _search(ways, find, limits, on_progress, _FEW_US)
-    few = few_kernels(min((way.kernels for way in ways.front(None)), default=0), limits.max_kernels)
-    bound_of_few, _ = _search(ways, find, limits, on_progress, _TIE_US, few)
-    bound, complete = _search(ways, find, limits, on_progress, _TIE_US)
-    if len(ways.segments) <= limits.explore:
-        ways.settle([number for number in range(len(ways.segments)) if number not in ways.pieces], find)
-    front = ways.front(limits.max_kernels)
-    least = [way for place, way in enumerate(front) if all(way.us < other.us for other in front[:place])]
-    more = front + ways.cheap(limits.max_kernels, limits.max_ways if limits.explore else 0)
-    found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_ways)])
+    graph = _PlanGraph(program, lower_bound, limits)
+    _search(graph, find, limits, on_progress, _FEW_US)
+    few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
+    bound_of_few, _ = _search(graph, find, limits, on_progress, _TIE_US, few)
+    bound, complete = _search(graph, find, limits, on_progress, _TIE_US)
+    if len(graph.segments) <= limits.explore:
+        graph.evaluate([number for number in range(len(graph.segments)) if number not in graph.searched], find)
+    front = graph.front(limits.max_kernels)
+    least = [plan for place, plan in enumerate(front) if all(plan.us < other.us for other in front[:place])]
+    more = front + graph.cheap(limits.max_kernels, limits.max_plans if limits.explore else 0)
+    found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_plans)])
     return Partition(
         tuple(sorted(found, key=_order)),
         bound - _TIE_US * len(program.nodes),
         few,
         bound_of_few - _TIE_US * few,
-        len(ways.states),
-        len(ways.segments),
-        ways.left_out,
-        len(ways.pieces),
-        complete and not ways.cut,
-        tuple((ways.segments[number], next(iter(pieces), None)) for number, pieces in sorted(ways.pieces.items())),
+        len(graph.states),
+        len(graph.segments),
+        graph.left_out,
+        complete and not graph.cut,
+        tuple((graph.segments[number], next(iter(parts), None)) for number, parts in sorted(graph.searched.items())),
     )
 
 
@@ -137,40 +139,40 @@ def few_kernels(fewest: int, max_kernels: int | None = None) -> int:
 
 
 def _search(
-    ways: "_Ways",
+    graph: "_PlanGraph",
     find: Find,
     limits: PartitionLimits,
     on_progress: Progress | None,
     per_kernel: float,
     most: int | None = None,
 ) -> tuple[float, bool]:
-    """Search segments until the cheapest way of at most so many kernels is known, if a kernel more costs `per_kernel`.
+    """Search segments until the cheapest plan of at most so many kernels is known, if a kernel more costs `per_kernel`.
 
-    All segments of a way are searched together, which makes a way of them, and leaves work for several processes; where `most`
-    is given, one at a time, since each says something of those around it, so that fewer are searched until the bound is met.
-    Gives a lower bound, and whether no such way is cheaper than the best.
+    All segments of a plan are searched together, which completes the plan and gives several processes work; where `most` is
+    given, one at a time, since each tightens the bounds of its neighbours, so that fewer are searched until the bound is met.
+    Gives a lower bound, and whether no such plan is cheaper than the best.
     """
-    (best, us), bound, waited = ways.best(per_kernel, most), 0.0, 0
+    (best, us), bound, waited = graph.best(per_kernel, most), 0.0, 0
     while waited < (limits.patience if most is None else limits.patience_of_few):
-        path, least = ways.cheapest(per_kernel, most)
+        path, least = graph.cheapest(per_kernel, most)
         bound = max(bound, least)
-        waiting = [number for number in path if number not in ways.pieces]
+        waiting = [number for number in path if number not in graph.searched]
         if not waiting:
             return bound, True
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
-        ways.settle(waiting if most is None else waiting[:1], find)
-        before, (best, us) = best, ways.best(per_kernel, most)
+        graph.evaluate(waiting if most is None else waiting[:1], find)
+        before, (best, us) = best, graph.best(per_kernel, most)
         waited = 0 if best < before else waited + (best < inf)
-        if on_progress is not None and not on_progress(len(ways.pieces), us):
+        if on_progress is not None and not on_progress(len(graph.searched), us):
             break
-        if len(ways.pieces) >= limits.max_searched:
+        if len(graph.searched) >= limits.max_searched:
             break
     return bound, False
 
 
-def _order(way: Way) -> tuple[float, int]:
-    return way.us, way.kernels
+def _order(plan: KernelPlan) -> tuple[float, int]:
+    return plan.us, plan.kernels
 
 
 _FEW_US = 1e5  # a kernel more, where the fewest are looked for
@@ -199,13 +201,13 @@ def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: boo
         yield f"kernels of several ops behind {limits.max_states:,} states"
 
 
-class _Ways:
+class _PlanGraph:
     """The states and segments of a program, with what is known of their costs."""
 
-    def __init__(self, program: Graph, floor: Floor, limits: PartitionLimits) -> None:
+    def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits) -> None:
         self.segments: list[Segment] = []
         self.states: list[list[Edge]] = []
-        self.pieces: dict[int, tuple[Piece, ...]] = {}  # of the segments searched
+        self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
         self.end = -1  # the place of the state that needs nothing; others without edges lead nowhere
         ops = sum(map(counts, program.nodes))
@@ -219,14 +221,14 @@ class _Ways:
                 self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
                 self.cut |= number > 1
                 break
-        self._alike = self._by_program(program) if max(own) else {}
+        self._equal = self._by_program(program) if max(own) else {}
         self.order = self._topological()
-        self.floors = [floor(segment) for segment in self.segments]  # the least that each is known to cost
-        self.barren: set[int] = set()  # taken to have no kernels
+        self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # the least that each is known to cost
+        self.infeasible: set[int] = set()  # taken to have no kernels
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
 
     def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
-        """Make all states, unless there are too many, or too many ways from one to the next; `anyway`: as far as they go."""
+        """Make all states, unless there are too many, or too many plans from one to the next; `anyway`: as far as they go."""
         self.segments, self.states, self.cut = [], [], False
         count = 0
         numbers: dict[Segment, int] = {}
@@ -275,15 +277,15 @@ class _Ways:
 
     def options(self, number: int) -> list[tuple[int, float]]:
         """The kernels and microseconds of each µGraph of a segment, or the least that it can take until it was searched."""
-        if number in self.pieces:
-            return [(piece.made.kernels, piece.made.us) for piece in self.pieces[number]]
-        return [] if number in self.barren else [(int(self.floors[number] > 0), self.floors[number])]
+        if number in self.searched:
+            return [(part.kernels.count, part.kernels.us) for part in self.searched[number]]
+        return [] if number in self.infeasible else [(int(self.lower_bounds[number] > 0), self.lower_bounds[number])]
 
     def cheapest(self, per_kernel: float, most: int | None, searched: bool = False) -> tuple[tuple[int, ...], float]:
-        """The segments of the cheapest way of at most so many kernels, from the outputs backwards, and its cost; `searched`:
+        """The segments of the cheapest plan of at most so many kernels, from the outputs backwards, and its cost; `searched`:
         through segments that were searched."""
         options = [
-            self.options(number) if number in self.pieces or not searched else [] for number in range(len(self.segments))
+            self.options(number) if number in self.searched or not searched else [] for number in range(len(self.segments))
         ]
         if most is None:  # then the numbers of kernels need not be told apart
             costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
@@ -311,7 +313,7 @@ class _Ways:
         return tuple(path), least
 
     def best(self, per_kernel: float, most: int | None) -> tuple[float, float]:
-        """What the cheapest way through segments that were searched costs, and its microseconds; infinite without one."""
+        """What the cheapest plan through segments that were searched costs, and its microseconds; infinite without one."""
         path, cost = self.cheapest(per_kernel, most, searched=True)
         if not path:
             return inf, inf
@@ -332,18 +334,18 @@ class _Ways:
             alike.setdefault(segment_program(program, segment), []).append(number)
         return {number: numbers for numbers in alike.values() for number in numbers}
 
-    def settle(self, numbers: Sequence[int], find: Find) -> None:
+    def evaluate(self, numbers: Sequence[int], find: Find) -> None:
         """Search segments, and those that are equal to them as programs."""
-        numbers = sorted({other for number in numbers for other in self._alike.get(number, (number,))} - self.pieces.keys())
-        for number, pieces in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
-            self.pieces[number] = pieces
-            if not pieces:
+        numbers = sorted({other for number in numbers for other in self._equal.get(number, (number,))} - self.searched.keys())
+        for number, parts in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
+            self.searched[number] = parts
+            if not parts:
                 outputs = self.segments[number].outputs
-                self.barren.update(other for other in self._wider(number) if self.segments[other].outputs == outputs)
+                self.infeasible.update(other for other in self._wider(number) if self.segments[other].outputs == outputs)
                 continue
-            least = min(piece.made.us for piece in pieces)
+            least = min(part.kernels.us for part in parts)
             for other in self._wider(number):
-                self.floors[other] = max(self.floors[other], least)
+                self.lower_bounds[other] = max(self.lower_bounds[other], least)
 
     def _wider(self, number: int) -> Iterator[int]:
         """The segments with the same ops and outputs and more, that read as much at least."""
@@ -352,32 +354,32 @@ class _Ways:
             if nodes < segment.nodes and self._read[number] <= self._read[other] and outputs.issubset(segment.outputs):
                 yield other
 
-    def front(self, max_kernels: int | None) -> list[Way]:
-        """For each number of kernels the cheapest way through the segments searched."""
-        fronts: list[dict[int, tuple[float, tuple[Piece, ...]]]] = [{} for _ in self.states]
+    def front(self, max_kernels: int | None) -> list[KernelPlan]:
+        """For each number of kernels the cheapest plan through the segments searched."""
+        fronts: list[dict[int, tuple[float, tuple[PlanPart, ...]]]] = [{} for _ in self.states]
         for place in self.order:
             here = fronts[place]
             if place == self.end:
                 here[0] = 0.0, ()
             for number, target in self.states[place]:
-                for piece in self.pieces.get(number, ()):
-                    for kernels, (us, pieces) in fronts[target].items():
-                        total = kernels + piece.made.kernels
-                        if (max_kernels is None or total <= max_kernels) and us + piece.made.us < here.get(total, (inf,))[0]:
-                            here[total] = us + piece.made.us, (*pieces, piece)
-        return [Way(pieces) for _, (_, pieces) in sorted(fronts[0].items())]
+                for part in self.searched.get(number, ()):
+                    for kernels, (us, parts) in fronts[target].items():
+                        total = kernels + part.kernels.count
+                        if (max_kernels is None or total <= max_kernels) and us + part.kernels.us < here.get(total, (inf,))[0]:
+                            here[total] = us + part.kernels.us, (*parts, part)
+        return [KernelPlan(parts) for _, (_, parts) in sorted(fronts[0].items())]
 
-    def cheap(self, max_kernels: int | None, most: int) -> list[Way]:
-        """The cheapest ways through the segments searched, whatever their number of kernels."""
-        known: list[list[tuple[float, int, tuple[Piece, ...]]]] = [[] for _ in self.states]
+    def cheap(self, max_kernels: int | None, most: int) -> list[KernelPlan]:
+        """The cheapest plans through the segments searched, whatever their number of kernels."""
+        known: list[list[tuple[float, int, tuple[PlanPart, ...]]]] = [[] for _ in self.states]
         for place in self.order:
-            here: list[tuple[float, int, tuple[Piece, ...]]] = [(0.0, 0, ())] if place == self.end else []
+            here: list[tuple[float, int, tuple[PlanPart, ...]]] = [(0.0, 0, ())] if place == self.end else []
             for number, target in self.states[place]:
                 here += [
-                    (us + piece.made.us, kernels + piece.made.kernels, (*pieces, piece))
-                    for piece in self.pieces.get(number, ())
-                    for us, kernels, pieces in known[target]
-                    if max_kernels is None or kernels + piece.made.kernels <= max_kernels
+                    (us + part.kernels.us, kernels + part.kernels.count, (*parts, part))
+                    for part in self.searched.get(number, ())
+                    for us, kernels, parts in known[target]
+                    if max_kernels is None or kernels + part.kernels.count <= max_kernels
                 ]
-            known[place] = nsmallest(most, here, key=lambda way: way[:2])
-        return [Way(pieces) for _, _, pieces in known[0]]
+            known[place] = nsmallest(most, here, key=lambda plan: plan[:2])
+        return [KernelPlan(parts) for _, _, parts in known[0]]

@@ -16,11 +16,11 @@ from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.tune import Tuning, tune
-from mirage_eg.pipeline.partition_stage import Cutter
+from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work import Work
-from mirage_eg.pipeline.stage_records import Watch
+from mirage_eg.pipeline.stage_records import Run
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 from property_tests.support.programs import attention
 
@@ -62,11 +62,11 @@ def test_a_schedule_goes_before_the_threads_of_the_graph() -> None:
 
 
 def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
-    watch, options = Watch(lambda stage, done, total, text: None), Options(device="cpu", blockdims=((256, 1, 1),))
+    options = Options(device="cpu", blockdims=((256, 1, 1),))
     with Workers(None, 1) as workers:
         program = expand(attention(keys=1024))
-        cuts = Cutter(program, load_rules(), options, options.device_record, watch, Work(workers)).cut()
-    blocks = [block for ways in cuts.ways for _, entry in ways for block in entry.graph.blocks]
+        plans = Partitioner(Run("cut", program, options, load_rules(), options.device_record, Work(workers)), program).plans()
+    blocks = [block for group in plans.candidates for entry in group for block in entry.graph.blocks]
     assert blocks
     assert all(block.threads == 256 for block in blocks)
 

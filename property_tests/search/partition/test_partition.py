@@ -1,4 +1,4 @@
-"""Cutting programs into kernels: ways compute the program, the cheapest is the cheapest, and some cuts are not offered."""
+"""Cutting programs into kernels: plans compute the program, the cheapest is the cheapest, and some cuts are not offered."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,9 +18,10 @@ from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.instantiate.limits import Filters
-from mirage_eg.search.partition.segment_search import KernelFinder, Task, compose, find_kernels
+from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.segment_search import KernelFinder, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
-from mirage_eg.search.partition.shortest_path import Kernels, Partition, PartitionLimits, Piece, partition
+from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, PlanPart, SegmentKernels, partition
 from mirage_eg.search.search import SearchLimits
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import Reference
@@ -68,10 +69,10 @@ def gram() -> Graph:
 
 def cut(program: Graph, limits: SegmentLimits | None = None, **more: float) -> tuple[Graph, Partition, KernelFinder]:
     primitive = drop_shifts(expand(program))
-    task = Task(load_rules("indexed"), H100, SearchLimits(max_states=2_000), Filters(), seed=0, plans=2)
+    task = Task(load_rules("indexed"), H100, SearchLimits(max_states=2_000), Filters(), seed=0, alike=2)
     finder = KernelFinder(primitive, H100, lambda programs: list(find_kernels(task, programs)))
     chosen = PartitionLimits(limits or SegmentLimits(), **more)  # type: ignore[arg-type]
-    return primitive, partition(primitive, finder.find, finder.floor, chosen), finder
+    return primitive, partition(primitive, finder.find, finder.lower_bound, chosen), finder
 
 
 PROGRAMS = {
@@ -90,20 +91,20 @@ def test_every_way_computes_the_program(name: str) -> None:
     build, limits = PROGRAMS[name]
     program = build()
     primitive, found, _ = cut(program, limits)
-    assert found.ways
+    assert found.plans
     reference = Reference(program)
-    for way in found.ways:
-        graph = compose(primitive, way.pieces)
+    for plan in found.plans:
+        graph = compose(primitive, plan.parts)
         assert reference.check(graph).equal
-        assert way.us == pytest.approx(predict_us(graph, H100))
-        for piece in way.pieces:
-            assert Reference(segment_program(primitive, piece.segment)).check(piece.made.graph).equal
+        assert plan.us == pytest.approx(predict_us(graph, H100))
+        for part in plan.parts:
+            assert Reference(segment_program(primitive, part.segment)).check(part.kernels.graph).equal
 
 
 def test_no_more_segments_are_searched_than_allowed() -> None:
     _, every, _ = cut(block_of(), SMALL)
     _, few, _ = cut(block_of(), SMALL, max_searched=8)
-    assert 8 <= few.searched < every.searched and few.ways and not few.complete
+    assert 8 <= len(few.searched) < len(every.searched) and few.plans and not few.complete
 
 
 def test_a_piece_with_two_of_its_inputs_swapped_is_rejected() -> None:
@@ -111,15 +112,15 @@ def test_a_piece_with_two_of_its_inputs_swapped_is_rejected() -> None:
     x, gate, up = (program.new_input(shape, name=name) for shape, name in (((16, 32), "x"), ((32, 48), "W1"), ((32, 48), "W2")))
     program.mark_output(program.mul(program.silu(program.matmul(x, gate)), program.matmul(x, up)))
     primitive, found, _ = cut(program.graph())
-    [piece] = found.ways[0].pieces
-    swapped = replace(piece, inputs=(piece.inputs[0], piece.inputs[2], piece.inputs[1]))
-    assert Reference(program.graph()).check(compose(primitive, [piece])).equal
+    [part] = found.plans[0].parts
+    swapped = replace(part, inputs=(part.inputs[0], part.inputs[2], part.inputs[1]))
+    assert Reference(program.graph()).check(compose(primitive, [part])).equal
     assert not Reference(program.graph()).check(compose(primitive, [swapped])).equal
 
 
 def test_a_barrier_is_a_kernel_of_its_own_and_both_its_sides_are_fused() -> None:
     primitive, found, _ = cut(joined())
-    fused = [{primitive.nodes[i].op for i in piece.segment.nodes} for piece in found.ways[0].pieces if piece.made.fused]
+    fused = [{primitive.nodes[i].op for i in part.segment.nodes} for part in found.plans[0].parts if part.kernels.fused]
     assert any("exp" in ops for ops in fused)
     assert any("matmul" in ops for ops in fused)
     assert not any("concat" in ops for ops in fused)
@@ -130,21 +131,23 @@ def test_a_reshape_whose_extents_have_no_common_parts_is_a_kernel_of_its_own() -
     x = program.reshape(program.exp(program.new_input((6, 4), name="x")), (4, 6))
     program.mark_output(program.relu(program.mul(x, x)), name="y")
     primitive, found, _ = cut(program.graph())
-    assert Reference(program.graph()).check(compose(primitive, found.ways[0].pieces)).equal
+    assert Reference(program.graph()).check(compose(primitive, found.plans[0].parts)).equal
 
 
 def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
     _, found, _ = cut(gram())
-    assert any(piece.made.fused and "matmul" in str(piece.made.graph) for piece in found.ways[0].pieces)
+    assert any(part.kernels.fused and "matmul" in str(part.kernels.graph) for part in found.plans[0].parts)
 
 
 def test_no_kernel_takes_less_than_its_floor() -> None:
     for build, limits in PROGRAMS.values():
         primitive, found, finder = cut(build(), limits)
-        for way in found.ways:
-            for piece in way.pieces:
-                assert piece.made.us >= finder.floor(piece.segment) - 1e-9, [primitive.nodes[i].op for i in piece.segment.nodes]
-            assert way.us >= found.bound_us - 1e-9
+        for plan in found.plans:
+            for part in plan.parts:
+                assert part.kernels.us >= finder.lower_bound(part.segment) - 1e-9, [
+                    primitive.nodes[i].op for i in part.segment.nodes
+                ]
+            assert plan.us >= found.bound_us - 1e-9
 
 
 def test_an_unnormalised_exponential_leaves_no_kernel() -> None:
@@ -207,37 +210,40 @@ def _is_wider(program: Graph, more: Segment, less: Segment) -> bool:
 def test_the_cheapest_way_is_found_without_searching_every_segment(program: Graph, random: Random) -> None:
     """Among costs that are as `partition` takes them to be."""
     segmenter = Segmenter(program, SegmentLimits(max_ops=3))
-    floors: dict[Segment, float] = {}
+    lower_bounds: dict[Segment, float] = {}
     costs: dict[Segment, float] = {}  # infinite where no block graph holds it
     for segment in _segments(segmenter):
-        floors[segment] = random.choice([0.0, 1.0, 2.0, 3.0])
+        lower_bounds[segment] = random.choice([0.0, 1.0, 2.0, 3.0])
         less = [other for other in costs if _is_wider(program, segment, other)]
         barren = any(costs[other] == inf and other.outputs == segment.outputs for other in less)
         least = max((costs[other] for other in less if costs[other] < inf), default=0.0)
         over = inf if barren or (random.random() < 0.1 and len(segment.nodes) > 1) else random.choice([0.0, 0.5, 2.0])
-        costs[segment] = max(floors[segment], least) + over
+        costs[segment] = max(lower_bounds[segment], least) + over
     searched: set[Segment] = set()
 
-    def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
+    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
         assert searched.isdisjoint(segments)
         searched.update(segments)
-        return [(Piece(s, s.inputs, Kernels(program, costs[s], 1, True, True)),) if costs[s] < inf else () for s in segments]
+        return [
+            (PlanPart(s, s.inputs, SegmentKernels(program, costs[s], 1, True, True)),) if costs[s] < inf else ()
+            for s in segments
+        ]
 
     known: dict[frozenset[int], float] = {}
 
     def cheapest(needed: frozenset[int]) -> float:
         if needed not in known:
-            ways = [costs[segment] + cheapest(left) for segment, left in segmenter.choices(needed)] if needed else [0.0]
-            known[needed] = min(ways, default=inf)
+            plans = [costs[segment] + cheapest(left) for segment, left in segmenter.choices(needed)] if needed else [0.0]
+            known[needed] = min(plans, default=inf)
         return known[needed]
 
     limits = PartitionLimits(SegmentLimits(max_ops=3), patience=10**6, patience_of_few=10**6, close=1.0)
-    found = partition(program, find, floors.__getitem__, limits)
+    found = partition(program, find, lower_bounds.__getitem__, limits)
     assert found.complete
-    least = min((way.us for way in found.ways), default=inf)
+    least = min((plan.us for plan in found.plans), default=inf)
     assert least == pytest.approx(cheapest(segmenter.start), abs=0.1)  # ties cost a thousandth a kernel
     assert found.bound_us <= least + 1e-9
-    few = [way.us for way in found.ways if way.kernels <= found.few]
+    few = [plan.us for plan in found.plans if plan.kernels <= found.few]
     assert found.bound_of_few_us <= min(few, default=inf) + 1e-9
 
 
@@ -253,9 +259,9 @@ def test_what_is_taken_for_granted_of_larger_segments_holds(name: str) -> None:
     """By the cost model; kernels of a microsecond or two are off by up to a tenth of one."""
     primitive, _, finder = cut(WHOLE[name]())
     found = {
-        segment: min((piece.made.us for piece in pieces), default=inf)
+        segment: min((part.kernels.us for part in parts), default=inf)
         for segment in _segments(Segmenter(primitive))
-        for pieces in finder.find([segment])
+        for parts in finder.find([segment])
     }
     pairs = [(less, more) for more in found for less in found if _is_wider(primitive, more, less)]
     assert any(found[less] < inf for less, _ in pairs)
@@ -268,23 +274,23 @@ def test_what_is_taken_for_granted_of_larger_segments_holds(name: str) -> None:
 
 @given(chains(), st.integers(1, 3), st.sampled_from([0, 3, 10**6]), st.integers(1, 48))
 def test_every_piece_of_a_way_reads_what_is_there(program: Graph, max_outputs: int, max_edges: int, window: int) -> None:
-    """Also where a state leads nowhere, and where a program has so many ways that segments reach less far."""
+    """Also where a state leads nowhere, and where a program has so many plans that segments reach less far."""
 
-    def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
-        return [(Piece(s, s.inputs, Kernels(program, 1.0 + len(s.nodes), 1, True, True)),) for s in segments]
+    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+        return [(PlanPart(s, s.inputs, SegmentKernels(program, 1.0 + len(s.nodes), 1, True, True)),) for s in segments]
 
     limits = PartitionLimits(
         SegmentLimits(max_ops=3, max_outputs=max_outputs), patience=10**6, close=1.0, max_edges=max_edges, window=window
     )
     found = partition(program, find, lambda segment: 1.0, limits)
     inputs = {values[0] for item, values in program.numbered() if item.op == "input"}
-    for way in found.ways:
+    for plan in found.plans:
         there = set(inputs)
-        for piece in way.pieces:
-            assert there.issuperset(piece.inputs)
-            there.update(piece.segment.outputs)
+        for part in plan.parts:
+            assert there.issuperset(part.inputs)
+            there.update(part.segment.outputs)
         assert all(there.issuperset(item.operands) for item in program.outputs)
-    assert found.ways or max_outputs < 3
+    assert found.plans or max_outputs < 3
     assert not (found.complete and max_edges == 0)
 
 
@@ -293,10 +299,10 @@ def test_every_piece_of_a_way_reads_what_is_there(program: Graph, max_outputs: i
 def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: int) -> None:
     hand = six_kernels(batch)
     primitive, found, _ = cut(WORKLOADS["decoder_layer"](batch))
-    few = [way for way in found.ways if way.kernels <= 6]
+    few = [plan for plan in found.plans if plan.kernels <= 6]
     assert len(hand.blocks) == 6
-    assert min(way.us for way in few) <= predict_us(hand, H100)
-    assert found.ways[0].us < predict_us(primitive, H100)  # one kernel per op
+    assert min(plan.us for plan in few) <= predict_us(hand, H100)
+    assert found.plans[0].us < predict_us(primitive, H100)  # one kernel per op
 
 
 @pytest.mark.parametrize("batch", [1, 2])

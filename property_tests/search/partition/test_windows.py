@@ -11,9 +11,9 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.search.partition.segment_search import compose
+from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.segments import Segment, counts, segment_program
-from mirage_eg.search.partition.shortest_path import Kernels, Partition, PartitionLimits, Piece, partition
+from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, PlanPart, SegmentKernels, partition
 from mirage_eg.search.partition.windows import windows
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import Reference
@@ -62,9 +62,9 @@ def counted(program: Graph, limits: PartitionLimits) -> tuple[Partition, set[Gra
     """Cut where a kernel of several ops costs little more than one of one; and the programs of all segments searched."""
     searched: set[Graph] = set()
 
-    def find(segments: Sequence[Segment]) -> list[tuple[Piece, ...]]:
+    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
         searched.update(segment_program(program, segment) for segment in segments)
-        return [(Piece(s, s.inputs, Kernels(program, 5.0 + 0.1 * len(s.nodes), 1, True, True)),) for s in segments]
+        return [(PlanPart(s, s.inputs, SegmentKernels(program, 5.0 + 0.1 * len(s.nodes), 1, True, True)),) for s in segments]
 
     return partition(program, find, lambda segment: 5.0, limits), searched
 
@@ -73,7 +73,7 @@ def counted(program: Graph, limits: PartitionLimits) -> tuple[Partition, set[Gra
 def test_as_many_kernels_for_each_layer_as_for_one(norm: str, biases: bool) -> None:
     limits = PartitionLimits(max_edges=1_000, patience_of_few=4)
     one, four = (counted(drop_shifts(expand(layers(count, norm=norm, biases=biases))), limits) for count in (1, 4))
-    fewest = [min(way.kernels for way in found.ways) for found, _ in (one, four)]
+    fewest = [min(plan.kernels for plan in found.plans) for found, _ in (one, four)]
     assert fewest[1] <= 4 * fewest[0] + 4
     assert fewest[1] <= 40
     assert len(four[1]) <= 3 * max(len(one[1]), 20)  # layers that are alike are searched once
@@ -82,7 +82,7 @@ def test_as_many_kernels_for_each_layer_as_for_one(norm: str, biases: bool) -> N
 
 def test_layers_of_an_mlp_are_fused_however_many_there_are() -> None:
     found, _ = counted(expand(mlp(24)), PartitionLimits(max_edges=100))
-    assert min(way.kernels for way in found.ways) <= 24
+    assert min(plan.kernels for plan in found.plans) <= 24
     assert found.left_out and not found.complete
 
 
@@ -90,8 +90,8 @@ def test_ways_through_windows_compute_the_program() -> None:
     program = mlp(5)
     primitive, found, _ = cut(program, deep=6, window=6, max_edges=40)
     assert any("windows" in what for what in found.left_out)
-    assert any(piece.made.fused for piece in found.ways[0].pieces)
-    assert all(Reference(program).check(compose(primitive, way.pieces)).equal for way in found.ways)
+    assert any(part.kernels.fused for part in found.plans[0].parts)
+    assert all(Reference(program).check(compose(primitive, plan.parts)).equal for plan in found.plans)
 
 
 def test_a_run_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,5 +144,5 @@ def test_windows_run_one_after_the_other_and_are_no_larger_than_asked_for(progra
 @pytest.mark.slow
 def test_two_layers_are_twice_as_many_kernels_and_twice_the_time_of_one() -> None:
     (_, one, _), (_, two, _) = (cut(layers(count, 64, 256, 4)) for count in (1, 2))
-    assert two.ways[0].us <= 2.05 * one.ways[0].us
-    assert min(way.kernels for way in two.ways) <= 2 * min(way.kernels for way in one.ways) + 1
+    assert two.plans[0].us <= 2.05 * one.plans[0].us
+    assert min(plan.kernels for plan in two.plans) <= 2 * min(plan.kernels for plan in one.plans) + 1
