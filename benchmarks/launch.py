@@ -88,9 +88,9 @@ def _wait(library: Library) -> None:
 
 def bare_launch_us(program: Program, library: Library, calls: int) -> float:
     """The driver's own part of a launch: the same foreign call, alone."""
-    [lane] = program._lanes.values()
+    [state] = program._stream_states.values()
     entered = program.driver.enter(0)
-    taken = measure(lane.launches[0], library, calls)
+    taken = measure(state.launches[0], library, calls)
     if entered:
         program.driver.leave()
     return taken
@@ -157,7 +157,7 @@ def main() -> int:
             new[kernels] = measure(without, library, options.calls)
             if kernels == 1 and driver is None:
                 bare = bare_launch_us(program, library, options.calls)
-                alone = measure(library.maker(program.outputs[0], 0), library, options.calls)
+                alone = measure(library.allocator(program.outputs[0], 0), library, options.calls)
     slope = (rows[8] - rows[1]) / 7
     line = {
         "kind": "launch",

@@ -1,7 +1,7 @@
-"""The border of a running program: its arrays are told from others, and what is wrong with another is said.
+"""Argument checks of a program: shapes, types, strides, devices and alignment of its arrays, with a message for each fault.
 
-A call asks the library first, in one pass over all arrays, whether they are just right; only where they are not is each looked
-at closely, with all that may differ and still be right.
+A call first runs the library's fast check, one pass over all arrays that accepts exactly the expected ones. Only if it fails,
+the slow check examines each array, accepts permitted differences (strides of dims of extent 1), and names the fault.
 """
 
 from collections.abc import Sequence
@@ -12,62 +12,62 @@ from mirage_eg.ir.errors import GraphError
 
 
 class ArgumentChecker:
-    """What a program takes: its inputs, and buffers for its outputs."""
+    """The checks of a program's inputs and of the caller's output buffers."""
 
     def __init__(self, names: Sequence[str], inputs: Sequence[ArrayLayout], outputs: Sequence[ArrayLayout]) -> None:
-        """`names` are those by which errors call the inputs."""
+        """`names` are the names of the inputs in messages."""
         self._layouts = (*inputs, *outputs)
-        self._called = [f"argument {name}" for name in names] + [f"out {layout.name}" for layout in outputs]
+        self._names = [f"argument {name}" for name in names] + [f"out {layout.name}" for layout in outputs]
         sizes = [layout.nbytes for layout in self._layouts]
-        # What is written must not lie over anything: it would be read after it was written.
+        # An output buffer must overlap no other array, which kernels may read after they write the buffer.
         pairs = [(buffer, other) for buffer in range(len(inputs), len(sizes)) for other in range(buffer)]
-        self._apart = [(buffer, other, -sizes[other], sizes[buffer]) for buffer, other in pairs]
+        self._disjoint = [(buffer, other, -sizes[other], sizes[buffer]) for buffer, other in pairs]
         self._checks: dict[str, Check] = {}  # by library
 
     def check(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[list[int], int]:
         """The addresses of the arrays, then of the buffers, and the device that has them all.
 
         Raises:
-            GraphError: one that the program does not take; the message names it.
+            GraphError: an array that does not fit; the message names it.
         """
-        known = arrays if out is None else (*arrays, *out)
+        given = arrays if out is None else (*arrays, *out)
         check = self._checks.get(library.name)
         if check is None:
             check = self._checks[library.name] = library.checker(self._layouts)
-        found = check(known) or self.check_slow(known, library)
+        found = check(given) or self.check_slow(given, library)
         if out is not None:
             addresses = found[0]
-            for buffer, other, before, size in self._apart:
+            for buffer, other, before, size in self._disjoint:
                 if before < addresses[other] - addresses[buffer] < size:
                     raise GraphError(
-                        f"{self._called[buffer]}: shares memory with {self._called[other]}; wanted a buffer of its own"
+                        f"{self._names[buffer]}: shares memory with {self._names[other]}; wanted a buffer of its own"
                     )
         return found
 
     def check_slow(self, arrays: Sequence[Any], library: Library) -> tuple[list[int], int]:
-        """What `check` gives, array by array; raises what it raises."""
-        places: list[ArrayLocation] = []
-        for array, wanted, what in zip(arrays, self._layouts, self._called, strict=False):  # no buffers: theirs are left over
-            place = look(library, array, wanted, what)
-            if places and place.device != places[0].device:
-                first = places[0].device
+        """As `check`, array by array, with messages."""
+        locations: list[ArrayLocation] = []
+        for array, wanted, what in zip(arrays, self._layouts, self._names, strict=False):  # fewer arrays without `out`
+            location = check_array(library, array, wanted, what)
+            if locations and location.device != locations[0].device:
+                first = locations[0].device
                 raise GraphError(
-                    f"{what}: got device {place.device}, but {self._called[0]} is on device {first}; wanted all on one"
+                    f"{what}: got device {location.device}, but {self._names[0]} is on device {first}; wanted all on one"
                 )
-            places.append(place)
-        device = places[0].device
+            locations.append(location)
+        device = locations[0].device
         assert device is not None
-        return [place.pointer for place in places], device
+        return [location.pointer for location in locations], device
 
 
-def look(library: Library, array: Any, wanted: ArrayLayout, what: str) -> ArrayLocation:
-    """Where the array called `what` is.
+def check_array(library: Library, array: Any, wanted: ArrayLayout, what: str) -> ArrayLocation:
+    """The location of the array named `what`.
 
     Raises:
-        GraphError: it is not as wanted.
+        GraphError: the array does not fit.
     """
-    place = library.place(array, what)
-    device, shape, dtype, strides, pointer = place
+    location = library.locate(array, what)
+    device, shape, dtype, strides, pointer = location
     if shape != wanted.shape:
         raise GraphError(f"{what}: got shape {tuple(shape)}, wanted {wanted.shape}")
     if dtype != wanted.dtype:
@@ -80,10 +80,9 @@ def look(library: Library, array: Any, wanted: ArrayLayout, what: str) -> ArrayL
         raise GraphError(f"{what}: got strides {tuple(strides)}, wanted {wanted.strides} (in elements); {_hint(wanted)}")
     if pointer % ALIGNMENT:
         raise GraphError(
-            f"{what}: its address is no multiple of {ALIGNMENT} bytes, as that of a slice may be; wanted an array that "
-            "starts where its memory does: copy it"
+            f"{what}: its address is no multiple of {ALIGNMENT} bytes (is it a slice?); wanted an aligned array: copy it"
         )
-    return place
+    return location
 
 
 def _hint(wanted: ArrayLayout) -> str:
@@ -92,4 +91,4 @@ def _hint(wanted: ArrayLayout) -> str:
     return "copy it into an array of these strides first (torch: torch.empty_strided)"
 
 
-__all__ = ["ArgumentChecker", "look"]
+__all__ = ["ArgumentChecker", "check_array"]

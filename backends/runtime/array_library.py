@@ -1,4 +1,4 @@
-"""What launching needs of an array library, and how it says where an array is and how it lies."""
+"""The interface between launching and an array library: locations of arrays, allocation, streams, capture."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ALIGNMENT = 16  # bytes, which compiled kernels count on
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """What an emitted program says of an input or a buffer; strides in elements."""
+    """The layout of an input or buffer of an emitted program; strides in elements."""
 
     name: str
     shape: Shape
@@ -27,17 +27,17 @@ class ArrayLayout:
 
     @property
     def elements(self) -> int:
-        """From the first to behind the last."""
+        """The number of elements from the first to the last in memory, gaps included."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def nbytes(self) -> int:
-        """Likewise, in bytes."""
+        """The same in bytes."""
         return self.elements * DType(self.dtype).itemsize
 
 
-class ArrayLocation(NamedTuple):  # made for each argument of each call: a tuple is made faster than a record
-    """Where an array is, and how; `device` is None for memory that no GPU has."""
+class ArrayLocation(NamedTuple):  # one for each argument of each call: a tuple is faster than a dataclass
+    """Device, shape, type, strides and address of an array; `device` is None in CPU memory."""
 
     device: int | None
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class ArrayLocation(NamedTuple):  # made for each argument of each call: a tuple
     pointer: int
 
 
-# Gives the addresses of arrays and the device that has them all; None where `Library.place` must look closer.
+# The addresses of arrays and their common device; None if the slow check must decide.
 Check = Callable[[Sequence[Any]], tuple[list[int], int] | None]
 
 
@@ -54,17 +54,17 @@ class Library(Protocol):
     """An array library."""
 
     name: str
-    keeps_captured: bool  # whether memory allocated while a CUDA graph is captured stays that graph's without our help
+    keeps_captured: bool  # whether the library itself keeps memory that was allocated during a capture for its CUDA graph
 
-    def place(self, array: Any, what: str) -> ArrayLocation:
-        """Where the array called `what` is.
+    def locate(self, array: Any, what: str) -> ArrayLocation:
+        """The location of the array named `what`.
 
         Raises:
-            GraphError: it cannot be passed to a kernel.
+            GraphError: the array cannot be passed to a kernel.
         """
 
     def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
-        """What tells arrays that are just so, or the first of them, from others, as fast as it can."""
+        """The fast check of arrays (the first ones, or all) against these layouts."""
 
     def device(self) -> int:
         """The current device."""
@@ -78,23 +78,23 @@ class Library(Protocol):
     def zeros(self, layout: ArrayLayout, device: int) -> Any:
         """A new array of zeros, on the current stream."""
 
-    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
-        """What makes such arrays, as often as it is called."""
+    def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
+        """A function that allocates such arrays."""
 
     def address(self, array: Any) -> int:
-        """Where an array that is known to be right begins."""
+        """The address of an array that has passed the checks."""
 
     def memory(self, nbytes: int, device: int) -> Any:
         """New memory, as an array of bytes."""
 
     def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
-        """An array in such memory, from this byte on."""
+        """An array at this byte of such memory."""
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy on the current stream."""
 
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
-        """What `run` returns when a CUDA graph of it is captured, and what replays that graph on the current stream."""
+        """Capture `run` in a CUDA graph: its result, and a function that replays the graph on the current stream."""
 
 
 __all__ = ["ALIGNMENT", "ArrayLayout", "ArrayLocation", "Check", "Library"]

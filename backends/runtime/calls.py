@@ -14,7 +14,7 @@ from mirage_eg.ir.errors import GraphError, MirageError
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """Kernels that one call of the driver replays, on arrays that stay where they are: write `inputs`, replay, read `outputs`.
+    """Kernels that one call of the driver replays, on arrays at fixed addresses: write `inputs`, replay, read `outputs`.
 
     `replay` launches on the current stream of the arrays' library and copies nothing.
     """
@@ -27,15 +27,15 @@ class CudaGraph:
 def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on the current stream of the arrays' library.
 
-    Library kernels are torch's, on CuPy arrays as tensors on the same memory.
+    torch runs library kernels, on CuPy arrays through tensors on the same memory.
 
     Raises:
-        GraphError: an array that the program does not take.
+        GraphError: an array that does not fit the program.
         MirageError: library kernels without torch.
     """
     if not (program.calls_torch and isinstance(library, Cupy)):
         return program(arrays, library, out)
-    _, device = program.border.check(arrays, library, out)
+    _, device = program.checks.check(arrays, library, out)
     stream = library.stream(device)
     if program.driver.capturing(stream):
         raise GraphError("this µGraph has library kernels, whose memory a CuPy capture does not keep; use to_cuda_graph()")
@@ -48,7 +48,7 @@ def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequenc
 def capture(program: Program, arrays: Sequence[Any] | None = None, library: Library | None = None) -> CudaGraph:
     """The program in a CUDA graph on these arrays, or on new ones on the current device.
 
-    The program runs once beforehand, which compiles it.
+    The program runs once before the capture, which compiles it.
     """
     program.require_driver()
     library = library or any_library()
@@ -56,12 +56,12 @@ def capture(program: Program, arrays: Sequence[Any] | None = None, library: Libr
         device = library.device()
         arrays = [library.empty(layout, device) for layout in program.plan.inputs]
     else:
-        _, device = program.border.check(arrays, library)
+        _, device = program.checks.check(arrays, library)
     if program.calls_torch and isinstance(library, Cupy):
         return _captured_by_torch(program, arrays, library, device)
-    first, fixed, kept = call(program, arrays, library), library, list(arrays)
+    first, array_library, inputs = call(program, arrays, library), library, list(arrays)
     out = first if program.has_own_outputs else None
-    outputs, replay = library.capture(lambda: program(kept, fixed, out), device)
+    outputs, replay = library.capture(lambda: program(inputs, array_library, out), device)
     return CudaGraph(tuple(arrays), outputs, replay)
 
 

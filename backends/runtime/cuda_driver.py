@@ -1,7 +1,7 @@
-"""The CUDA driver, as far as launching needs it: compiled kernels become functions of a GPU, functions are put on streams.
+"""The part of the CUDA driver that launching needs: load compiled kernels, launch functions on streams.
 
-Called directly, through ctypes: Triton's own launcher needs torch in the process (before 3.9) or knows only the default stream
-without it. A kernel that Triton compiles takes its pointers, then those of its scratch memory and a profiler's.
+Called through ctypes: Triton's own launcher needs torch in the process (before 3.9), or without torch uses only the default
+stream. A kernel that Triton compiles takes its pointers, then those of its scratch memory and a profiler's.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from mirage_eg.ir.shapes import Shape
 
 _SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_DEFAULT_SHARED = 48 << 10  # what a block may have without asking
+_DEFAULT_SHARED = 48 << 10  # of a block without an attribute
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
@@ -46,11 +46,11 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
-LaunchCall = Callable[[], int]  # puts a kernel on a stream; gives the driver's status, 0 if all is well
+LaunchCall = Callable[[], int]  # launches a kernel on a stream; returns the driver's status, 0 for success
 
 
 class Driver(Protocol):
-    """What runs compiled kernels; functions, streams and contexts are handles, devices are counted as CUDA counts them."""
+    """A driver for compiled kernels; functions, streams and contexts are handles, devices have CUDA's numbers."""
 
     def describe(self, device: int) -> tuple[int, int]:
         """The compute capability (90 for 9.0), and the bytes of shared memory that a block may have."""
@@ -59,24 +59,24 @@ class Driver(Protocol):
         """The function of a compiled kernel on a device."""
 
     def enter(self, device: int) -> bool:
-        """Make the device's context current; gives whether `leave` must be called."""
+        """Make the device's context current; returns whether `leave` must be called."""
 
     def leave(self) -> None:
-        """Make that context current which was so before."""
+        """Make the previous context current again."""
 
     def identify(self, stream: int) -> int:
-        """What no other stream of the process is ever called; a handle may be another stream's once its own is destroyed."""
+        """The unique number of a stream in the process; a handle may be reused after its stream is destroyed."""
 
     def capturing(self, stream: int) -> bool:
-        """Whether what is launched on the stream goes into a CUDA graph."""
+        """Whether launches on the stream are captured in a CUDA graph."""
 
     def prepare(
         self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
     ) -> LaunchCall:
-        """What launches a kernel, as often as it is called; `parameters` are the addresses of its arguments."""
+        """A function that launches a kernel; `parameters` are the addresses of its arguments."""
 
     def refuse(self, status: int) -> NoReturn:
-        """Raise a MirageError for what a launch gave."""
+        """Raise a MirageError for the status of a launch."""
 
 
 class CudaDriver:
@@ -93,7 +93,7 @@ class CudaDriver:
             raise MirageError(f"the NVIDIA driver is too old: {error}; wanted one for CUDA 12 or later") from None
         for name, types in _SIGNATURES.items():
             self._functions[name].argtypes = types
-        # What every call needs, without declared types: to convert to those takes longer than the call.
+        # The functions of every launch have no declared types: conversion takes longer than the call.
         self._launch, self._current = library["cuLaunchKernelEx"], library["cuCtxGetCurrent"]
         self._capturing, self._identify = library["cuStreamIsCapturing"], library["cuStreamGetId"]
         self._contexts: dict[int, int] = {}
@@ -140,7 +140,7 @@ class CudaDriver:
         self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
     def identify(self, stream: int) -> int:
-        """CUDA's number of the stream, in the current context; the default stream is there for ever."""
+        """CUDA's number of the stream, in the current context; the default stream always exists."""
         if stream == 0:
             return -1
         number = c_uint64()
@@ -160,12 +160,12 @@ class CudaDriver:
     def prepare(
         self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
     ) -> LaunchCall:
-        """Blocks are rows of threads; all is converted beforehand, which costs more than the driver's own part."""
+        """Blocks are one-dimensional; arguments are converted here, which costs more than the launch itself."""
         config = _LaunchConfig(*grid, threads, 1, 1, shared, stream, None, 0)
         return partial(self._launch, byref(config), c_void_p(function), parameters, None)
 
     def refuse(self, status: int) -> NoReturn:
-        """With the driver's own words."""
+        """With the driver's message."""
         self._refuse("cuLaunchKernelEx", status)
 
     def _device(self, device: int) -> int:
@@ -196,7 +196,7 @@ def cuda_driver() -> CudaDriver:
     """The driver of this machine.
 
     Raises:
-        MirageError: there is none.
+        MirageError: this machine has none.
     """
     return CudaDriver()
 

@@ -1,4 +1,4 @@
-"""CuPy arrays, by what launching needs of them (`runtime_library.Library`)."""
+"""CuPy arrays under the interface `array_library.Library`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,14 +24,14 @@ class Cupy:
 
         self._cupy = cupy
 
-    def place(self, array: Any, what: str) -> ArrayLocation:
+    def locate(self, array: Any, what: str) -> ArrayLocation:
         """CuPy's strides are in bytes."""
         size, data = array.itemsize, array.data
         strides = tuple([stride // size for stride in array.strides])
         return ArrayLocation(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
 
     def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
-        """CuPy says strides in bytes. It has no bfloat16, which no array is then."""
+        """CuPy's strides are in bytes. It has no bfloat16, so no array matches that type."""
         wanted = []
         for layout in layouts:
             size = DType(layout.dtype).itemsize
@@ -41,10 +41,10 @@ class Cupy:
         def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
             device: int = arrays[0].data.device_id
             found = []
-            for array, (dtype, shape, strides) in zip(arrays, wanted):  # noqa: B905 (to say strict= takes 0.2 µs)
+            for array, (dtype, shape, strides) in zip(arrays, wanted):  # noqa: B905 (strict= takes 0.2 µs)
                 data = array.data
                 if (
-                    array.dtype is not dtype  # one object for each type, or it is looked at closely
+                    array.dtype is not dtype  # NumPy has one object for each type; others go to the slow check
                     or array.shape != shape
                     or array.strides != strides
                     or data.device_id != device
@@ -57,7 +57,7 @@ class Cupy:
         return check
 
     def device(self) -> int:
-        """CuPy's."""
+        """CuPy's current device."""
         return int(self._cupy.cuda.runtime.getDevice())
 
     def stream(self, device: int) -> int:
@@ -67,29 +67,29 @@ class Cupy:
 
     def empty(self, layout: ArrayLayout, device: int) -> Any:
         """From CuPy's pool."""
-        return self.maker(layout, device)()
+        return self.allocator(layout, device)()
 
     def zeros(self, layout: ArrayLayout, device: int) -> Any:
-        """An empty one, filled: what is captured meanwhile fills it too."""
-        made = self.empty(layout, device)
-        made.fill(0)
-        return made
+        """An empty array, then a fill on the stream: a captured graph repeats the fill."""
+        array = self.empty(layout, device)
+        array.fill(0)
+        return array
 
-    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
-        """CuPy's pool is that of the current device, which launching has made the right one but for arrays by themselves."""
+    def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
+        """CuPy allocates on the current device: launching has set it, other callers may not have."""
         cupy = self._cupy
         _refuse_bfloat16(layout)
         size, dtype, nbytes = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype), layout.nbytes
         strides = tuple(stride * size for stride in layout.strides)
         current, allocate, make = cupy.cuda.runtime.getDevice, cupy.cuda.alloc, cupy.ndarray
 
-        def made() -> Any:
+        def allocate_array() -> Any:
             if current() == device:
                 return make(layout.shape, dtype=dtype, memptr=allocate(nbytes), strides=strides)
             with cupy.cuda.Device(device):
                 return make(layout.shape, dtype=dtype, memptr=allocate(nbytes), strides=strides)
 
-        return made
+        return allocate_array
 
     def address(self, array: Any) -> int:
         """`data.ptr`."""
@@ -113,7 +113,7 @@ class Cupy:
         target[...] = source
 
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
-        """On a stream of its own, which only the capture uses."""
+        """On a new stream, which only the capture uses."""
         cuda = self._cupy.cuda
         with cuda.Device(device), cuda.Stream(non_blocking=True) as stream:
             stream.begin_capture()

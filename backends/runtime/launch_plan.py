@@ -1,4 +1,4 @@
-"""What an emitted program launches, as data: read off by calling its `launch` with kernels that take notes."""
+"""The launches of an emitted program as data, recorded by a call of its `launch` with recording kernels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from mirage_eg.backends.runtime.array_library import ArrayLayout
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel of a program: its name, its grid, the values that it takes."""
+    """One kernel of a program: its name, its grid, the values that are its arguments."""
 
     kernel: str
     grid: tuple[int, ...]
@@ -19,10 +19,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a program launches; values are its inputs, then its buffers. `results` are the values that it returns.
+    """The launches of a program; values are its inputs, then its buffers. `results` are the values that it returns.
 
-    `arena` has the buffers that no caller sees, each with its offset in a memory of `arena_bytes`; those of `zeroed` must be
-    zero before a run, and are so behind it.
+    `arena` has the internal buffers, each with its offset in a memory of `arena_bytes`; the buffers of `zeroed` must be zero
+    before a run, and are zero after it.
 
     A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
     """
@@ -41,41 +41,41 @@ class LaunchPlan:
         return (*self.inputs, *self.buffers)
 
 
-class _Noted:
-    """Stands where a kernel stood, and notes how it is launched."""
+class _RecordingKernel:
+    """The replacement of a kernel that records its launches."""
 
-    def __init__(self, name: str, notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
-        self._name, self._notes = name, notes
+    def __init__(self, name: str, launches: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
+        self._name, self._launches = name, launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def note(*values: int, **options: Any) -> None:
-            self._notes.append((self._name, grid, values))
+        def record(*values: int, **options: Any) -> None:
+            self._launches.append((self._name, grid, values))
 
-        return note
+        return record
 
 
 def launch_plan_of(module: ModuleType) -> LaunchPlan:
-    """Read an emitted program: its `launch` is called with the numbers of its values, and noted."""
+    """The plan of an emitted program: its `launch` is called with the numbers of its values, and recorded."""
     inputs = tuple(ArrayLayout(name, *kind) for name, kind in module.INPUTS.items())
     buffers = tuple(ArrayLayout(name, *kind) for name, kind in getattr(module, "BUFFERS", {}).items())
-    places = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
-    arena = tuple((places[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
+    positions = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
+    arena = tuple((positions[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
     size = getattr(module, "ARENA_BYTES", 0)
-    zeroed = tuple(places[name] for name in getattr(module, "ZEROED", ()))
+    zeroed = tuple(positions[name] for name in getattr(module, "ZEROED", ()))
     launch = getattr(module, "launch", None)
     if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
         return LaunchPlan(inputs, buffers, None, None, arena, size, zeroed)
-    notes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
+    launches: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
     kernels = {name: getattr(module, name) for name in module.SIGNATURES}
     try:
         for name in kernels:
-            setattr(module, name, _Noted(name, notes))
+            setattr(module, name, _RecordingKernel(name, launches))
         returned = launch(*range(len(inputs) + len(buffers)))
     finally:
         for name, kernel in kernels.items():
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
-    return LaunchPlan(inputs, buffers, tuple(Launch(*note) for note in notes), results, arena, size, zeroed)
+    return LaunchPlan(inputs, buffers, tuple(Launch(*record) for record in launches), results, arena, size, zeroed)
 
 
 __all__ = ["Launch", "LaunchPlan", "launch_plan_of"]

@@ -1,6 +1,6 @@
-"""Programs with library kernels, which torch runs: their `launch` runs as it is written, once a call, on torch tensors.
+"""Programs with library kernels, which torch runs: each call runs their `launch` as it is written, on torch tensors.
 
-Where it launches a generated kernel, a stand-in hands that to the driver, prepared as for other programs.
+A stand-in for each generated kernel passes launches to the driver, prepared as for other programs.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from mirage_eg.backends.runtime.stream_state import LaunchSite, new_argument_slo
 
 
 class _StandIn:
-    """Stands where a kernel stood in the module: launches on the lane of this thread's call."""
+    """The replacement of a kernel in the module, which launches on the stream of this thread's call."""
 
     def __init__(self, running: local, kernel: str) -> None:
         self._running, self._kernel = running, kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        lane: MixedStreamState = self._running.lane
-        return partial(lane.launch, self._kernel, grid)
+        state: MixedStreamState = self._running.state
+        return partial(state.launch, self._kernel, grid)
 
 
 def stand_in(module: ModuleType) -> local:
-    """Put stand-ins for the kernels of a module; gives where they look for a `lane`."""
+    """Replace the kernels of a module by stand-ins; returns the thread-local object whose `state` they use."""
     running = local()
     for name in getattr(module, "SIGNATURES", ()):
         setattr(module, name, _StandIn(running, name))
@@ -34,7 +34,7 @@ def stand_in(module: ModuleType) -> local:
 
 
 class MixedStreamState:
-    """A stream's share of such a program; calls from several threads take turns."""
+    """The state of such a program on one stream; calls from several threads take turns."""
 
     def __init__(self, plan: LaunchPlan, site: LaunchSite, module: ModuleType, running: local) -> None:
         import torch
@@ -45,15 +45,15 @@ class MixedStreamState:
         arena = library.memory(plan.arena_bytes, site.device) if plan.arena else None
         fixed = {value: library.part(arena, offset, values[value]) for value, offset in plan.arena}
         fixed |= {value: library.zeros(values[value], site.device) for value in plan.zeroed}
-        self._fixed = [fixed.get(value) for value in range(len(plan.inputs), len(values))]  # None: a caller may see it
-        self._makers = [library.maker(layout, site.device) for layout in plan.buffers]
+        self._fixed = [fixed.get(value) for value in range(len(plan.inputs), len(values))]  # None: new each call
+        self._allocators = [library.allocator(layout, site.device) for layout in plan.buffers]
         self._ready: dict[tuple[str, tuple[int, ...]], tuple[Any, LaunchCall]] = {}
 
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
-        """As `StreamState.run`."""
+        """See `StreamState.run`."""
         with self._lock:
-            self._running.lane = self
-            buffers = [make() if array is None else array for array, make in zip(self._fixed, self._makers, strict=True)]
+            self._running.state = self
+            buffers = [make() if array is None else array for array, make in zip(self._fixed, self._allocators, strict=True)]
             returned = self._launch(*arrays, *buffers, self._torch)
         results = returned if isinstance(returned, tuple) else (returned,)
         if out is None:

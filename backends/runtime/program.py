@@ -1,7 +1,7 @@
-"""Running an emitted program on the caller's arrays and stream, with as little between them and the GPU as Python allows.
+"""Runs an emitted program on the caller's arrays and stream, with the least overhead that Python allows.
 
-Kernels are compiled once a device; what they write between them is allocated once a stream. A call checks its arrays, notes
-their addresses and hands each kernel to the driver. Nothing is copied and nothing waits.
+Kernels are compiled once a device; intermediate buffers are allocated once a stream. A call checks its arrays, stores their
+addresses in argument slots and passes each kernel to the driver. No call copies data or waits for the device.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from mirage_eg.backends.triton.compile import compile_module
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.errors import UnsupportedError
 
-_MOST_LANES = 16  # streams whose memory is kept
+_MOST_STREAMS = 16  # whose intermediate buffers stay allocated
 _WARP = 32
 
 
@@ -31,8 +31,7 @@ class Program:
     def __init__(
         self, module: ModuleType, inputs: Sequence[str], outputs: Sequence[ArrayLayout], driver: Driver | None = None
     ) -> None:
-        """`inputs` are the names by which errors call the arguments, `outputs` is what the program returns; the module is this
-        program's own from now on."""
+        """`inputs` are names for messages, `outputs` the layouts of the results; the module belongs to this object."""
         self.plan = launch_plan_of(module)
         self.outputs = (
             tuple(
@@ -43,14 +42,14 @@ class Program:
             else tuple(outputs)
         )
         self.calls_torch = self.plan.launches is None
-        self.border = ArgumentChecker(inputs, self.plan.inputs, self.outputs)
+        self.checks = ArgumentChecker(inputs, self.plan.inputs, self.outputs)
         self._module = module
         self._driver = driver
         self._kernels = ModuleType("kernels")
         self._loaded: dict[int, dict[str, Function]] = {}
-        self._lanes: dict[tuple[str, int, int], StreamState | MixedStreamState] = {}
-        self._captured: list[StreamState | MixedStreamState] = []  # whose memory CUDA graphs use
-        self._making = Lock()
+        self._stream_states: dict[tuple[str, int, int], StreamState | MixedStreamState] = {}
+        self._captured: list[StreamState | MixedStreamState] = []  # their memory belongs to CUDA graphs
+        self._lock = Lock()
         if hasattr(module, "SIGNATURES"):
             kernels = {name: getattr(module, name) for name in module.SIGNATURES}
             self._kernels.__dict__.update(SIGNATURES=module.SIGNATURES, OPTIONS=module.OPTIONS, **kernels)
@@ -58,7 +57,7 @@ class Program:
 
     @property
     def has_own_outputs(self) -> bool:
-        """Whether each output is a buffer that kernels write: no argument, none twice, nothing of torch's."""
+        """Whether each output is a buffer that kernels write: not an argument, not repeated, not allocated by torch."""
         results = self.plan.results
         return results is not None and len(set(results)) == len(results) and min(results) >= len(self.plan.inputs)
 
@@ -77,11 +76,10 @@ class Program:
         Raises:
             UnsupportedError: a kernel that does not compile or does not fit there; the message says which and why.
         """
-        found = self._loaded.get(device)
-        if found is not None:
-            return found
+        if device in self._loaded:
+            return self._loaded[device]
         capability, shared = self.driver.describe(device)
-        made = {}
+        functions = {}
         for record, kernel in compile_module(self._kernels, Target("cuda", capability, _WARP, shared), resources=False):
             if not record.ok:
                 raise UnsupportedError(f"{record.kernel}: {record.error}")
@@ -89,44 +87,43 @@ class Program:
             if metadata.global_scratch_size:
                 raise UnsupportedError(f"{record.kernel}: got a kernel with scratch memory; wanted one without")
             handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
-            made[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared)
-        self._loaded[device] = made
-        return made
+            functions[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared)
+        self._loaded[device] = functions
+        return functions
 
     def __call__(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
         """The outputs for arrays of `library`, new ones or those of `out`, on the library's current stream.
 
         Raises:
-            GraphError: an array that is not what the program takes; the message names it.
+            GraphError: an array that does not fit the program; the message names it.
         """
-        addresses, device = self.border.check(arrays, library, out)
+        addresses, device = self.checks.check(arrays, library, out)
         driver = self.driver
         entered = driver.enter(device)
         try:
-            return self._lane(library, device, library.stream(device)).run(arrays, addresses, out)
+            return self._state(library, device, library.stream(device)).run(arrays, addresses, out)
         finally:
             if entered:
                 driver.leave()
 
-    def _lane(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
-        """The lane of a stream; a capture gets one of its own, whose memory nothing else uses while its graph lives."""
+    def _state(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
+        """The state of a stream; each capture gets its own, whose memory belongs to its CUDA graph."""
         driver = self.driver
         if driver.capturing(stream):
-            lane = self._new_lane(library, device, stream)
+            captured = self._new_state(library, device, stream)
             if not library.keeps_captured:
-                self._captured.append(lane)
-            return lane
+                self._captured.append(captured)
+            return captured
         key = (library.name, device, driver.identify(stream))
-        found = self._lanes.get(key)
-        if found is not None:
-            return found
-        with self._making:
-            lane = self._lanes.setdefault(key, self._new_lane(library, device, stream))
-            if len(self._lanes) > _MOST_LANES:
-                del self._lanes[next(iter(self._lanes))]
-        return lane
+        if (existing := self._stream_states.get(key)) is not None:
+            return existing
+        with self._lock:
+            state = self._stream_states.setdefault(key, self._new_state(library, device, stream))
+            if len(self._stream_states) > _MOST_STREAMS:
+                del self._stream_states[next(iter(self._stream_states))]
+        return state
 
-    def _new_lane(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
+    def _new_state(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
         functions = self.functions(device) if hasattr(self._module, "SIGNATURES") else {}
         site = LaunchSite(library, device, stream, self.driver, functions)
         return (

@@ -1,6 +1,6 @@
-"""What the calls of a program on one stream share: the memory between its kernels, and launches that are ready to go.
+"""The state of a program on one stream, shared by its calls: intermediate buffers and prepared launches.
 
-Launches are prepared once. They take their arguments from slots, one for each value, which a call fills with addresses.
+Launches are prepared once. They read their arguments from slots, one for each value, which each call fills with addresses.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSite:
-    """Where launches go: a stream, which is the library's current one when a lane is made."""
+    """The target of launches: a stream, the library's current one when the state is built."""
 
     library: Library
     device: int
@@ -47,41 +47,41 @@ def new_argument_slots(values: int) -> Any:
 
 
 class StreamState:
-    """A stream's share of a program whose kernels are all generated; calls from several threads take turns."""
+    """The state of a program without library kernels on one stream; calls from several threads take turns."""
 
     def __init__(self, plan: LaunchPlan, site: LaunchSite) -> None:
         assert plan.launches is not None and plan.results is not None
         values, first, results, library = plan.values, len(plan.inputs), plan.results, site.library
         self._lock, self._library, self._driver = Lock(), library, site.driver
-        # Some results are arguments, or the same again; kernels write the others, each into a new array or the caller's buffer.
+        # Some results are arguments, or repeated; kernels write each other one into a new array or the caller's buffer.
         own = [value for value in dict.fromkeys(results) if value >= first]
-        self._makers = [library.maker(values[value], site.device) for value in own]
+        self._allocators = [library.allocator(values[value], site.device) for value in own]
         self._returned = [value if value < first else first + own.index(value) for value in results]
         sources = [value if value < first else first + results.index(value) for value in results]
         self._copied = [(target, source) for target, source in enumerate(sources, first) if target != source]
         self._written = [*range(first), *(first + results.index(value) for value in own)]
-        self._filled = len(self._written)  # slots that a call fills, which come first
-        place = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(len(values)))))}
+        self._filled = len(self._written)  # slots that each call fills: the first ones
+        slot_of = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(len(values)))))}
         self._slots = slots = new_argument_slots(len(values))
         self._memory = library.memory(plan.arena_bytes, site.device) if plan.arena_bytes else None
         arena = 0 if self._memory is None else library.address(self._memory)
         for value, offset in plan.arena:
-            slots[place[value]] = arena + offset
+            slots[slot_of[value]] = arena + offset
         self._zeroed = {value: library.zeros(values[value], site.device) for value in plan.zeroed}
         for value, array in self._zeroed.items():
-            slots[place[value]] = library.address(array)
+            slots[slot_of[value]] = library.address(array)
         self.launches = [
-            site.prepare(launch.kernel, launch.grid, slots, [place[value] for value in launch.values])
+            site.prepare(launch.kernel, launch.grid, slots, [slot_of[value] for value in launch.values])
             for launch in plan.launches
         ]
 
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
-        """Launch all; `addresses` are those of the arrays, then of the buffers. Gives the outputs."""
+        """Launch all kernels; `addresses` of the arrays, then of the buffers. Returns the outputs."""
         if out is None:
-            known = [*arrays]
-            for make in self._makers:
+            values = [*arrays]
+            for make in self._allocators:
                 array = make()
-                known.append(array)
+                values.append(array)
                 addresses.append(self._library.address(array))
         elif self._copied:
             addresses = [addresses[number] for number in self._written]
@@ -91,11 +91,11 @@ class StreamState:
                 if status := launch():
                     self._driver.refuse(status)
         if out is None:
-            return tuple([known[number] for number in self._returned])
+            return tuple([values[number] for number in self._returned])
         if self._copied:
-            known = [*arrays, *out]
+            values = [*arrays, *out]
             for target, source in self._copied:
-                self._library.copy(known[target], known[source])
+                self._library.copy(values[target], values[source])
         return tuple(out)
 
 

@@ -1,4 +1,4 @@
-"""torch tensors, by what launching needs of them (`runtime_library.Library`)."""
+"""torch tensors under the interface `array_library.Library`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -9,27 +9,27 @@ from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, Arr
 from mirage_eg.ir.errors import GraphError
 
 
-def _unlike(*tensors: Any) -> bool:
+def _never_same(*tensors: Any) -> bool:
     return False
 
 
-def _likener(torch: Any) -> Callable[..., Callable[..., bool]]:
-    """`liken(*tensors)` tells tensors that are like those: in type, layout, dtype, device, shape, strides, wanting a gradient.
+def _guard_factory(torch: Any) -> Callable[..., Callable[..., bool]]:
+    """`guard(*tensors)` is a test for tensors of the same type, layout, dtype, device, shape, strides and need of a gradient.
 
-    It is what torch's compiled code guards its arguments with, one call for all. It is no public part of torch: where it is not
-    what it was, no tensors are alike, and all are compared here.
+    These are the guards of torch's compiled code, one call for all arguments. They are not public: if their interface has
+    changed, the test never succeeds, and each tensor is compared here.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
 
-        liken: Callable[..., Any] = partial(cast(Any, TensorGuards), dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        guard: Callable[..., Any] = partial(cast(Any, TensorGuards), dynamic_dims_sizes=None, dynamic_dims_strides=None)
         x, y = torch.empty(2, 3), torch.empty(3, 2)
         others = [y, y.t(), x.double(), torch.empty(2, 3, requires_grad=True), torch.empty(2, 3, device="meta")]
-        if liken(x, y).check(x, y) and not any(liken(x, y).check(other, y) for other in others):
-            return lambda *tensors: liken(*tensors).check
+        if guard(x, y).check(x, y) and not any(guard(x, y).check(other, y) for other in others):
+            return lambda *tensors: guard(*tensors).check
     except (ImportError, AttributeError, TypeError):
         pass
-    return lambda *tensors: _unlike
+    return lambda *tensors: _never_same
 
 
 class Torch:
@@ -44,12 +44,12 @@ class Torch:
         self._torch = torch
         self._names = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64")}
         self._grad_enabled = torch.is_grad_enabled
-        # What torch's own generated code calls: a handle, without an object around it.
+        # The function of torch's own generated code: a handle, without an object around it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        self._liken = _likener(torch)
+        self._guard = _guard_factory(torch)
 
-    def place(self, array: Any, what: str) -> ArrayLocation:
-        """A tensor that wants a gradient is refused: kernels have none."""
+    def locate(self, array: Any, what: str) -> ArrayLocation:
+        """Refuses a tensor that requires a gradient: kernels have none."""
         if array.requires_grad and self._grad_enabled():
             raise GraphError(f"{what}: the tensor requires a gradient, which a µGraph has not; call under torch.no_grad()")
         if array.layout is not self._torch.strided:
@@ -60,20 +60,20 @@ class Torch:
         return ArrayLocation(array.get_device(), array.shape, dtype, array.stride(), array.data_ptr())
 
     def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
-        """Nothing is said here of what is wrong with an array: calls are many, errors are not."""
+        """Without messages: calls are frequent, errors are not."""
         wanted = [(getattr(self._torch, layout.dtype), layout.shape, layout.strides, layout.is_dense) for layout in layouts]
         strided, grad_enabled, data_ptr = self._torch.strided, self._grad_enabled, self._torch.Tensor.data_ptr
-        liken, none = self._liken, (_unlike, -1)
-        last: dict[tuple[int, bool], tuple[Callable[..., bool], int]] = {}  # what is like those that were right, and where
+        guard, none = self._guard, (_never_same, -1)
+        last: dict[tuple[int, bool], tuple[Callable[..., bool], int]] = {}  # guard and device of arguments that passed
 
         def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
             kind = len(arrays), grad_enabled()
-            alike, device = last.get(kind, none)
-            if not alike(*arrays):
+            same, device = last.get(kind, none)
+            if not same(*arrays):
                 device = compare(arrays)
                 if device < 0:
                     return None
-                last[kind] = liken(*arrays), device
+                last[kind] = guard(*arrays), device
             found = list(map(data_ptr, arrays))
             for pointer in found:
                 if pointer % ALIGNMENT:
@@ -83,7 +83,7 @@ class Torch:
         def compare(arrays: Sequence[Any]) -> int:
             device: int = arrays[0].get_device()
             tracked = grad_enabled()
-            for array, (dtype, shape, strides, dense) in zip(arrays, wanted):  # noqa: B905 (to say strict= takes 0.2 µs)
+            for array, (dtype, shape, strides, dense) in zip(arrays, wanted):  # noqa: B905 (strict= takes 0.2 µs)
                 if (
                     array.dtype is not dtype
                     or array.layout is not strided
@@ -98,7 +98,7 @@ class Torch:
         return check
 
     def device(self) -> int:
-        """torch's."""
+        """torch's current device."""
         return int(self._torch.cuda.current_device())
 
     def stream(self, device: int) -> int:
@@ -108,13 +108,13 @@ class Torch:
 
     def empty(self, layout: ArrayLayout, device: int) -> Any:
         """From torch's caching allocator."""
-        return self.maker(layout, device)()
+        return self.allocator(layout, device)()
 
     def zeros(self, layout: ArrayLayout, device: int) -> Any:
-        """`zero_` of an empty one."""
+        """An empty tensor after `zero_`."""
         return self.empty(layout, device).zero_()
 
-    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
+    def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """`empty_strided`."""
         dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)
         return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
@@ -139,12 +139,12 @@ class Torch:
     def on_stream(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """Make another library's stream torch's current one."""
         cuda = self._torch.cuda
-        made = cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
-        context: AbstractContextManager[Any] = cuda.stream(made)
+        external = cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
+        context: AbstractContextManager[Any] = cuda.stream(external)
         return context
 
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
-        """By torch.cuda.CUDAGraph, whose pool holds what is allocated meanwhile."""
+        """By torch.cuda.CUDAGraph, whose pool keeps memory that was allocated during the capture."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.graph(graph):

@@ -38,7 +38,7 @@ class FakeLibrary:
     zeroed: list[FakeArray] = field(default_factory=list)
     copies: list[tuple[FakeArray, FakeArray]] = field(default_factory=list)
 
-    def place(self, array: FakeArray, what: str) -> ArrayLocation:
+    def locate(self, array: FakeArray, what: str) -> ArrayLocation:
         return ArrayLocation(array.device, array.shape, array.dtype, array.strides, array.pointer)
 
     def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
@@ -67,7 +67,7 @@ class FakeLibrary:
         self.zeroed.append(self.empty(layout, device))
         return self.zeroed[-1]
 
-    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], FakeArray]:
+    def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], FakeArray]:
         return partial(self.empty, layout, device)
 
     def address(self, array: FakeArray) -> int:

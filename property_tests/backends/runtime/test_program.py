@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.runtime import calls
 from mirage_eg.backends.runtime import program as runtime
-from mirage_eg.backends.runtime.argument_checks import look
+from mirage_eg.backends.runtime.argument_checks import check_array
 from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Library
 from mirage_eg.backends.runtime.calls import call, capture
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
@@ -36,8 +36,11 @@ from property_tests.support.hand_written import HAND_WRITTEN, gated_mlp, split_a
 SPLIT = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
 
 
+PLAIN = Schedule()
+
+
 @contextmanager
-def running(graph: Graph, driver: FakeDriver, schedule: Schedule | None = None) -> Iterator[Program]:
+def running(graph: Graph, driver: FakeDriver, schedule: Schedule = PLAIN) -> Iterator[Program]:
     with loaded(emit(graph, schedule=schedule)) as module:
         yield Program(module, graph.input_names, layouts(graph.output_names, graph.output_types), driver)
 
@@ -184,7 +187,7 @@ def test_only_so_many_streams_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
         for stream in range(1, 101):
             library.current = stream
             program(arrays_for(program), library)
-        assert len(program._lanes) == runtime._MOST_LANES
+        assert len(program._stream_states) == runtime._MOST_STREAMS
 
 
 # --- What is refused ------------------------------------------------------------------------------------------------------
@@ -236,10 +239,10 @@ def test_the_stride_of_a_single_element_does_not_matter(extent: int, stride: int
     wanted = ArrayLayout("x", (extent, 8), "float32", (8, 1))
     array = FakeArray((extent, 8), "float32", (stride, 1))
     if extent == 1 or stride == 8:
-        assert look(FakeLibrary(), array, wanted, "argument x").pointer == array.pointer
+        assert check_array(FakeLibrary(), array, wanted, "argument x").pointer == array.pointer
     else:
         with pytest.raises(GraphError, match="argument x: got strides"):
-            look(FakeLibrary(), array, wanted, "argument x")
+            check_array(FakeLibrary(), array, wanted, "argument x")
 
 
 @pytest.mark.parametrize("change", [{"shape": (2, 32, 8)}, {"dtype": "float32"}, {"device": 1}, {"strides": (512, 1, 32)}])
@@ -298,8 +301,8 @@ def test_a_captured_program_has_static_arrays() -> None:
 class TorchOnTheHost(Torch):
     """Tensors of the CPU that say they are on a GPU."""
 
-    def place(self, array: Any, what: str) -> ArrayLocation:
-        return super().place(array, what)._replace(device=0, pointer=array.data_ptr())
+    def locate(self, array: Any, what: str) -> ArrayLocation:
+        return super().locate(array, what)._replace(device=0, pointer=array.data_ptr())
 
     def device(self) -> int:
         return 0
@@ -307,7 +310,7 @@ class TorchOnTheHost(Torch):
     def stream(self, device: int) -> int:
         return 7
 
-    def maker(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
+    def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         import torch
 
         dtype = getattr(torch, layout.dtype)
@@ -392,9 +395,9 @@ def test_a_tensor_that_wants_a_gradient_is_refused() -> None:
     import torch
 
     with pytest.raises(GraphError, match=r"argument x: .*torch\.no_grad"):
-        Torch().place(torch.ones(3, requires_grad=True), "argument x")
+        Torch().locate(torch.ones(3, requires_grad=True), "argument x")
     with torch.no_grad():
-        assert Torch().place(torch.ones(3, requires_grad=True), "argument x").dtype == "float32"
+        assert Torch().locate(torch.ones(3, requires_grad=True), "argument x").dtype == "float32"
 
 
 def test_without_torch_in_the_process_kernels_compile_and_launch() -> None:

@@ -27,7 +27,10 @@ TOLERANCE = 2e-2
 LONG = 50_000_000  # cycles, some 30 ms: what is not ordered behind this comes too early
 
 
-def mugraph(graph: Graph, schedule: Schedule | None = None) -> MuGraph:
+PLAIN = Schedule()
+
+
+def mugraph(graph: Graph, schedule: Schedule = PLAIN) -> MuGraph:
     return MuGraph(SimpleNamespace(graph=graph, source=emit(graph, schedule=schedule)))  # type: ignore[arg-type]
 
 
