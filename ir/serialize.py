@@ -192,7 +192,7 @@ def _level(data: Any) -> Level:
     return Level(data["level"])
 
 
-_YOUNGER = (("output", "strides"),)  # attributes that first files of this version lack; there they are not given
+LATER_FIELDS = (("output", "strides"),)  # attributes that first files of this version lack; there they are not given
 
 
 def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
@@ -209,7 +209,7 @@ def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
         if checker.level not in OPS[op].levels:  # also keeps the recursion three levels deep
             raise GraphError(f"got it at the {checker.level} level; it stands at {', '.join(sorted(OPS[op].levels))}")
         kinds = _attributes(checker.level, op)
-        younger = {name: None for of, name in _YOUNGER if of == op and name in kinds}
+        younger = {name: None for of, name in LATER_FIELDS if of == op and name in kinds}
         fields = _fields(younger | data, ("op", "operands", "results", *kinds))
         operands = [_operand(operand, places) for operand in _list(fields["operands"], "operands")]
         attributes = {

@@ -71,7 +71,7 @@ def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
     shared = threads() > 1 and len(items) > 1 and not getattr(_thread, "is_item", False)
     for position, item in enumerate(items):
         if shared and (not in_background() or _is_awaited()):
-            for _ in _pool().map(work, items[position:]):
+            for _ in thread_pool().map(work, items[position:]):
                 pass
             return
         raise_if_stopped()
@@ -140,7 +140,8 @@ def _controller() -> Any:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
+def thread_pool() -> ThreadPoolExecutor:
+    """The threads that run items; an item knows that it is one."""
     return ThreadPoolExecutor(threads(), initializer=lambda: setattr(_thread, "is_item", True))
 
 

@@ -44,26 +44,26 @@ class MemoBudget:
 
     def __init__(self, size: int) -> None:
         self.left = size
-        self._taken: dict[_Contents, int] = {}
+        self._taken: dict[Contents, int] = {}
 
-    def holds(self, size: int, owner: "_Contents") -> bool:
+    def holds(self, size: int, owner: "Contents") -> bool:
         """Whether a memo may store `size` more bytes."""
         for other in [*self._taken] if size > self.left else ():
             if other is not owner:
                 other.clear()
         return size <= self.left
 
-    def take(self, size: int, owner: "_Contents") -> None:
+    def take(self, size: int, owner: "Contents") -> None:
         """Count bytes that a memo stores."""
         self.left -= size
         self._taken[owner] = self._taken.get(owner, 0) + size
 
-    def give_back(self, owner: "_Contents") -> None:
+    def give_back(self, owner: "Contents") -> None:
         """Count the bytes of a memo that was cleared."""
         self.left += self._taken.pop(owner, 0)
 
 
-class _Contents:
+class Contents:
     """A number for each content, equal for equal contents, and the results that one memo holds."""
 
     def __init__(self, budget: MemoBudget | None) -> None:
@@ -96,7 +96,7 @@ class NumericMemo:
     """The memo of one algebra of numbers."""
 
     def __init__(self, budget: MemoBudget | None = None) -> None:
-        self._contents = _Contents(budget)
+        self._contents = Contents(budget)
         self._numbers: dict[int, tuple[ref[Array], int]] = {}  # by identity, of live arrays
 
     def begin(self, inputs: Sequence[Array]) -> None:
@@ -165,7 +165,7 @@ class FieldMemo:
 
     def __init__(self, algebra: FieldAlgebra, budget: MemoBudget | None = None) -> None:
         self._algebra = algebra
-        self._contents = _Contents(budget)
+        self._contents = Contents(budget)
         self._entries: WeakKeyDictionary[FieldValue, _Entry] = WeakKeyDictionary()
         self._promised = 0  # bytes of the current evaluation, whose values are not read before it ends
 

@@ -23,7 +23,7 @@ class Baseline:
 
 def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
-    eager = _EAGER[workload]
+    eager = EAGER[workload]
     found = [
         Baseline("eager", lambda tensors: lambda: eager(*tensors)),
         Baseline("torch.compile", lambda tensors: _compiled(eager, tensors, "default")),
@@ -191,7 +191,7 @@ def _call(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Run]:
     return lambda tensors: lambda: function(*tensors)
 
 
-_EAGER: dict[str, Callable[..., Any]] = {
+EAGER: dict[str, Callable[..., Any]] = {
     "rmsnorm": _rmsnorm,
     "gated_mlp": _gated_mlp,
     "lora": _lora,

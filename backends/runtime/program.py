@@ -21,7 +21,7 @@ from mirage_eg.backends.triton.compile import compile_module
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.errors import UnsupportedError
 
-_MOST_STREAMS = 16  # whose intermediate buffers stay allocated
+MOST_STREAMS = 16  # whose intermediate buffers stay allocated
 _WARP = 32
 
 
@@ -119,7 +119,7 @@ class Program:
             return existing
         with self._lock:
             state = self._stream_states.setdefault(key, self._new_state(library, device, stream))
-            if len(self._stream_states) > _MOST_STREAMS:
+            if len(self._stream_states) > MOST_STREAMS:
                 del self._stream_states[next(iter(self._stream_states))]
         return state
 

@@ -15,7 +15,7 @@ from mirage_eg.ir.graph import REPLICATED
 from mirage_eg.ir.shapes import Shape
 
 LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
-_GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
+GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def launch_grid(grid: Shape, reverse: bool) -> Shape:
     Neighbouring blocks differ in the first dim, or in the last one in `reverse` order.
     """
     ordered = grid[::-1] if reverse else grid
-    fits = all(extent <= limit for extent, limit in zip(ordered, _GRID_LIMITS, strict=False))
+    fits = all(extent <= limit for extent, limit in zip(ordered, GRID_LIMITS, strict=False))
     return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 

@@ -55,7 +55,7 @@ class Arena:
 def plan_arena(buffers: Sequence[Buffer]) -> Arena:
     """The smallest arena that is found, with the proof of how small it could be."""
     lives = tuple((buffer.aligned // ALIGNMENT, buffer.first, buffer.last) for buffer in buffers)
-    offsets, bound = _solve(lives)
+    offsets, bound = solve_offsets(lives)
     height = max((offset + size for offset, (size, _, _) in zip(offsets, lives, strict=True)), default=0)
     return Arena(
         tuple(buffers),
@@ -75,7 +75,7 @@ def largest_live_set(lives: Sequence[Life]) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _solve(lives: tuple[Life, ...]) -> tuple[tuple[int, ...], int]:
+def solve_offsets(lives: tuple[Life, ...]) -> tuple[tuple[int, ...], int]:
     """Offsets, and the proved bound on the arena."""
     bound = largest_live_set(lives)
     numbers = range(len(lives))

@@ -19,8 +19,8 @@ from mirage_eg.ir.shapes import Shape, reshape_groups
 
 DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
 _SKINNY_ROWS = 32  # products of at most so many rows, and at least so many columns, may have their operands swapped
-_WIDE_COLUMNS = 64
-_SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multiply-and-sum, without padding to DOT_EXTENT
+WIDE_COLUMNS = 64
+SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multiply-and-sum, without padding to DOT_EXTENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ def matmul_form(left: Shape, right: Shape) -> MatmulForm:
         return MatmulForm.OUTER
     batch = OPS["matmul"].shape([left, right], {})[:-2]
     work = prod(map(power_of_two, (*batch, m, k, n)))
-    return MatmulForm.SUM if m == 1 or n == 1 or work <= _SMALL_PRODUCT else MatmulForm.DOT
+    return MatmulForm.SUM if m == 1 or n == 1 or work <= SMALL_PRODUCT else MatmulForm.DOT
 
 
 def is_skinny(left: Shape, right: Shape) -> bool:
     """Has this product few rows and many columns, so that (Bᵀ Aᵀ)ᵀ lets the weight be the wide operand?"""
     plain = all(extent == 1 for extent in (*left[:-2], *right[:-2]))
-    return plain and left[-2] <= _SKINNY_ROWS and right[-1] >= _WIDE_COLUMNS and matmul_form(left, right) is MatmulForm.DOT
+    return plain and left[-2] <= _SKINNY_ROWS and right[-1] >= WIDE_COLUMNS and matmul_form(left, right) is MatmulForm.DOT
 
 
 def expanded(block: Graph) -> Graph:

@@ -103,7 +103,7 @@ def run_row(workload: str, batch: int, folder: Path, options: GpuOptions) -> Row
     else:
         ours = _time_again(Path(options.reuse), workload, batch, folder)
     with gpu_lock(folder):
-        ceilings = _ceilings()
+        ceilings = device_ceilings()
     baselines = _baselines(workload, program, folder, options)
     row = Row(
         workload=workload,
@@ -187,7 +187,8 @@ def _progress(workload: str, batch: int) -> Callable[[str, int, int | None, str]
     return observe
 
 
-def _ceilings() -> dict[str, float]:
+def device_ceilings() -> dict[str, float]:
+    """The rates that the GPU reaches, measured."""
     from mirage_eg.backends.measure.baselines import ceilings
 
     return ceilings()

@@ -176,12 +176,13 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
         ", ".join(str(block.loop) for block in blocks) or "–",
         f"{candidate.predicted_us:.1f}",
         measured,
-        _verified(candidate),
+        verification_text(candidate),
         _compiled(candidate.compile),
     )
 
 
-def _verified(candidate: "Candidate") -> str:
+def verification_text(candidate: "Candidate") -> str:
+    """The verdict and the float check of a µGraph in one line."""
     verdict = candidate.verdict
     tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {verdict.trials} trials"
     check = candidate.float_check

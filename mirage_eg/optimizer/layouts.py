@@ -67,7 +67,7 @@ def choose_layouts(graph: Graph, device: Device) -> ChosenLayouts:
     free = intermediates(graph)
     kernels = [position for position, item in enumerate(graph.nodes) if item.op == "block"]
     blocks = [part for part in parts_of(graph) if part.op == "block"]
-    offered = {value: _offered(graph, value) for value in free}
+    offered = {value: candidate_layouts(graph, value) for value in free}
     access = tuple(tuple(_accesses(graph, value, strides, kernels, device) for _, strides in offered[value]) for value in free)
     plain = [sum(orders[0][k] for orders in access) for k in range(len(kernels))]
     total = [round(1e6 * cost_of(part, device).us) for part in blocks]
@@ -90,10 +90,11 @@ def solve(problem: LayoutProblem) -> tuple[tuple[int, ...], bool]:
     bound = sum(map(max, least, problem.rest))
     if problem.objective(alone)[0] == bound:  # no kernel can be faster, and no accesses together
         return alone, True
-    return _solve(problem, alone)
+    return solve_exactly(problem, alone)
 
 
-def _solve(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+def solve_exactly(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """`solve` by CP-SAT alone; `start`, its hint, is returned if nothing is proved."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -162,7 +163,7 @@ def laid_out(graph: Graph) -> dict[int, Shape]:
     return {value: given[value] or row_major(graph.types[value].shape) for value in intermediates(plain)}
 
 
-def _offered(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
+def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
     """Orders of the dims with their strides, row-major first; no view of the value becomes a copy."""
     shape = graph.types[value].shape
     long = [dim for dim, extent in enumerate(shape) if extent > 1]

@@ -213,11 +213,11 @@ def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:
     for item, values in program.numbered():
         if OPS[item.op].kind is not Kind.BOUNDARY:
             for value in values:
-                yield f"all that %{value} ({item.op}) is computed of", _needed(program, value)
-                yield f"all behind %{value} ({item.op})", _needed(program, None, value)
+                yield f"all that %{value} ({item.op}) is computed of", needed_subprogram(program, value)
+                yield f"all behind %{value} ({item.op})", needed_subprogram(program, None, value)
 
 
-def _needed(program: Graph, output: int | None, given: int | None = None) -> Graph:
+def needed_subprogram(program: Graph, output: int | None, given: int | None = None) -> Graph:
     """The nodes that an output needs, or all outputs, where the value `given` is an input."""
     wanted = {output} if output is not None else {item.operands[0] for item in program.outputs}
     kept: list[Node] = []

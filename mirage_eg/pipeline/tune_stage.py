@@ -54,7 +54,7 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
             run.program,
             [[candidate.graph for candidate in group] for group in groups],
             run.device,
-            tuning.wrap(_timer(run, stack)),
+            tuning.wrap(open_timer(run, stack)),
             replace(tuning, record=record),
             warps=options.warps,
             parallel=run.work.workers.map,
@@ -66,7 +66,7 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
     return TunedCandidates(best, tuple(measurements))
 
 
-def _timer(run: Run, stack: ExitStack) -> Timer:
+def open_timer(run: Run, stack: ExitStack) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
     from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 

@@ -42,7 +42,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_row, "machine", lambda: MACHINE)
     monkeypatch.setattr(timing, "gpu_target", lambda: "sm_90")
     monkeypatch.setattr(gpu_row, "gpu_target", lambda: "sm_90")
-    monkeypatch.setattr(gpu_row, "_ceilings", lambda: RATES)
+    monkeypatch.setattr(gpu_row, "device_ceilings", lambda: RATES)
 
 
 def test_with_a_gpu_the_ranking_is_the_measured_one(no_gpu_needed: None) -> None:

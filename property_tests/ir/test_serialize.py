@@ -18,7 +18,7 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.builder import NEW_DIM, KernelGraph, Tensor, new_kernel_graph, new_threadblock_graph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.serialize import _YOUNGER, LARGEST_FILE, from_json, load, to_json
+from mirage_eg.ir.serialize import LARGEST_FILE, LATER_FIELDS, from_json, load, to_json
 
 EXTENTS = st.sampled_from([1, 2, 3, 4, 6])
 NAMES = st.none() | st.text("abcXYZ_αβ 01'\"\\", min_size=1, max_size=8)
@@ -122,7 +122,7 @@ def refusal(data: Any) -> str:
 @given(kernel_graphs(), st.data())
 def test_deleting_any_field_is_noticed(graph: Graph, data: st.DataObject) -> None:
     whole = json.loads(to_json(graph))
-    fields = [(entry, name) for entry in objects(whole) for name in entry if (entry.get("op"), name) not in _YOUNGER]
+    fields = [(entry, name) for entry in objects(whole) for name in entry if (entry.get("op"), name) not in LATER_FIELDS]
     assert len(fields) > 10
     owner, name = fields[data.draw(st.integers(0, len(fields) - 1))]
     del owner[name]
@@ -133,7 +133,7 @@ def test_deleting_any_field_is_noticed(graph: Graph, data: st.DataObject) -> Non
 def test_a_file_from_before_a_field_was_there_is_read() -> None:
     whole = json.loads(to_json(WORKLOADS["lora"](1)))
     for entry in objects(whole):
-        for op, name in _YOUNGER:
+        for op, name in LATER_FIELDS:
             if entry.get("op") == op:
                 del entry[name]
     assert from_json(json.dumps(whole)) == WORKLOADS["lora"](1)

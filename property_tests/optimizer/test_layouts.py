@@ -19,12 +19,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.optimizer.layouts import (
     LayoutProblem,
-    _offered,
-    _solve,
+    candidate_layouts,
     choose_layouts,
     intermediates,
     run_length,
     solve,
+    solve_exactly,
     with_strides,
 )
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -63,7 +63,7 @@ def test_no_layouts_are_better(problem: LayoutProblem) -> None:
 
 @given(problem=problems())
 def test_the_solver_proves_what_brute_force_finds(problem: LayoutProblem) -> None:
-    chosen, optimal = _solve(problem, (0,) * len(problem.access))
+    chosen, optimal = solve_exactly(problem, (0,) * len(problem.access))
     assert optimal
     every = [problem.objective(other) for other in product(*(range(len(orders)) for orders in problem.access))]
     assert problem.objective(chosen) == min(every)
@@ -88,7 +88,7 @@ def forced(graph: Graph, pick: int) -> Graph:
     """The µGraph with some offered layout of each intermediate, good or bad."""
     strides = {}
     for value in intermediates(graph):
-        offered = _offered(graph, value)
+        offered = candidate_layouts(graph, value)
         strides[value] = offered[pick % len(offered)][1]
     return with_strides(graph, strides)
 
@@ -159,7 +159,7 @@ def test_what_the_caller_gets_keeps_its_strides() -> None:
 def test_all_orders_are_offered_where_no_view_stands_in_the_way() -> None:
     graph = columns_reader()
     [value] = intermediates(graph)
-    assert len(_offered(graph, value)) == len(list(permutations(range(2))))
+    assert len(candidate_layouts(graph, value)) == len(list(permutations(range(2))))
 
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)

@@ -14,7 +14,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.pipeline import diagnosis
-from mirage_eg.pipeline.diagnosis import Outcome, _needed, explain
+from mirage_eg.pipeline.diagnosis import Outcome, explain, needed_subprogram
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.stage_records import Instances
@@ -97,8 +97,8 @@ def test_the_parts_of_a_program_are_programs(program: Graph, data: st.DataObject
     if not values:
         return
     value = data.draw(st.sampled_from(values))
-    before = _needed(program, value)
+    before = needed_subprogram(program, value)
     assert before.output_types[0].shape == program.types[value].shape
-    behind = _needed(program, None, value)
+    behind = needed_subprogram(program, None, value)
     assert [kind.shape for kind in behind.output_types] == [kind.shape for kind in program.output_types]
     assert len(behind.nodes) <= len(program.nodes)

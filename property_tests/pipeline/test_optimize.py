@@ -14,7 +14,7 @@ import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.cli.optimize import _verified
+from mirage_eg.cli.optimize import verification_text
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -67,7 +67,7 @@ def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: s
         ]
 
     monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
-    monkeypatch.setattr("mirage_eg.pipeline.tune_stage._timer", lambda *_: None)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: None)
     monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", measured)
     monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
     slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
@@ -99,8 +99,8 @@ def test_what_rounds_wrong_stands_behind_what_does_not_and_is_marked() -> None:
     wrong = replace(best, float_check=replace(best.float_check, ok=False, overflows=True), predicted_us=best.predicted_us / 9)
     found = ordered([wrong, *others], Options())
     assert found[-1] is wrong and all(candidate.float_check.ok for candidate in found[:-1])
-    assert "WRONG AS ROUNDED" in _verified(wrong)
-    assert "WRONG" not in _verified(best) and "OVERFLOWS" not in _verified(best)
+    assert "WRONG AS ROUNDED" in verification_text(wrong)
+    assert "WRONG" not in verification_text(best) and "OVERFLOWS" not in verification_text(best)
 
 
 def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:

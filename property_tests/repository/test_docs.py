@@ -386,7 +386,7 @@ def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
         exec(code, vars(module))
     made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (baselines, "_biased_gelu")))
     monkeypatch.setitem(workloads.WORKLOADS, made.__name__, made)
-    monkeypatch.setitem(baselines._EAGER, made.__name__, eager)
+    monkeypatch.setitem(baselines.EAGER, made.__name__, eager)
     assert {"eager", "torch.compile"} <= {baseline.name for baseline in baselines.baselines("biased_gelu")}
     arrays = [np.random.default_rng(i).standard_normal(kind.shape) for i, kind in enumerate(made(2).input_types)]
     [want] = evaluate(made(2), arrays, FloatAlgebra())

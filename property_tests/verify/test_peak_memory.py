@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.backends.evaluator.memoization import MemoBudget, _Contents
+from mirage_eg.backends.evaluator.memoization import Contents, MemoBudget
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import inputs
@@ -52,7 +52,7 @@ def test_twenty_graphs_are_verified_in_the_memory_of_five(monkeypatch: pytest.Mo
 
 def test_a_memo_over_budget_clears_the_others_and_not_itself() -> None:
     budget = MemoBudget(100)
-    first, second = _Contents(budget), _Contents(budget)
+    first, second = Contents(budget), Contents(budget)
     assert budget.holds(80, first)
     first.store("a", [], 80)
     assert not budget.holds(30, first) and first.results

@@ -74,7 +74,7 @@ class Workers:
         left = list(range(len(items)))
         if self._given is None:
             left = yield from self._run_here(function, common, items)
-        chunks = _chunks(left, self.count * CHUNKS)
+        chunks = split_evenly(left, self.count * CHUNKS)
         losses = 0
         while chunks:
             lost: list[list[int]] = []
@@ -259,7 +259,7 @@ def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]
     return map(function, items)
 
 
-def _chunks(positions: Sequence[int], most: int) -> list[list[int]]:
+def split_evenly(positions: Sequence[int], most: int) -> list[list[int]]:
     """Neighbours together, in at most so many chunks of nearly equal size."""
     count = min(len(positions), most)
     return [list(positions[i * len(positions) // count : (i + 1) * len(positions) // count]) for i in range(count)]

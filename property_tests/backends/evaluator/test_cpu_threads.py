@@ -76,7 +76,7 @@ def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) 
 
     with ThreadPoolExecutor(2) as pool:
         monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads.threads", lambda: 2)
-        monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads._pool", lambda: pool)
+        monkeypatch.setattr("mirage_eg.backends.evaluator.cpu_threads.thread_pool", lambda: pool)
         with background_task(lambda: do_all(work, range(5))) as ready:
             assert begun.wait(30)
             waiting.start()

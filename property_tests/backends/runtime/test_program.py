@@ -187,7 +187,7 @@ def test_only_so_many_streams_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
         for stream in range(1, 101):
             library.current = stream
             program(arrays_for(program), library)
-        assert len(program._stream_states) == runtime._MOST_STREAMS
+        assert len(program._stream_states) == runtime.MOST_STREAMS
 
 
 # --- What is refused ------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def check(run: RunProgram, graph: Graph, program: Graph) -> int:
 
 @pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if re.search("ragged|looped|^split|^attention$", name)])
 def test_variants_of_hand_written_graphs(run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "_WIDE_COLUMNS", 16)
+    monkeypatch.setattr(tiles, "WIDE_COLUMNS", 16)
     graphs = HAND_WRITTEN[name]("float16")
     assert check(run_guarded, graphs.mugraph, graphs.program) >= 1
 
@@ -75,7 +75,7 @@ def test_variants_with_64_bit_offsets_and_flattened_grids(
     run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "LARGEST_OFFSET", 0)
-    monkeypatch.setattr(addressing, "_GRID_LIMITS", (2**31 - 1, 1, 1))
+    monkeypatch.setattr(addressing, "GRID_LIMITS", (2**31 - 1, 1, 1))
     graphs = HAND_WRITTEN[name]("float16")
     assert check(run_guarded, graphs.mugraph, graphs.program) >= 1
 

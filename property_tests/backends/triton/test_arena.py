@@ -85,7 +85,7 @@ def test_a_plan_above_the_largest_live_set_is_still_proved_optimal() -> None:
 @given(made=buffers())
 def test_the_same_buffers_get_the_same_offsets(made: list[Buffer]) -> None:
     first = plan_arena(made)
-    arena._solve.cache_clear()
+    arena.solve_offsets.cache_clear()
     assert plan_arena(made) == first
 
 

@@ -46,7 +46,7 @@ def test_kernels_compile_for_every_target(name: str, target: str) -> None:
 )
 def test_every_block_graph_compiles(block: Graph, dtype: str, dots: bool, target: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_SMALL_PRODUCT", 0 if dots else 1024)
+        patch.setattr(tiles, "SMALL_PRODUCT", 0 if dots else 1024)
         source = emit(as_program(in_dtype(block, dtype)))
     [record] = compile_source(source, target)
     assert record.ok, f"{record}\n{source}"

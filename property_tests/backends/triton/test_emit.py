@@ -82,7 +82,7 @@ def test_the_interpreter_rounds_to_bfloat16_to_nearest(run_program: RunProgram) 
 @given(block=block_graphs(EVERY, attempts=10), seed=st.integers(0, 99), dots=st.booleans(), safe=st.booleans())
 def test_every_block_graph_runs_as_it_means(run_program: RunProgram, block: Graph, seed: int, dots: bool, safe: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_SMALL_PRODUCT", 0 if dots else 1024)  # small products as tl.dot too
+        patch.setattr(tiles, "SMALL_PRODUCT", 0 if dots else 1024)  # small products as tl.dot too
         check_random(run_program, as_program(in_dtype(block, "float32")), seed, Schedule(safe=safe))
 
 
@@ -254,7 +254,7 @@ def digits_program(grid: tuple[int, ...]) -> Graph:
 def test_grid_dims_on_one_dim_are_digits_of_its_index_flattened_or_not(
     run_program: RunProgram, grid: tuple[int, ...], limits: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addressing, "_GRID_LIMITS", limits)
+    monkeypatch.setattr(addressing, "GRID_LIMITS", limits)
     graph = digits_program(grid)
     arrays = inputs_of(graph)
     assert worst(run_program(emit(graph), arrays), [np.exp(arrays[0])]) < 1e-5
@@ -400,7 +400,7 @@ def test_a_value_accumulated_without_varying_counts_once_for_each_iteration(run_
 def test_an_op_that_moves_nothing_keeps_the_padding_of_a_dot(
     run_program: RunProgram, idle: Callable[[ThreadblockGraph, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiles, "_SMALL_PRODUCT", 0)
+    monkeypatch.setattr(tiles, "SMALL_PRODUCT", 0)
     graph = block_program((3, 3), lambda b, x: b.exp(idle(b, b.matmul(x, x))))
     arrays = inputs_of(graph)
     assert worst(run_program(emit(graph), arrays), [np.exp(arrays[0] @ arrays[0])]) < 1e-4

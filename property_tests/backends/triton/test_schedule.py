@@ -56,7 +56,7 @@ def run_program() -> Iterator[RunProgram]:
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_a_choice_changes_no_result(run_program: RunProgram, name: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "_WIDE_COLUMNS", 16)
+    monkeypatch.setattr(tiles, "WIDE_COLUMNS", 16)
     graphs = HAND_WRITTEN[name]("float16")
     arrays = inputs_of(graphs.program)
     got = run_program(emit(graphs.mugraph, schedule=CHOICES[choice]), arrays)
@@ -67,8 +67,8 @@ def test_a_choice_changes_no_result(run_program: RunProgram, name: str, choice: 
 @given(block=block_graphs(EVERY, attempts=10), choice=st.sampled_from(sorted(CHOICES)), seed=st.integers(0, 99))
 def test_a_choice_changes_no_result_of_any_block_graph(run_program: RunProgram, block: Graph, choice: str, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_SMALL_PRODUCT", 0)
-        patch.setattr(tiles, "_WIDE_COLUMNS", 1)
+        patch.setattr(tiles, "SMALL_PRODUCT", 0)
+        patch.setattr(tiles, "WIDE_COLUMNS", 1)
         check_random(run_program, as_program(in_dtype(block, "float32")), seed, CHOICES[choice])
 
 

@@ -11,7 +11,7 @@ import pytest
 from mirage_eg.api import superoptimize
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.cli.optimize import _verified
+from mirage_eg.cli.optimize import verification_text
 from mirage_eg.cli.verify import run_verify
 from mirage_eg.egraph.expression import Split, express
 from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
@@ -269,6 +269,6 @@ def test_the_table_says_that_a_proof_holds_where_both_are_defined() -> None:
     x = graph.new_input((16, 16), name="X")
     graph.mark_output(graph.mul(graph.exp(graph.log(x)), graph.exp(x)))
     results = superoptimize(graph, top=3, device="cpu", jobs=1)
-    said = {_verified(result.candidate).split(";")[0]: result.candidate.verdict.partial for result in results}
+    said = {verification_text(result.candidate).split(";")[0]: result.candidate.verdict.partial for result in results}
     assert said.pop("proved where defined") == ("exp of log",)
     assert not any(said.values())

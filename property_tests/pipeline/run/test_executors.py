@@ -56,7 +56,7 @@ def test_every_item_is_done_once_and_in_its_place(count: int, jobs: int) -> None
 @settings(max_examples=25)
 @given(st.integers(0, 2000), st.integers(1, 40))
 def test_chunks_are_few_nearly_equal_and_hold_everything(count: int, most: int) -> None:
-    chunks = executors._chunks(range(count), most)
+    chunks = executors.split_evenly(range(count), most)
     assert [x for chunk in chunks for x in chunk] == list(range(count))
     assert len(chunks) <= most
     assert not chunks or max(map(len, chunks)) - min(map(len, chunks)) <= 1
