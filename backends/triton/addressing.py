@@ -1,4 +1,4 @@
-"""Where the elements of a tile lie in memory, as Triton source.
+"""The addresses of the elements of a tile, as Triton source.
 
 A dim of a tensor is split first by the grid dims mapped to it, the first listed being the slowest, then by the loop; what
 remains is the tile.
@@ -23,7 +23,7 @@ class Pointer:
     """An argument of a kernel: a tensor in memory, strides in elements."""
 
     name: str
-    tensor: str  # what the tile read from it is called
+    tensor: str  # the name of its tile
     shape: Shape
     dtype: DType
     strides: Shape
@@ -43,7 +43,7 @@ def highest_offset(pointer: Pointer) -> int:
 
 
 def launch_grid(grid: Shape, reverse: bool) -> Shape:
-    """The grid as it is launched: flattened where an extent exceeds what the device counts in that dim.
+    """The grid as it is launched: flattened if an extent exceeds the limit of the device.
 
     Neighbouring blocks differ in the first dim, or in the last one in `reverse` order.
     """
@@ -58,10 +58,10 @@ def coordinates(grid: Shape, used: set[int], wide: bool, reverse: bool) -> list[
     flat = launch_grid(grid, reverse)[: len(grid)] != tuple(grid[dim] for dim in dims)
     lines = {}
     stride = 1
-    for place, dim in enumerate(dims):
+    for position, dim in enumerate(dims):
         if dim in used:
-            last = place == len(grid) - 1
-            index = f"tl.program_id({place})" if not flat else _digit(stride, grid[dim], last)
+            last = position == len(grid) - 1
+            index = f"tl.program_id({position})" if not flat else _digit(stride, grid[dim], last)
             lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
         stride *= grid[dim]
     return [lines[dim] for dim in sorted(lines)]

@@ -1,4 +1,4 @@
-"""What shared memory the compiler allocates for a kernel, without compiling it to the end: a fifth of the time, or less.
+"""The shared memory that the compiler allocates for a kernel, without compiling it to the end: at most a fifth of the time.
 
 Triton's own passes run as far as the one that allocates, called as Triton 3.6, 3.7 and 3.9 call them; with another version, and
 for another kind of GPU, the kernel is compiled to the end.
@@ -12,12 +12,12 @@ from typing import Any
 from mirage_eg.backends.triton.compile import compile_module
 from mirage_eg.backends.triton.targets import TARGETS
 
-_WARP_GROUPS: dict[str, tuple[bool, ...]] = {"3.6": (), "3.7": (), "3.9": (False,)}  # what the pass of this name is told
+_WARP_GROUPS: dict[str, tuple[bool, ...]] = {"3.6": (), "3.7": (), "3.9": (False,)}  # arguments of the pass of this name
 
 
 @cache
 def _version() -> str:
-    """The Triton at hand, to its second number; nothing where there is none."""
+    """The version of the installed Triton, to its second number; "" without one."""
     try:
         return ".".join(metadata.version("triton").split(".")[:2])
     except metadata.PackageNotFoundError:
@@ -25,11 +25,11 @@ def _version() -> str:
 
 
 def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str) -> int | None:
-    """Bytes of shared memory of one kernel of an imported program; None where it does not compile."""
+    """Bytes of shared memory of one kernel of an imported program; None if it does not compile."""
     device = TARGETS[target]
     if device.backend != "cuda" or _version() not in _WARP_GROUPS:
-        found = {record.kernel: record for record, _ in compile_module(module, target, resources=False)}
-        return found[name].shared_memory
+        records = {record.kernel: record for record, _ in compile_module(module, target, resources=False)}
+        return records[name].shared_memory
     from triton._C.libtriton import ir, nvidia, passes
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.compiler import get_ptx_version_from_options
@@ -38,7 +38,7 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
     from triton.errors import TritonError
 
     kernel = getattr(module, name)
-    aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}
+    aligned = {(position,): [["tt.divisibility", 16]] for position in range(len(types))}
     source = ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), {}, aligned)
     gpu = GPUTarget(device.backend, device.arch, device.warp_size)
     backend = make_backend(gpu)

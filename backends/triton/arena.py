@@ -15,7 +15,7 @@ _EFFORT = 4.0  # CP-SAT's deterministic time, about seconds
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What a kernel writes; it lives from step `first` to step `last`, both included."""
+    """An output of a kernel; it lives from step `first` to step `last`, both included."""
 
     name: str
     nbytes: int
@@ -32,7 +32,7 @@ class Buffer:
 class Arena:
     """Offsets in bytes, in the order of the buffers; all sizes count whole alignments.
 
-    `bound_bytes` is the least that any plan can have as far as is proved; `lower_bound_bytes` is the largest live set.
+    `bound_bytes` is a proved lower bound for every plan; `lower_bound_bytes` is the largest live set.
     """
 
     buffers: tuple[Buffer, ...]
@@ -48,12 +48,12 @@ class Arena:
 
     @property
     def sum_bytes(self) -> int:
-        """What the buffers would take side by side."""
+        """The bytes of all buffers without reuse."""
         return sum(buffer.aligned for buffer in self.buffers)
 
 
 def plan_arena(buffers: Sequence[Buffer]) -> Arena:
-    """The smallest arena that is found, with the proof of how small it could be."""
+    """The smallest arena found, with a proved lower bound."""
     lives = tuple((buffer.aligned // ALIGNMENT, buffer.first, buffer.last) for buffer in buffers)
     offsets, bound = solve_offsets(lives)
     height = max((offset + size for offset, (size, _, _) in zip(offsets, lives, strict=True)), default=0)
@@ -70,7 +70,7 @@ Life = tuple[int, int, int]  # size, first and last step; plain tuples, for they
 
 
 def largest_live_set(lives: Sequence[Life]) -> int:
-    """The most that lives at one step; it is reached where some buffer begins."""
+    """The most live bytes at one step; it is reached where some buffer begins."""
     return max((sum(size for size, start, end in lives if start <= step <= end) for _, step, _ in lives), default=0)
 
 
@@ -89,18 +89,18 @@ def solve_offsets(lives: tuple[Life, ...]) -> tuple[tuple[int, ...], int]:
 
 
 def first_fit(lives: Sequence[Life], order: Iterable[int]) -> tuple[int, ...]:
-    """Offsets when each buffer in this order takes the lowest place that is free all its life."""
+    """Offsets when each buffer in this order takes the lowest offset that is free during its life."""
     offsets: dict[int, int] = {}
     for i in order:
         size, first, last = lives[i]
-        place = 0
+        lowest = 0
         for start, end in sorted(
             (offsets[j], offsets[j] + lives[j][0]) for j in offsets if lives[j][1] <= last and first <= lives[j][2]
         ):
-            if place + size <= start:
+            if lowest + size <= start:
                 break
-            place = max(place, end)
-        offsets[i] = place
+            lowest = max(lowest, end)
+        offsets[i] = lowest
     return tuple(offsets[i] for i in range(len(lives)))
 
 
@@ -131,8 +131,8 @@ def _pack(lives: Sequence[Life], start: Sequence[int], bound: int) -> tuple[tupl
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):  # the time was too short even to check the hint
         return tuple(start), bound
-    found = tuple(solver.value(offset) for offset in offsets)
-    best = found if _height(lives, found) < height else tuple(start)
+    solution = tuple(solver.value(offset) for offset in offsets)
+    best = solution if _height(lives, solution) < height else tuple(start)
     return best, _height(lives, best) if status == cp_model.OPTIMAL else max(bound, round(solver.best_objective_bound))
 
 

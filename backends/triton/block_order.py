@@ -1,4 +1,4 @@
-"""A block graph in the form and order in which its kernel is written, as far as exponentials ask for it.
+"""A block graph in the form and order in which its kernel is written, which safe exponentials determine.
 
 Logarithms of exponentials go. An exponential comes behind the factors that say which of its entries count. Where several ratios
 share an exponential, each with a mask of its own, it is computed for each of them, since it has another maximum there.
@@ -18,7 +18,7 @@ def prepared(block: Graph) -> Graph:
     exponentials = [values[0] for item, values in graph.numbered() if item.op == "exp"]
     for exponential in reversed(exponentials):
         graph = _taken_apart(graph, exponential)
-    return _behind_factors(graph)
+    return _after_factors(graph)
 
 
 def _judged(graph: Graph) -> dict[int, SafeExponential | str]:
@@ -45,41 +45,41 @@ def _taken_apart(graph: Graph, exponential: int) -> Graph:
 
 
 def _groups(graph: Graph, exponential: int) -> list[set[int]]:
-    """The nodes that read an exponential, in groups: what is built from those of two never meets while it has a degree."""
+    """The nodes that read an exponential, in groups: values that depend on two groups never meet while they have a degree."""
     degrees = powers_of(graph, exponential).degrees
     groups: list[set[int]] = []
-    behind: dict[int, set[int]] = {}  # of every value with a degree the nodes that read the exponential
+    sources: dict[int, set[int]] = {}  # of every value with a degree the nodes that read the exponential
     for number, (item, values) in enumerate(graph.numbered()):
         traced = [operand for operand in item.operands if operand in degrees]
         if not traced or exponential in values:
             continue
         met = {number} if exponential in traced else set()
-        met = met.union(*(behind[operand] for operand in traced if operand != exponential))
+        met = met.union(*(sources[operand] for operand in traced if operand != exponential))
         met = met.union(*(group for group in groups if group & met))
         groups = [*(group for group in groups if not group & met), met]
-        behind.update({value: met for value in values if value in degrees})
+        sources.update({value: met for value in values if value in degrees})
     return groups
 
 
-def _behind_factors(graph: Graph) -> Graph:
-    """The graph with each exponential behind its factors, where they are later; outputs come last, in order."""
+def _after_factors(graph: Graph) -> Graph:
+    """The graph with each exponential after its factors; outputs are last, in order."""
     factors = {
-        exponential: [factor.value for factor in found.factors]
-        for exponential, found in _judged(graph).items()
-        if isinstance(found, SafeExponential)
+        exponential: [factor.value for factor in shift.factors]
+        for exponential, shift in _judged(graph).items()
+        if isinstance(shift, SafeExponential)
     }
     if not any(value > exponential for exponential, values in factors.items() for value in values):
         return graph
     waiting = [(item, values) for item, values in graph.numbered() if item.op != "output"]
-    place: dict[int, int] = {}
+    new_value: dict[int, int] = {}
     nodes: list[Node] = []
     while waiting:
-        ready = [entry for entry in waiting if place.keys() >= set(entry[0].operands)]
-        item, values = next((entry for entry in ready if place.keys() >= set(factors.get(entry[1][0], ()))), ready[0])
-        nodes.append(Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes))
-        place[values[0]] = len(place)
+        ready = [entry for entry in waiting if new_value.keys() >= set(entry[0].operands)]
+        item, values = next((entry for entry in ready if new_value.keys() >= set(factors.get(entry[1][0], ()))), ready[0])
+        nodes.append(Node(item.op, tuple(new_value[operand] for operand in item.operands), item.attributes))
+        new_value[values[0]] = len(new_value)
         waiting.remove((item, values))
-    nodes += [Node("output", (place[item.operands[0]],), item.attributes) for item in graph.outputs]
+    nodes += [Node("output", (new_value[item.operands[0]],), item.attributes) for item in graph.outputs]
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
 
 

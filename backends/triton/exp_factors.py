@@ -1,4 +1,4 @@
-"""How a factor on an exponential comes through the values of a block graph.
+"""How a factor on an exponential propagates through the values of a block graph.
 
 With e′ = exp(x − p), p constant along some dims of x, the true e is exp(p)·e′. Every value built from e has a *degree*, the
 power of exp(p) by which it differs, and an *origin*, the dims along which that factor varies. Where a value is no product of a
@@ -37,7 +37,7 @@ class Powers:
 
 
 def powers_of(graph: Graph, exponential: int) -> Powers:
-    """Follow an exponential of a flattened, expanded block graph through all that is built from it."""
+    """Follow an exponential of a flattened, expanded block graph through all values that depend on it."""
     dims = real_dims(graph.types[exponential].shape)
     trace = Powers(graph, exponential, {exponential: Fraction(1)}, {exponential: {dim: dim for dim in dims}})
     trace.dependent.add(exponential)
@@ -61,12 +61,12 @@ def powers_of(graph: Graph, exponential: int) -> Powers:
 
 
 def real_dims(shape: Shape) -> list[int]:
-    """The dims that are more than one element long."""
+    """The dims of more than one element."""
     return [dim for dim, extent in enumerate(shape) if extent > 1]
 
 
 def _degree(trace: Powers, item: Node) -> Fraction | None:
-    """Degree of a node's result, or None where the form is lost."""
+    """Degree of a node's result, or None if the form is lost."""
     degrees = [trace.degrees.get(operand, Fraction(0)) for operand in item.operands]
     match OPS[item.op].kind:
         case Kind.ELEMENTWISE:
@@ -92,7 +92,7 @@ def _accumulated_degree(trace: Powers, item: Node, degree: Fraction) -> Fraction
 
 
 def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> Fraction | None:
-    """How exp(p)^d comes through an op; None for an op that is not homogeneous."""
+    """How exp(p)^d propagates through an op; None for an op that is not homogeneous."""
     match item.op:
         case "add" | "sub":
             return degrees[0] if degrees[0] == degrees[1] else None
@@ -123,31 +123,31 @@ def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> F
 
 
 def _origin(trace: Powers, item: Node, value: int) -> Origin | None:
-    """Along which dims of the exponential the result's factor varies; None where two dims of it would meet."""
-    made = trace.graph.types[value].shape
+    """Along which dims of the exponential the result's factor varies; None if two of its dims would merge."""
+    result = trace.graph.types[value].shape
     pairs: list[tuple[int, int]] = []
-    for place, operand in enumerate(item.operands):
+    for position, operand in enumerate(item.operands):
         if operand in trace.degrees:
-            moved = moved_dims(item, place, trace.graph.types[operand].shape, made)
+            moved = moved_dims(item, position, trace.graph.types[operand].shape, result)
             pairs += [(moved[dim], source) for dim, source in trace.origins[operand].items() if dim in moved]
     origin = dict(pairs)
     consistent = all(origin[dim] == source for dim, source in pairs) and len(set(origin.values())) == len(origin)
     return origin if consistent else None
 
 
-def moved_dims(item: Node, place: int, shape: Shape, made: Shape) -> dict[int, int]:
-    """Where the dims of an operand stand in the result, for those that do."""
-    shift = len(made) - len(shape)
+def moved_dims(item: Node, position: int, shape: Shape, result: Shape) -> dict[int, int]:
+    """For each dim of an operand that the result has, its dim in the result."""
+    shift = len(result) - len(shape)
     match OPS[item.op].kind, item.op:
         case Kind.MATMUL, _:
-            contracted = len(shape) - (1 if place == 0 else 2)
+            contracted = len(shape) - (1 if position == 0 else 2)
             return {dim: dim + shift for dim in real_dims(shape) if dim != contracted}
         case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
             return {dim: dim for dim in real_dims(shape) if dim != item.get("dim")}
         case Kind.REARRANGEMENT, "transpose":
             return {source: dim for dim, source in enumerate(item["permutation"])}
         case Kind.REARRANGEMENT, "reshape":
-            return {before[0]: after[0] for before, after in reshape_groups(shape, made) if len(before) == len(after) == 1}
+            return {before[0]: after[0] for before, after in reshape_groups(shape, result) if len(before) == len(after) == 1}
         case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
             return {dim: dim for dim in real_dims(shape) if dim != item["dim"]}
         case _:

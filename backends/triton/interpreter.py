@@ -37,7 +37,7 @@ def interpreter(module: str = __name__) -> Iterator[RunProgram]:
     workers: list[subprocess.Popen[bytes]] = []
 
     def run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
-        if not workers or workers[-1].poll() is not None:  # the first, or the last one fell over a program
+        if not workers or workers[-1].poll() is not None:  # the first program, or the last one ended its process
             workers.append(_start(module))
         worker = workers[-1]
         assert worker.stdin is not None and worker.stdout is not None
@@ -68,7 +68,7 @@ def serve(run: RunProgram) -> None:
     """Answer requests until the pipe is closed; a program that raises is answered with its traceback and ends the process."""
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a program prints must not stand between the answers
+    os.dup2(2, 1)  # output of a program must not mix with the answers
     _mend_bfloat16()
 
     def answer(message: object) -> None:
@@ -98,7 +98,7 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
 
 
 def as_float64(results: Any) -> list[Array]:
-    """What a program returned, as arrays."""
+    """The results of a program, as arrays."""
     import torch
 
     return [result.to(torch.float64).numpy() for result in (results if isinstance(results, tuple) else (results,))]
@@ -107,7 +107,7 @@ def as_float64(results: Any) -> list[Array]:
 def _mend_bfloat16() -> None:
     """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, and rounds to bfloat16 towards 0.
 
-    It is given the values of operands, and rounds to nearest as a GPU does.
+    It gets the values of the operands instead, and rounds to nearest as a GPU does.
     """
     from triton import language as tl
     from triton.runtime import interpreter

@@ -24,12 +24,12 @@ class Factor:
     dims: tuple[tuple[int, int], ...]
 
 
-Weights = tuple[Factor, ...] | None  # the factors of each summand of a value; None: not known, or not the same for all
+Weights = tuple[Factor, ...] | None  # the factors of each summand of a value; None: unknown, or not the same for all
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What the factors of one exponential are judged by: the dims that are summed, and values shifted by other maxima."""
+    """The context of the factors of one exponential: the summed dims, and values shifted by other maxima."""
 
     trace: Powers
     reduced: frozenset[int]
@@ -54,11 +54,11 @@ def counted_factors(trace: Powers, reduced: frozenset[int], shifted: frozenset[i
     weights = _all_weights(sums)
     counted = _needed(sums)
     for divisor in trace.divisors:
-        known = weights[divisor]
-        if known is None or not counted.issuperset(known):
+        divided = weights[divisor]
+        if divided is None or not counted.issuperset(divided):
             return "a divisor may be 0 where this is largest"
     exported = [weights[trace.graph.outputs[position].operands[0]] for position in trace.exported]
-    if exported and not any(known is not None and counted.issuperset(known) for known in exported):
+    if exported and not any(entry is not None and counted.issuperset(entry) for entry in exported):
         return "what leaves the kernel may be 0 where this is largest"
     return tuple(sorted(factor for factor in counted if not any(_is_inside(sums, factor, other) for other in counted)))
 
@@ -73,41 +73,42 @@ def _all_weights(sums: _Sums) -> dict[int, Weights]:
     return found
 
 
-def _weights(sums: _Sums, item: Node, known: Mapping[int, Weights]) -> Weights:
-    own = [known[operand] for operand in item.operands if operand in known]
+def _weights(sums: _Sums, item: Node, weights: Mapping[int, Weights]) -> Weights:
+    own = [weights[operand] for operand in item.operands if operand in weights]
     first = own[0]
     match item.op:
         case "mul" | "matmul":
-            own += [_factors(sums, item, place, operand) for place, operand in enumerate(item.operands) if operand not in known]
-            if None in own or (item.op == "matmul" and item.operands[0] in known and item.operands[1] in known):
+            others = [(position, operand) for position, operand in enumerate(item.operands) if operand not in weights]
+            own += [_factors(sums, item, position, operand) for position, operand in others]
+            if None in own or (item.op == "matmul" and item.operands[0] in weights and item.operands[1] in weights):
                 return None
             return tuple(sorted(factor for weights in own for factor in weights or ()))
         case "div":
             return first  # of the dividend, if it has a degree; a divisor is judged as such
         case "relu":
-            return first if first == () else None  # a negative factor counts as 0
+            return first if first == () else None  # a negative factor weights as 0
         case "split":
             return None if item["dim"] in sums.trace.origins[item.operands[0]] else first  # the maximum is taken over more
         case _:
             return first if all(weights == first for weights in own) else None
 
 
-def _factors(sums: _Sums, item: Node, place: int, operand: int) -> Weights:
+def _factors(sums: _Sums, item: Node, position: int, operand: int) -> Weights:
     """A value as a factor; none where it is the same for all that is summed.
 
-    It is the operand of a product at a place, or something that this operand is a multiple of.
+    It is the operand of a product at a position, or a value of which this operand is a multiple.
     """
     graph, trace = sums.graph, sums.trace
-    shape, other = graph.types[operand].shape, item.operands[1 - place]
+    shape, other = graph.types[operand].shape, item.operands[1 - position]
     whole, origin = graph.types[other].shape, trace.origins[other]
-    rank = len(graph.types[item.operands[place]].shape)
+    rank = len(graph.types[item.operands[position]].shape)
     dims: list[tuple[int, int]] = []
     finer = unknown = False
     for dim in real_dims(shape):
-        beside = _beside(item, place, dim + rank - len(shape), rank, len(whole))
-        if beside in origin:
-            dims.append((dim, origin[beside]))
-        elif beside < 0 or whole[beside] == 1:
+        opposite = _opposite_dim(item, position, dim + rank - len(shape), rank, len(whole))
+        if opposite in origin:
+            dims.append((dim, origin[opposite]))
+        elif opposite < 0 or whole[opposite] == 1:
             finer = True
         else:
             unknown = True  # two dims of the exponential may have become one
@@ -127,16 +128,16 @@ def _factors(sums: _Sums, item: Node, place: int, operand: int) -> Weights:
     return (Factor(operand, tuple(dims)),)
 
 
-def _beside(item: Node, place: int, dim: int, rank: int, other_rank: int) -> int:
+def _opposite_dim(item: Node, position: int, dim: int, rank: int, other_rank: int) -> int:
     """The dim of the other operand of a product that lies along a dim of this one; negative where it has none."""
     if item.op == "mul" or dim < rank - 2:
         return dim + other_rank - rank
-    contracted = rank - (1 if place == 0 else 2)
-    return other_rank - (2 if place == 0 else 1) if dim == contracted else -1
+    contracted = rank - (1 if position == 0 else 2)
+    return other_rank - (2 if position == 0 else 1) if dim == contracted else -1
 
 
 def _needed(sums: _Sums) -> frozenset[Factor]:
-    """The factors that multiply the exponential on every way to an output."""
+    """The factors that multiply the exponential on every path to an output."""
     trace = sums.trace
     found: dict[int, frozenset[Factor]] = {}
     for item, values in reversed(list(trace.graph.numbered())):
@@ -146,9 +147,9 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
                 continue
             own = behind
             if item.op in ("mul", "matmul"):
-                others = [place for place, x in enumerate(item.operands) if x not in trace.degrees]
-                multiplied = [(place, x) for place in others for x in _multiplied(sums, item.operands[place])]
-                own |= {factor for place, x in multiplied for factor in _factors(sums, item, place, x) or ()}
+                others = [position for position, x in enumerate(item.operands) if x not in trace.degrees]
+                multiplied = [(position, x) for position in others for x in _multiplied(sums, item.operands[position])]
+                own |= {factor for position, x in multiplied for factor in _factors(sums, item, position, x) or ()}
             within = frozenset(trace.origins[operand].values())
             own = frozenset(factor for factor in own if within.issuperset(source for _, source in factor.dims))
             found[operand] = found[operand] & own if operand in found else own
@@ -156,7 +157,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
 
 
 def _multiplied(sums: _Sums, value: int) -> list[int]:
-    """The value, and what it is a product of: it is 0 where one of these is."""
+    """The value and its factors: it is 0 where one of these is 0."""
     found = [value]
     for x in found:
         item = sums.makers[x]
@@ -166,7 +167,7 @@ def _multiplied(sums: _Sums, value: int) -> list[int]:
 
 
 def _is_inside(sums: _Sums, factor: Factor, other: Factor) -> bool:
-    """Whether the other is a multiple of the factor, so that it is 0 wherever that is."""
+    """Whether the other is a multiple of the factor, so that it is 0 wherever the factor is 0."""
     types = sums.graph.types
     shift = len(types[other.value].shape) - len(types[factor.value].shape)
     aligned = {(dim + shift, source) for dim, source in factor.dims}.issubset(other.dims)

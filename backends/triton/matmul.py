@@ -13,7 +13,7 @@ from mirage_eg.ir.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class DotPlan:
-    """A tl.dot: its operands, the shape in which it computes, and the physical shape of the tile that it makes."""
+    """A tl.dot: its operands, the shape in which it computes, and the physical shape of its result."""
 
     left: str
     right: str
@@ -26,7 +26,7 @@ class DotPlan:
     swapped: bool
 
     def text(self, accumulator: str = "") -> str:
-        """The product, added to `accumulator` where one is given."""
+        """The product, added to `accumulator` if one is given."""
         added = f", {accumulator}" if accumulator else ""
         return f"tl.dot({self.left}, {self.right}{added}{self.precision})"
 
@@ -38,7 +38,7 @@ class DotPlan:
 
 
 def write_product(writer: Writer, item: Node, value: int) -> None:
-    """Write a matmul that stands for itself."""
+    """Write a matmul that is not fused into an accumulator."""
     shapes = [writer.graph.types[i].shape for i in item.operands]
     phase = writer.graph.phases[value]
     name = writer.new_name(NOUNS["matmul"])
@@ -55,9 +55,12 @@ def write_product(writer: Writer, item: Node, value: int) -> None:
 
 def _with_unit_dim(tile: Tile, dim: int) -> Tile:
     """The tile with one more unit dim before `dim` (counted from the end of the dims there are)."""
-    place = len(tile.shape) + dim + 1
+    position = len(tile.shape) + dim + 1
     return Tile(
-        tile.name, tile.dtype, (*tile.shape[:place], 1, *tile.shape[place:]), (*tile.padded[:place], 1, *tile.padded[place:])
+        tile.name,
+        tile.dtype,
+        (*tile.shape[:position], 1, *tile.shape[position:]),
+        (*tile.padded[:position], 1, *tile.padded[position:]),
     )
 
 
@@ -81,7 +84,7 @@ def _multiply_and_sum(writer: Writer, item: Node, value: int, reduces: bool) -> 
 
 
 def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
-    """Put a matmul to tl.dot: leading dims of the left alone count as rows; with those of the right it has three dims."""
+    """Map a matmul to tl.dot: leading dims of the left operand alone count as rows; with leading dims of both it has three."""
     left, right = (writer.tiles[i] for i in item.operands)
     result = writer.graph.types[value]
     tile_shape = tuple(extent for extent, real in zip(writer.padded[value], result.shape, strict=True) if real > 1)
@@ -123,7 +126,7 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
 
 
 def _batched(expression: str, tile: Tile, batch: Shape, full: Shape, flat: Shape) -> str:
-    """An operand with all leading dims there, merged into one; `full` is the physical shape before they merge."""
+    """An operand with all leading dims merged into one; `full` is the physical shape before."""
     shape = (*batch, *tile.shape[-2:])
     shift = len(shape) - len(tile.shape)
     there = tuple(tile.padded[dim - shift] if dim >= shift else 1 for dim, extent in enumerate(shape) if extent > 1)

@@ -1,4 +1,4 @@
-"""What Triton's compiler does wrong with products on tensor cores that run on their own (wgmma), read off its own code.
+"""Triton's miscompilations of asynchronous products on tensor cores (wgmma), detected in its intermediate code.
 
 Two things were seen, in the code of Triton 3.6, 3.7 and 3.9, and are looked for in every kernel compiled for such a GPU:
 
@@ -30,13 +30,13 @@ _LOCATION = re.compile(r" loc\(.*")
 
 
 def hazard(code: str) -> str | None:
-    """What is wrong with a kernel in TTGIR, if anything."""
+    """The miscompilation of a kernel in TTGIR; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
     return _overwritten(lines) or _tall("\n".join(lines))
 
 
 def _overwritten(lines: list[str]) -> str | None:
-    """Of a tile that is fetched again while wgmma may still read it."""
+    """A tile that is fetched again while wgmma may still read it."""
     rings: dict[str, int] = {}  # buffers of each
     of: dict[str, str] = {}  # the ring that a buffer, or a view of one, belongs to
     ahead: Counter[tuple[str, int]] = Counter()  # fetches of a ring in so many loops
@@ -49,17 +49,17 @@ def _overwritten(lines: list[str]) -> str | None:
         if " scf.for " in line:
             loops.append(indentation)
             read.clear()
-        elif found := _RING.search(line):
-            rings[found[1]] = int(found[2])
-        elif found := _SLOT.search(line):
-            of[found[1]] = found[2]
-        elif (found := _VIEW.search(line)) and found[2] in of:
-            of[found[1]] = of[found[2]]
-        elif found := _COPY.search(line):
-            if found[1] in of:  # a tile that has no ring is waited for before it is read
-                ahead[of[found[1]], len(loops)] += 1
-        elif loops and (found := _DOT.search(line)):
-            read |= {of[operand] for operand in found.groups() if operand in of}
+        elif hit := _RING.search(line):
+            rings[hit[1]] = int(hit[2])
+        elif hit := _SLOT.search(line):
+            of[hit[1]] = hit[2]
+        elif (hit := _VIEW.search(line)) and hit[2] in of:
+            of[hit[1]] = of[hit[2]]
+        elif hit := _COPY.search(line):
+            if hit[1] in of:  # a tile without a ring is waited for before it is read
+                ahead[of[hit[1]], len(loops)] += 1
+        elif loops and (hit := _DOT.search(line)):
+            read |= {of[operand] for operand in hit.groups() if operand in of}
         elif loops and _WAIT.search(line):
             for ring in read & rings.keys():
                 if (fetched := ahead[ring, len(loops) - 1]) >= rings[ring]:
@@ -71,7 +71,7 @@ def _overwritten(lines: list[str]) -> str | None:
 
 
 def _tall(code: str) -> str | None:
-    """Of a tile of too many rows."""
+    """A tile of too many rows."""
     layouts = {name: (int(width), turned == "true", int(bits)) for name, width, turned, bits in _LAYOUT.findall(code)}
     for line in code.splitlines():
         if "ttng.warp_group_dot " not in line:

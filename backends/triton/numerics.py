@@ -1,4 +1,4 @@
-"""A µGraph in floating point as its kernels compute it: with their roundings, and exponentials shifted where they shift them.
+"""A µGraph in floating point as its kernels compute it: with their roundings and shifted exponentials.
 
 With e = exp(x), a kernel computes e/exp(m), m a maximum of x over a summed dim (`safe_exp`); `ShiftedFloats` computes the same.
 """
@@ -31,7 +31,7 @@ def shifts_exponentials(graph: Graph) -> bool:
         if item.op == "block":
             block, operands = with_row_maxima(item["graph"], item.operands, row_maxima)
             flat, maxima = prepared(block), maxima_of(operands, row_maxima)
-            exponentials = {made[0] for inner, made in flat.numbered() if inner.op == "exp"}
+            exponentials = {results[0] for inner, results in flat.numbered() if inner.op == "exp"}
             exported_maxima = find_exported_maxima(block, read_by_blocks(graph, values), maxima)
             exported = frozenset(position for export in exported_maxima for position in export.degrees)
             if not exponentials <= safe_exponentials(flat, exported, maxima).keys():

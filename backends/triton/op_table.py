@@ -1,4 +1,4 @@
-"""What each elementwise op is in Triton and in PyTorch: the emitter's op table.
+"""The op table of the emitter: each elementwise op in Triton and in PyTorch.
 
 Its keys are exactly the elementwise rows of `ir.ops.OPS`; a property test holds them equal. Expressions are written for
 operands that are names, calls or subscripts, so that no operand needs parentheses. Nothing here is trusted: emitted kernels are
@@ -18,7 +18,7 @@ Write = Callable[[Sequence[str], Attributes], str]
 
 @dataclass(frozen=True, slots=True)
 class ElementwiseRow:
-    """One op as source text, and what it does to the padding of a tile.
+    """One op as source text, and its effect on the padding of a tile.
 
     `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands). `bounded`: finite in gives finite out, overflow
     aside. `helper` names the `HELPERS` function that the Triton expression calls; `noun` is what a reader calls the result.

@@ -13,44 +13,44 @@ from mirage_eg.ir.shapes import Shape
 
 
 def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
-    """Write one rearrangement; elements keep the type in which they are held."""
+    """Write one rearrangement; elements keep the type of their tile."""
     operands = [writer.tiles[i] for i in item.operands]
     if len({tile.dtype for tile in operands}) > 1:
         dtype = writer.compute_dtype(value)
         operands = [replace(tile, name=cast(tile.name, tile.dtype, dtype), dtype=dtype) for tile in operands]
     tile, shape, padded = operands[0], writer.graph.types[value].shape, writer.padded[value]
-    made = Tile("", tile.dtype, shape, padded)
-    kept, finite = tile.zero, all(operand.finite for operand in operands)
+    result = Tile("", tile.dtype, shape, padded)
+    zero, finite = tile.zero, all(operand.finite for operand in operands)
     match item.op:
         case "transpose":
             text = _transpose(tile, item["permutation"])
-            kept = frozenset(dim for dim, source in enumerate(item["permutation"]) if source in tile.zero)
+            zero = frozenset(dim for dim, source in enumerate(item["permutation"]) if source in tile.zero)
         case "broadcast":
-            text = _broadcast(tile, made)
-            kept = frozenset(dim + len(shape) - len(tile.shape) for dim in tile.zero)
+            text = _broadcast(tile, result)
+            zero = frozenset(dim + len(shape) - len(tile.shape) for dim in tile.zero)
         case "reshape":
-            text, kept = _reshape(writer, tile, made, value)
+            text, zero = _reshape(writer, tile, result, value)
         case "repeat" if tile.shape[item["dim"]] == 1:
-            text = _broadcast(tile, made)
+            text = _broadcast(tile, result)
         case "repeat":
             index = f"{writer.range(padded[item['dim']])} // {item['times']}"
             text = _gather(
-                tile, made, item["dim"], _below(index, tile, item["dim"], (padded[item["dim"]] - 1) // item["times"])
+                tile, result, item["dim"], _below(index, tile, item["dim"], (padded[item["dim"]] - 1) // item["times"])
             )
-            kept -= {item["dim"]}
+            zero -= {item["dim"]}
         case "split":
-            text = _split(writer, item, tile, made)
-            kept -= {item["dim"]}
+            text = _split(writer, item, tile, result)
+            zero -= {item["dim"]}
         case "concat":
-            text = _concat(writer, item["dim"], operands, made)
-            kept = frozenset.intersection(*(operand.zero for operand in operands)) - {item["dim"]}
+            text = _concat(writer, item["dim"], operands, result)
+            zero = frozenset.intersection(*(operand.zero for operand in operands)) - {item["dim"]}
         case name:
             raise AssertionError(name)
     if text == tile.name:  # only unit dims moved: the same variable
-        writer.new_tile(value, text, tile.dtype, kept, finite)
+        writer.new_tile(value, text, tile.dtype, zero, finite)
         return
     name = writer.new_name(NOUNS[item.op])
-    writer.new_tile(value, name, tile.dtype, kept, finite)
+    writer.new_tile(value, name, tile.dtype, zero, finite)
     writer.say(writer.graph.phases[value], f"{name} = {text}")
 
 
@@ -59,77 +59,78 @@ def _transpose(tile: Tile, permutation: Sequence[int]) -> str:
     return tile.name if axes == tuple(range(len(axes))) else f"tl.permute({tile.name}, {axes})"
 
 
-def _broadcast(tile: Tile, made: Tile) -> str:
-    if len(tile.dims) == len(made.dims):
+def _broadcast(tile: Tile, result: Tile) -> str:
+    if len(tile.dims) == len(result.dims):
         return tile.name
     if not tile.dims:
-        return f"tl.full({made.physical}, {tile.name}, tl.{tile.dtype})"
-    return f"tl.broadcast_to({aligned(tile.name, tile, made.shape)}, {made.physical})"
+        return f"tl.full({result.physical}, {tile.name}, tl.{tile.dtype})"
+    return f"tl.broadcast_to({aligned(tile.name, tile, result.shape)}, {result.physical})"
 
 
 def _below(index: str, tile: Tile, dim: int, highest: int) -> str:
-    """The index, kept inside the tile where the padding of the result would reach beyond it."""
+    """The index, clamped to the tile where the padding of the result would reach beyond it."""
     return index if highest < tile.padded[dim] else f"tl.minimum({index}, {tile.shape[dim] - 1})"
 
 
-def _gather(tile: Tile, made: Tile, dim: int, index: str) -> str:
+def _gather(tile: Tile, result: Tile, dim: int, index: str) -> str:
     """Take the elements at `index` along one dim."""
-    if tile.physical == made.physical and index.startswith("r") and index[1:].isdigit():
+    if tile.physical == result.physical and index.startswith("r") and index[1:].isdigit():
         return tile.name
     wide = picked(f"({index})", [other == dim for other in tile.dims])
-    shape = tuple(made.padded[dim] if other == dim else tile.padded[other] for other in tile.dims)
+    shape = tuple(result.padded[dim] if other == dim else tile.padded[other] for other in tile.dims)
     return f"tl.gather({tile.name}, {wide if len(shape) == 1 else f'tl.broadcast_to({wide}, {shape})'}, {tile.axis[dim]})"
 
 
-def _split(writer: Writer, item: Node, tile: Tile, made: Tile) -> str:
+def _split(writer: Writer, item: Node, tile: Tile, result: Tile) -> str:
     dim = item["dim"]
-    start = made.shape[dim] * item["index"]
+    start = result.shape[dim] * item["index"]
     if item["parts"] == 1:
         return tile.name
-    if made.shape[dim] == 1:
+    if result.shape[dim] == 1:
         here = picked(f"({writer.range(tile.padded[dim])} == {start})", [other == dim for other in tile.dims])
         zeros = f"tl.where({here}, {tile.name}, 0.0)"
         return f"tl.sum({zeros}, {tile.axis[dim]})"
-    index = f"{writer.range(made.padded[dim])} + {start}"
-    return _gather(tile, made, dim, _below(index, tile, dim, start + made.padded[dim] - 1))
+    index = f"{writer.range(result.padded[dim])} + {start}"
+    return _gather(tile, result, dim, _below(index, tile, dim, start + result.padded[dim] - 1))
 
 
-def _concat(writer: Writer, dim: int, operands: Sequence[Tile], made: Tile) -> str:
+def _concat(writer: Writer, dim: int, operands: Sequence[Tile], result: Tile) -> str:
     if len(operands) == 1:
         return operands[0].name
-    index = writer.range(made.padded[dim])
-    start, text = made.shape[dim], ""
+    index = writer.range(result.padded[dim])
+    start, text = result.shape[dim], ""
     for tile in reversed(operands):
         end, start = start, start - tile.shape[dim]
         if tile.shape[dim] == 1:
-            piece = aligned(tile.name, tile, made.shape)
+            piece = aligned(tile.name, tile, result.shape)
         else:
-            piece = _gather(tile, made, dim, f"tl.minimum(tl.maximum({index} - {start}, 0), {tile.shape[dim] - 1})")
-        here = picked(f"({index} < {end})", [other == dim for other in made.dims])
+            piece = _gather(tile, result, dim, f"tl.minimum(tl.maximum({index} - {start}, 0), {tile.shape[dim] - 1})")
+        here = picked(f"({index} < {end})", [other == dim for other in result.dims])
         text = f"tl.where({here}, {piece}, {text})" if text else piece
     return text
 
 
-def _reshape(writer: Writer, tile: Tile, made: Tile, value: int) -> tuple[str, frozenset[int]]:
-    groups = list(reshape_groups(tile.shape, made.shape))
+def _reshape(writer: Writer, tile: Tile, result: Tile, value: int) -> tuple[str, frozenset[int]]:
+    groups = list(reshape_groups(tile.shape, result.shape))
     ragged = any(
-        len(before) + len(after) > 2 and (tile.ragged & set(before) or made.ragged & set(after)) for before, after in groups
+        len(before) + len(after) > 2 and (tile.ragged & set(before) or result.ragged & set(after)) for before, after in groups
     )
     if not ragged:
         zero = {after[0] for before, after in groups if len(before) == len(after) == 1 and before[0] in tile.zero}
-        text = tile.name if tile.physical == made.physical else f"tl.reshape({tile.name}, {made.physical})"
+        text = tile.name if tile.physical == result.physical else f"tl.reshape({tile.name}, {result.physical})"
         return text, frozenset(zero)
     phase = writer.graph.phases[value]
-    place, total = writer.new_name("place"), prod(made.shape)
-    index = writer.range(prod(made.physical))
+    position, total = writer.new_name("place"), prod(result.shape)
+    index = writer.range(prod(result.physical))
     writer.say(
-        phase, f"{place} = {_digits(index, made.physical, tuple(made.shape[dim] for dim in made.dims))}  # in row-major order"
+        phase,
+        f"{position} = {_digits(index, result.physical, tuple(result.shape[dim] for dim in result.dims))}  # in row-major order",
     )
     before = tuple(tile.shape[dim] for dim in tile.dims)
-    source = _digits(f"tl.minimum({place}, {total - 1})", before, tile.physical)
+    source = _digits(f"tl.minimum({position}, {total - 1})", before, tile.physical)
     flat = tile.name if len(tile.physical) == 1 else f"tl.reshape({tile.name}, {(prod(tile.physical),)})"
     text = f"tl.gather({flat}, {source}, 0)"
-    return (text if len(made.physical) == 1 else f"tl.reshape({text}, {made.physical})"), frozenset()
+    return (text if len(result.physical) == 1 else f"tl.reshape({text}, {result.physical})"), frozenset()
 
 
 def _digits(index: str, have: Shape, want: Shape) -> str:
@@ -158,11 +159,11 @@ def write_columns(writer: Writer, item: Node, value: int, tile: Tile, term: str)
     shape = tuple(extent for other in tile.dims for extent in ((rows, width) if other == dim else (tile.padded[other],)))
     if rows * width != tile.shape[dim] or columns != width:
         index = writer.range(rows * width)
-        place = f"tl.minimum({index} // {width} * {columns} + {index} % {width}, {tile.shape[dim] - 1})"
+        position = f"tl.minimum({index} // {width} * {columns} + {index} % {width}, {tile.shape[dim] - 1})"
         long = replace(
             tile, name=term, shape=_with(tile.shape, dim, rows * width), padded=_with(tile.padded, dim, rows * width)
         )
-        term = _gather(replace(tile, name=term), long, dim, place)
+        term = _gather(replace(tile, name=term), long, dim, position)
         if rows != groups:
             here = picked(f"({index} < {groups * width})", [other == dim for other in tile.dims])
             term = f"tl.where({here}, {term}, 0.0)"

@@ -1,4 +1,4 @@
-"""Reductions, accumulators over the loop, and exponentials shifted by a maximum: where padding would do harm.
+"""Reductions, accumulators over the loop, and exponentials shifted by a maximum: the ops for which padding is masked.
 
 Nothing here is trusted: emitted kernels are checked against float64.
 """
@@ -17,14 +17,14 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node, Phase
 from mirage_eg.ir.shapes import Shape
 
-_LATE = 2048  # an accumulator with a reduction keeps tiles of at most so many elements whole and reduces once, behind the loop
+_LATE = 2048  # an accumulator with a reduction keeps tiles of at most so many elements whole and reduces once, after the loop
 _MINUS_INFINITY = 'float("-inf")'
 _LOG2_E = "1.4426950408889634"
 _LOWEST = "-1.0e38"  # below every score, and still finite: the difference of two is 0, not NaN
 
 
 def _reduce_text(writer: Writer, kind: str, expression: str, tile: Tile, dim: int) -> str:
-    """A reduction of one dim whose padding is made neutral first."""
+    """A reduction of one dim whose padding is masked first."""
     fill = _MINUS_INFINITY if kind == "max" else "0.0"
     if kind == "max" or dim not in tile.zero:
         expression = masked(writer, expression, tile, [dim], fill)
@@ -67,7 +67,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
             writer.say(Phase.EPILOGUE, f"{name} = {dot.finish(name)}{average}")
         return
     if operand not in writer.tiles:
-        write_product(writer, next(step for step, made in graph.numbered() if operand in made), operand)
+        write_product(writer, next(step for step, result in graph.numbered() if operand in result), operand)
     tile = writer.tiles[operand]
     term = cast(tile.name, tile.dtype, dtype)
     reduces = dim is not None and tile.shape[dim] > 1
@@ -77,12 +77,12 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
         term, zero = write_columns(writer, item, value, tile, term), frozenset()
     elif reduces and not late:
         term = _reduce_text(writer, "max" if kind == "max" else "sum", term, tile, item["dim"])
-    made = writer.new_tile(value, name, dtype, zero, finite)
+    result = writer.new_tile(value, name, dtype, zero, finite)
     if not looped:  # the same term in every iteration
         times = f" * {float(graph.loop)}" if kind == "sum" and graph.loop > 1 else ""
         writer.say(Phase.EPILOGUE, f"{name} = {term}{times}{average}")
         return
-    _open_accumulator(writer, name, tile.physical if late else made.physical, kind, dtype)
+    _open_accumulator(writer, name, tile.physical if late else result.physical, kind, dtype)
     kept = " * ".join([name, *rescale])
     if kind == "max":
         writer.say(Phase.LOOP, f"{name} = tl.maximum({kept}, {term})")

@@ -19,16 +19,16 @@ from mirage_eg.ir.graph import Graph, Phase
 
 @dataclass(frozen=True, slots=True)
 class SafeExponential:
-    """An exponential whose argument may be shifted: by its maximum over the dims `reduced`, one for each place in `kept`."""
+    """An exponential whose argument may be shifted: by its maximum over the dims `reduced`, one for each position in `kept`."""
 
     reduced: frozenset[int]
     kept: frozenset[int]
     degrees: Mapping[int, Fraction]
     origins: Mapping[int, Origin]
     exported: Mapping[int, int]  # output position -> its degree, where that is not 0
-    factors: tuple[Factor, ...] = ()  # the maximum is taken where none of them is 0
-    leader: int | None = None  # the exponential whose maximum this one is shifted by too
-    rescale: str = ""  # the variable by which accumulators shrink, once it is written
+    factors: tuple[Factor, ...] = ()  # the maximum is over entries where no factor is 0
+    leader: int | None = None  # the exponential whose maximum shifts this one too
+    rescale: str = ""  # the variable that rescales accumulators, once it is written
     row_maximum: str = ""  # the variable that holds the maximum
 
 
@@ -40,20 +40,20 @@ def safe_exponentials(
 ) -> dict[int, SafeExponential]:
     """`judged_exponentials` without the exponentials that may not be shifted."""
     judged = judged_exponentials(graph, exportable, maxima)
-    return {value: found for value, found in judged.items() if isinstance(found, SafeExponential)}
+    return {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
 
 
 def judged_exponentials(
     graph: Graph, exportable: frozenset[int] = NO_VALUES, maxima: frozenset[int] = NO_VALUES
 ) -> dict[int, SafeExponential | str]:
-    """Each exponential of a block graph that `emit_order.prepared` gave, by value: how it may be shifted, or why not.
+    """For each exponential of a block graph of `block_order.prepared`, by value: its shift, or the reason against one.
 
-    Outputs at the positions `exportable` may depend on the shift: all who read them take it back. Inputs at the positions
+    Outputs at the positions `exportable` may depend on the shift: all their readers undo it. Inputs at the positions
     `maxima` are maxima of partial results: the sum that belongs to each has a summand of its size.
     """
     judged = judged_in_any_order(graph, exportable, maxima)
-    for value, found in judged.items():
-        if isinstance(found, SafeExponential) and any(factor.value > value for factor in found.factors):
+    for value, shift in judged.items():
+        if isinstance(shift, SafeExponential) and any(factor.value > value for factor in shift.factors):
             judged[value] = "what says where it counts needs another exponential that needs this one"
     return judged
 
@@ -61,7 +61,7 @@ def judged_exponentials(
 def judged_in_any_order(
     graph: Graph, exportable: frozenset[int] = NO_VALUES, maxima: frozenset[int] = NO_VALUES
 ) -> dict[int, SafeExponential | str]:
-    """The same, whether an exponential stands behind its factors or before."""
+    """As `judged_exponentials`, if an exponential may be before or after its factors."""
     exponentials = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op == "exp"}
     inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
     of_maxima = {value for value, operand in exponentials.items() if operand in {inputs[position] for position in maxima}}

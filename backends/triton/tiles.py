@@ -1,4 +1,4 @@
-"""How tiles stand in a Triton kernel: which dims, padded to what, what is known of the padding.
+"""Tiles of a Triton kernel: their dims, their padded extents, and the values of the padding.
 
 Triton's extents are powers of two, and at least 16 in a `tl.dot`. So a *logical* tile of the µGraph becomes a *physical* one:
 unit dims are squeezed, the others padded. Dims that an op ties together are padded alike: a union over (value, dim), decided
@@ -28,13 +28,13 @@ class Tile:
     """A value of the block graph as the kernel holds it.
 
     `padded` has an extent for every logical dim (1 where the dim is squeezed). `ends` has, for each dim that is cut into parts
-    of unequal extents, what is left of it from this block's tile on, as an expression; behind it is padding too. At every place
-    whose index in a dim of `zero` lies in the padding, the value is exactly 0. `finite`: no NaN or infinity stands in the
-    padding unless the values themselves overflow.
+    of unequal extents, the number of its elements from the start of this block's tile, as an expression; the elements after
+    them are padding too. At every position whose index in a dim of `zero` lies in the padding, the value is exactly 0.
+    `finite`: no NaN or infinity stands in the padding unless the values themselves overflow.
     """
 
     name: str
-    dtype: DType  # in which the variable is held
+    dtype: DType  # of the variable
     shape: Shape
     padded: Shape
     zero: frozenset[int] = frozenset()
@@ -43,7 +43,7 @@ class Tile:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The logical dims that physically exist."""
+        """The logical dims that the variable has."""
         return tuple(dim for dim, extent in enumerate(self.shape) if extent > 1)
 
     @property
@@ -71,7 +71,7 @@ class MatmulForm(Enum):
 
 
 def power_of_two(extent: int) -> int:
-    """The smallest power of two that is not below `extent`."""
+    """The smallest power of two of at least `extent`."""
     return 1 << (extent - 1).bit_length()
 
 
@@ -102,7 +102,7 @@ def flatten(graph: Graph) -> Graph:
     checker = Checker(graph.level, graph.grid, graph.loop)
     alive = _alive(graph)
     nodes: list[Node] = []
-    place: dict[int, int] = {}
+    new_value: dict[int, int] = {}
 
     seen: dict[Node, list[int]] = {}
 
@@ -110,33 +110,33 @@ def flatten(graph: Graph) -> Graph:
         if item in seen:
             return seen[item]
         nodes.append(item)
-        made = list(checker.append(item))
+        values = list(checker.append(item))
         if OPS[item.op].kind is not Kind.BOUNDARY:  # equal inputs may read different tensors
-            seen[item] = made
-        return made
+            seen[item] = values
+        return values
 
     for number, (item, values) in enumerate(graph.numbered()):
         if number not in alive:
             continue
-        operands = [place[i] for i in item.operands]
+        operands = [new_value[i] for i in item.operands]
         if item.op == "thread":
             inner: Graph = item["graph"]
             results: dict[int, int] = {}
             arguments = iter(operands)
-            for step, made in inner.numbered():
+            for step, defined in inner.numbered():
                 if step.op == "output":
-                    place[values[0]] = results[step.operands[0]]
+                    new_value[values[0]] = results[step.operands[0]]
                 elif step.op == "input":
-                    results[made[0]] = next(arguments)
+                    results[defined[0]] = next(arguments)
                 else:
-                    [results[made[0]]] = append(Node(step.op, tuple(results[i] for i in step.operands), step.attributes))
+                    [results[defined[0]]] = append(Node(step.op, tuple(results[i] for i in step.operands), step.attributes))
         else:
-            place.update(zip(values, append(Node(item.op, tuple(operands), item.attributes)), strict=True))
+            new_value.update(zip(values, append(Node(item.op, tuple(operands), item.attributes)), strict=True))
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
 
 
 def _alive(graph: Graph) -> set[int]:
-    """Numbers of the nodes that an output needs; inputs stay, for they are the operands of the kernel."""
+    """Numbers of the nodes that an output needs, and of all inputs: they are the operands of the kernel."""
     items = list(graph.numbered())
     maker = {value: number for number, (_, values) in enumerate(items) for value in values}
     alive = {number for number, (item, _) in enumerate(items) if item.op in ("input", "output")}
@@ -187,28 +187,28 @@ def padding(graph: Graph) -> list[Shape]:
 
 def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tuple[Dim, Dim]]:
     """Pairs of dims that an op ties together, so that both have the same padding."""
-    made = shapes[result]
+    result_shape = shapes[result]
 
     def aligned(operand: int, last: int = 0) -> Iterator[tuple[Dim, Dim]]:
         """Dims of an operand against those of the result, counted from the end, leaving out the last `last`."""
         rank = len(shapes[operand])
-        for back in range(1 + last, min(rank, len(made)) + 1):
-            if shapes[operand][-back] == made[-back] != 1:
-                yield (operand, rank - back), (result, len(made) - back)
+        for back in range(1 + last, min(rank, len(result_shape)) + 1):
+            if shapes[operand][-back] == result_shape[-back] != 1:
+                yield (operand, rank - back), (result, len(result_shape) - back)
 
     match OPS[item.op].kind, item.op:
         case Kind.ELEMENTWISE, _:
             for operand in item.operands:
                 yield from aligned(operand)
         case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
-            for dim in range(len(made)):
-                if dim != item.get("dim") or shapes[item.operands[0]][dim] == made[dim]:
+            for dim in range(len(result_shape)):
+                if dim != item.get("dim") or shapes[item.operands[0]][dim] == result_shape[dim]:
                     yield (item.operands[0], dim), (result, dim)
         case Kind.MATMUL, _:
             left, right = item.operands
             yield from aligned(left, last=2)
             yield from aligned(right, last=2)
-            ranks = len(shapes[left]), len(shapes[right]), len(made)
+            ranks = len(shapes[left]), len(shapes[right]), len(result_shape)
             yield (left, ranks[0] - 2), (result, ranks[2] - 2)
             yield (right, ranks[1] - 1), (result, ranks[2] - 1)
             yield (left, ranks[0] - 1), (right, ranks[1] - 2)
@@ -218,13 +218,13 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
         case Kind.REARRANGEMENT, "broadcast":
             yield from aligned(item.operands[0])
         case Kind.REARRANGEMENT, "reshape":
-            for before, after in reshape_groups(shapes[item.operands[0]], made):
+            for before, after in reshape_groups(shapes[item.operands[0]], result_shape):
                 if len(before) == len(after) == 1:
                     yield (item.operands[0], before[0]), (result, after[0])
         case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
             for operand in item.operands:
-                for dim in range(len(made)):
-                    if dim != item["dim"] or shapes[operand][dim] == made[dim]:
+                for dim in range(len(result_shape)):
+                    if dim != item["dim"] or shapes[operand][dim] == result_shape[dim]:
                         yield (operand, dim), (result, dim)
         case kind, name:
             raise AssertionError(f"{name} ({kind}) is not an op of a flattened block graph")
@@ -237,7 +237,7 @@ def zero_dims(tiles: Sequence[Tile], rank: int) -> tuple[frozenset[int], frozens
 
 
 def names_used(taken: Mapping[str, object] | set[str], wanted: str) -> str:
-    """`wanted`, or with the first number behind it that makes it unused."""
+    """`wanted`, with the smallest number as a suffix that makes it unused if it is taken."""
     if wanted not in taken:
         return wanted
     number = 2

@@ -1,4 +1,4 @@
-"""Values of a kernel graph that only show the memory of another: reshapes, transposes, broadcasts between generated kernels.
+"""Values of a kernel graph that alias the memory of another: reshapes, transposes, broadcasts between generated kernels.
 
 A kernel reads such a value at the address of what it shows, with other strides; nothing is launched or copied for it.
 """
@@ -25,45 +25,45 @@ def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> d
             continue
         [operand] = item.operands
         if operand not in candidates and item.op in _VIEWS and _is_view(graph, operand):
-            continue  # a view that had to be made by the library
+            continue  # the library copies this view
         base, seen = candidates.get(operand, (operand, strides[operand]))
         shown = shown_strides(item, graph.types[operand].shape, seen)
         if shown is not None:
             candidates[values[0]] = base, shown
-    while True:  # a view that something else reads is made by the library, and so are those that it shows
-        kept = {
+    while True:  # the library copies a view with another reader, and its bases
+        views = {
             value: view
             for value, view in candidates.items()
             if readers[value]
             and all(item.op == "block" or (values and values[0] in candidates) for item, values in readers[value])
         }
-        if len(kept) == len(candidates):
-            return kept
-        candidates = {value: view for value, view in kept.items() if _stands_on(graph, value, kept)}
+        if len(views) == len(candidates):
+            return views
+        candidates = {value: view for value, view in views.items() if _has_base(graph, value, views)}
 
 
 def _is_view(graph: Graph, value: int) -> bool:
     return any(value in values and item.op in _VIEWS for item, values in graph.numbered())
 
 
-def _stands_on(graph: Graph, value: int, kept: Mapping[int, object]) -> bool:
-    """Whether what the view shows is a view that was kept, or none at all."""
+def _has_base(graph: Graph, value: int, views: Mapping[int, object]) -> bool:
+    """Whether the base of a view is in `views`, or is no view."""
     operand = next(item.operands[0] for item, values in graph.numbered() if value in values)
-    return operand in kept or not _is_view(graph, operand)
+    return operand in views or not _is_view(graph, operand)
 
 
 def shown_strides(item: Node, shape: Shape, strides: Shape) -> Shape | None:
-    """The strides of a reshape, transpose or broadcast of a tensor; None where no strides show it."""
+    """The strides of a reshape, transpose or broadcast of a tensor; None if it needs a copy."""
     match item.op:
         case "transpose":
             return tuple(strides[dim] for dim in item["permutation"])
         case "broadcast":
             wide: Shape = item["shape"]
             lead = len(wide) - len(shape)
-            kept = (
+            kept_strides = (
                 0 if extent == 1 < want else stride for extent, want, stride in zip(shape, wide[lead:], strides, strict=True)
             )
-            return (*(0,) * lead, *kept)
+            return (*(0,) * lead, *kept_strides)
         case "reshape":
             return reshaped_strides(shape, strides, item["shape"])
         case _:
@@ -80,17 +80,17 @@ def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | Non
             runs[-1] = (runs[-1][0] * extent, stride)
         else:
             runs.append((extent, stride))
-    found: list[int] = []
-    left, step = 1, 1  # of the run at hand: elements left, and the stride of its last dim
+    strides_of_dims: list[int] = []
+    left, step = 1, 1  # of the current run: elements left, and the stride of its last dim
     for extent in reversed(wanted):
         if left == 1 and runs:
             left, step = runs.pop()
         if left % extent:
             return None
-        found.append(step)
+        strides_of_dims.append(step)
         step *= extent
         left //= extent
-    return tuple(reversed(found))
+    return tuple(reversed(strides_of_dims))
 
 
 __all__ = ["reshaped_strides", "shown_strides", "views_of"]

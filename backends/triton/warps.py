@@ -1,4 +1,4 @@
-"""Threads of a block and warps of a kernel: what `block_dim` and blockdims say, in the words of the compiler.
+"""Threads of a block and warps of a kernel: `block_dim` and blockdims in the units of the compiler.
 
 A warp has 32 threads, as on NVIDIA's GPUs; on AMD's the compiler makes one of 64 of each.
 """

@@ -71,8 +71,8 @@ class Writer:
         ends = {}
         for dim, cut in enumerate(self.graph.cuts.get(value, ())):
             if cut is not None:
-                self.grid_used.update(place for place, _ in cut.steps if place != LOOP)
-                moved = [times("i" if place == LOOP else GRID_NAMES[place], step) for place, step in cut.steps]
+                self.grid_used.update(grid_dim for grid_dim, _ in cut.steps if grid_dim != LOOP)
+                moved = [times("i" if grid_dim == LOOP else GRID_NAMES[grid_dim], step) for grid_dim, step in cut.steps]
                 ends[dim] = " - ".join([str(cut.extent), *moved])
         return ends
 
