@@ -140,7 +140,7 @@ RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one block does over all iterations: bytes loaded (and fetched in vain, where rows of a tile are shorter than a
+    """What one block does over all iterations: bytes loaded (and loaded without use, where rows of a tile are shorter than a
     memory sector), matrix operations, elementwise operations, functions.
 
     `steps`: what is waited for one after the other in an iteration, a reduction and the load before it; `once`: outside the

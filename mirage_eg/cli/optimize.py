@@ -158,7 +158,7 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
 def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
     """What is printed of a search without a fused result."""
     if explanation is not None:
-        ended = ", ".join(f"{fate} {count:,}" for fate, count in explanation["ended"].items())
+        ended = ", ".join(f"{reason} {count:,}" for reason, count in explanation["ended"].items())
         yield f"visited: {explanation['visited']:,} states; died of: {ended or 'nothing was tried'}"
         yield f"nearest miss: {explanation['nearest_miss']}"
         yield f"would have to change: {explanation['change']}"

@@ -8,7 +8,7 @@ from mirage_eg.egraph.laws import Law
 def culprits(laws: Sequence[Law], endless: Callable[[Sequence[Law]], bool]) -> list[Law]:
     """Of laws with which saturation does not end, as `endless` says of any of them, few with which it does not end either.
 
-    None where it does not end without them. Each is the first law that, with those found before it and the laws in front of it,
+    None where it does not end without them. Each is the first law that, with those found before it and the laws before it,
     keeps the e-graph growing: without it the others end. So n laws take about log2 n saturations for each that is found.
     """
     found: list[Law] = []

@@ -60,7 +60,7 @@ def explain(found: Outcome, rulebook: Rulebook, options: Options, device: Device
     stage, miss, change = _nearest(found, rulebook, options, device)
     return {
         "visited": found.search.visited,
-        "ended": {fate: count for fate, count in sorted(ended.items(), key=lambda item: -item[1]) if count},
+        "ended": {reason: count for reason, count in sorted(ended.items(), key=lambda item: -item[1]) if count},
         "stage": stage,
         "nearest_miss": miss,
         "change": change,

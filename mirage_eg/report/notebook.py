@@ -214,7 +214,7 @@ SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
     "ir.builder.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
     "pipeline.run.records.Candidate": lambda candidate: to_svg(candidate.graph),
-    "optimizer.passes.OptimizedMuGraph": lambda polished: to_svg(polished.graph),
+    "optimizer.passes.OptimizedMuGraph": lambda it: to_svg(it.graph),
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
 HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {

@@ -163,8 +163,8 @@ def _counterexample(wrong: Difference, plan: Plan, sizes: Mapping[str, int], val
             case _:
                 shown.append((name, str(value)))
     names = dict(plan.named)
-    spoken = {name for action in plan.law.actions for pattern in action.arguments for name in variables(pattern)}
-    shown += [(name, str(spelled_out(names[name], names))) for name in sorted(spoken & names.keys())]
+    written = {name for action in plan.law.actions for pattern in action.arguments for name in variables(pattern)}
+    shown += [(name, str(spelled_out(names[name], names))) for name in sorted(written & names.keys())]
     return Counterexample(tuple(shown), wrong.claim, *_texts(wrong.left, wrong.right, sizes))
 
 

@@ -29,7 +29,7 @@ class Work:
     ) -> list[Any]:
         """The result of each item, in their order.
 
-        `function(common, items)` gives results in the order of its items. `on_done(count, result)` hears of each as it is
+        `function(common, items)` gives results in the order of its items. `on_done(count, result)` is called with each as it is
         finished; `keep` says whether a result is final and goes into the checkpoint.
         """
         results: list[Any] = [None] * len(items)

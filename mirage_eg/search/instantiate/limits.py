@@ -75,7 +75,7 @@ def fits(block: Graph, limits: TileLimits) -> bool:
 
 
 def _is_misread(block: Graph) -> bool:
-    """Whether Triton may read the right operand of a product in another order than it writes it (`hazards`)."""
+    """Whether Triton may read the right operand of a product in another order than it writes it (`miscompilations`)."""
     rights = (block.types[item.operands[1]] for item in block.nodes if item.op == "matmul")
     return any(
         prod(batch) == 1 and rows > ROWS and kind.dtype.itemsize == 2 and row * kind.dtype.itemsize > _SWIZZLED

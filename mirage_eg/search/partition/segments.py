@@ -4,7 +4,7 @@ A plan is made from the program's outputs backwards. A state is the set of value
 them from others, which are needed in turn. So a cheap value may be computed in two segments, and one segment may have several
 outputs.
 
-What is not offered, since nothing is lost by it or no block graph could hold it: a cut in front of an elementwise op that is
+What is not offered, since nothing is lost by it or no block graph could hold it: a cut before an elementwise op that is
 the only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential
 leave; more ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole);
 a reduction over an axis that a product with a long reduction made, unless it is tiny (each block would make the other's part).

@@ -1,0 +1,75 @@
+"""Old words of the house are gone: identifiers, docstrings, comments and messages use the field's terms."""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    file for room in ("ir", "backends", "mirage_eg") for file in (ROOT / room).rglob("*.py") if not file.is_symlink()
+)
+WORDS = {  # old: the house's word
+    "barren": "infeasible",
+    "cutter": "partitioner",
+    "deaths": "prune reasons",
+    "does fit": "fits_compiler",
+    "fate": "prune reason",
+    "hazards": "miscompilations",
+    "hear": "listener, on_candidate",
+    "heard": "traced",
+    "hears": "receives, is called with",
+    "in front of": "before",
+    "in vain": "redundant, without use",
+    "kept apart": "needs_copy",
+    "known numbers": "NumericMemo",
+    "leaner": "reduce_stages",
+    "look closer": "check_slow",
+    "lying": "layout",
+    "polish": "optimize, µGraph optimizer passes",
+    "polished": "OptimizedMuGraph",
+    "really fits": "fits_compiler",
+    "spoken": "message, text",
+    "teach": "register_formatters",
+    "telling": "worth_verifying",
+    "whence": "source, from which",
+}
+
+
+def text_of(source: str) -> str:
+    """A file's names, comments and strings; snake_case and CamelCase names as separate words, lower case."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    kinds = {tokenize.NAME, tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}  # 3.12 on
+    words = (token.string if token.type in kinds else "|" for token in tokens)
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", " | ".join(words))
+    return re.sub(r"\s+(?:# )?", " ", apart).lower()
+
+
+def old_words(source: str) -> list[str]:
+    """The old words in a file."""
+    text = text_of(source)
+    return [word for word in WORDS if re.search(rf"\b{word}\b", text)]
+
+
+def test_no_old_word_is_left() -> None:
+    assert len(FILES) > 150
+    found = {str(file.relative_to(ROOT)): old_words(file.read_text(encoding="utf-8")) for file in FILES}
+    assert {file: [f"{word}: say {WORDS[word]}" for word in words] for file, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_an_old_word_is_found_in_a_name_a_comment_and_a_message(word: str) -> None:
+    snake, camel = word.replace(" ", "_"), word.title().replace(" ", "")
+    for source in (
+        f"def {snake}(): ...",
+        f"def f(an_{snake}_b): ...",
+        f"x._{snake} = 0",
+        f"class New{camel}Record: ...",
+        f"x = 0  # {word}, say",
+        f'"""A docstring: {word}."""',
+        f'raise Error(f"{{x}} {word.capitalize()}")',
+    ):
+        assert word in old_words(source), source
+    assert not old_words(f"x{snake}y = 0  # x{snake}y")
