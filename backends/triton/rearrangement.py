@@ -122,10 +122,8 @@ def _reshape(writer: Writer, tile: Tile, result: Tile, value: int) -> tuple[str,
     phase = writer.graph.phases[value]
     position, total = writer.new_name("place"), prod(result.shape)
     index = writer.range(prod(result.physical))
-    writer.say(
-        phase,
-        f"{position} = {_digits(index, result.physical, tuple(result.shape[dim] for dim in result.dims))}  # in row-major order",
-    )
+    extents = tuple(result.shape[dim] for dim in result.dims)
+    writer.say(phase, f"{position} = {_digits(index, result.physical, extents)}  # in row-major order")
     before = tuple(tile.shape[dim] for dim in tile.dims)
     source = _digits(f"tl.minimum({position}, {total - 1})", before, tile.physical)
     flat = tile.name if len(tile.physical) == 1 else f"tl.reshape({tile.name}, {(prod(tile.physical),)})"

@@ -5,7 +5,6 @@ when the µGraph is lowered (`backends.triton.arena`).
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -29,7 +28,6 @@ class OptimizedMuGraph:
     seconds: float
 
 
-@lru_cache(maxsize=512)
 def optimize_mugraph(graph: Graph, device: Device) -> OptimizedMuGraph:
     """Optimize a µGraph for a device; a second time changes nothing."""
     begin = perf_counter()
