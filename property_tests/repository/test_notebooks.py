@@ -80,4 +80,4 @@ def test_the_ramps_wrong_kernel_passes_the_ramp_and_fails_random_inputs() -> Non
     text = "".join("".join(output.get("text", "")) for output in outputs(read(FOLDER / "04_why_one_ramp_is_not_a_test.ipynb")))
     assert "wrong kernel: accepted" in text
     assert "wrong kernel: not equal" in text
-    assert "accepted by 0 of 100 draws" in text
+    assert "accepted by 0 of 100 trials" in text
