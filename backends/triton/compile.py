@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
-from mirage_eg.backends.triton.miscompilations import hazard
+from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target
 from mirage_eg.ir.errors import MirageError, OptionError
 
@@ -156,7 +156,7 @@ def _compile(
     registers, spills = _resources(made.asm) if resources else (None, None)
     fits = shared <= device.shared_memory
     too_much = f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
-    problem = hazard(made.asm["ttgir"]) if fits else too_much
+    problem = find_miscompilation(made.asm["ttgir"]) if fits else too_much
     return KernelCompile(name, target, problem is None, shared, registers, spills, problem, time.perf_counter() - started), made
 
 

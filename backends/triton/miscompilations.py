@@ -29,7 +29,7 @@ _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?
 _LOCATION = re.compile(r" loc\(.*")
 
 
-def hazard(code: str) -> str | None:
+def find_miscompilation(code: str) -> str | None:
     """The miscompilation of a kernel in TTGIR; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
     return _overwritten(lines) or _tall("\n".join(lines))
@@ -87,4 +87,4 @@ def _tall(code: str) -> str | None:
     return None
 
 
-__all__ = ["ROWS", "hazard"]
+__all__ = ["ROWS", "find_miscompilation"]
