@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.bench.tuning_pairs import FLAGS, MANY_WARPS, gains
+from mirage_eg.bench.tuning_pairs import FLAGS, MANY_WARPS, RENAMED, gains
 
 OFF: dict[str, Any] = dict.fromkeys(FLAGS, False) | {"safe": True, "num_warps": [4, 4], "num_stages": [3, 1], "programs": 0}
 
@@ -62,3 +62,11 @@ def test_the_command_prints_them_of_a_file_and_names_one_that_is_none(tmp_path: 
 def compared(*arguments: Any) -> "subprocess.CompletedProcess[str]":
     script = Path(__file__).parents[2] / "benchmarks" / "choices.py"
     return subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_older_measurements_are_read_with_their_names_of_choices(old: str, new: str) -> None:
+    others = {name: value for name, value in OFF.items() if name != new}
+    off, on = (line(us) | {"schedule": others | {old: flags}} for us, flags in ((6.0, [False, False]), (4.0, [False, True])))
+    [gain] = gains([off, on])
+    assert (gain.choice, gain.ratio) == (new, 1.5)
