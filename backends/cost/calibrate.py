@@ -1,8 +1,8 @@
-"""Fitting the cost model's device constants to measured kernels, and how well predictions rank them.
+"""Fits the cost model's device constants to measured kernels, and tells how well predictions rank them.
 
-Lines of measurements (of the tuner, `bench gpu` or anyone's) carry the µGraph in JSON, once, and times of it under schedules;
-the fastest counts, for that is what the model predicts. The fit lowers the mean of |log(predicted / measured)|, one constant
-after the other, each within the bounds that physics sets; few constants, so that it cannot learn the lines by heart.
+Lines of measurements have a µGraph in JSON once, and its times under schedules; the fastest counts, since the model predicts
+the best schedule. The fit minimizes the mean of |log(predicted / measured)| by coordinate descent, each constant within
+physical bounds; the constants are few, against overfitting.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_data
 
-# Each constant with the factors within which it may move from where it starts: the measured ones little.
+# Each constant, and the range of factors on its initial value: narrow for constants that were measured.
 FITTED = {
     "memory_bandwidth": (0.6, 2.0),
     "cache_bandwidth": (0.3, 3.0),
@@ -31,7 +31,7 @@ FITTED = {
     "iteration_us": (0.1, 10.0),
     "step_us": (0.1, 4.0),
     "hit_us": (0.1, 4.0),
-    "share": (0.4, 4.0),
+    "bandwidth_share": (0.4, 4.0),
     "stage_bandwidth": (0.02, 5.0),
     "library_elementwise": (0.98, 3.0),  # no less than a launch
     "library_reduction": (0.35, 3.0),
@@ -51,8 +51,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How predictions agree with measurements: Spearman's rank correlation (None for fewer than three), and the geometric mean
-    of the factor by which they are off."""
+    """Agreement of predictions with measurements: Spearman's rank correlation (None for fewer than three), and the geometric
+    mean of the factor between them."""
 
     workload: str
     count: int
@@ -78,15 +78,15 @@ def read_lines(paths: Sequence[Path]) -> list[Measured]:
             if not isinstance(us, int | float) or isinstance(us, bool) or not 0 < us < float("inf"):
                 raise OptionError(f"{where}: got us = {us!r}, wanted microseconds above 0")
             times[workload, key] = min(us, times.get((workload, key), us))
-    found = [
+    measured = [
         Measured(workload, graphs[key], parts_of(graphs[key]), us) for (workload, key), us in times.items() if key in graphs
     ]
-    if not found:
+    if not measured:
         listed = ", ".join(map(str, paths))
         raise MirageError(
             f"{listed}: no line has a µGraph with a time; wanted lines as `mirage-eg bench gpu` writes into measurements.jsonl"
         )
-    return found
+    return measured
 
 
 def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -109,7 +109,7 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _key(line: dict[str, Any], graphs: dict[str, Graph], where: str) -> str | None:
-    """The name of the line's µGraph; its JSON, where the line has it, is noted."""
+    """The name of the line's µGraph; its JSON, if the line has it, is added to `graphs`."""
     ours = line.get("ours")
     data = ours.get("graph") if isinstance(ours, dict) else line.get("graph")
     name = line.get("mugraph")
@@ -164,7 +164,7 @@ def fit(lines: Sequence[Measured], device: Device, on_round: Callable[[int, floa
 
 
 def agreements(lines: Sequence[Measured], device: Device) -> list[Agreement]:
-    """Of each workload, and of all lines together."""
+    """The agreement of each workload, and of all lines together."""
     names = sorted({line.workload for line in lines})
     groups = [(name, [line for line in lines if line.workload == name]) for name in names]
     return [_agreement(name, group, device) for name, group in [*groups, ("all", list(lines))]]
@@ -195,8 +195,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
         end = start
         while end < len(order) and values[order[end]] == values[order[start]]:
             end += 1
-        for place in order[start:end]:
-            ranks[place] = (start + end - 1) / 2
+        for position in order[start:end]:
+            ranks[position] = (start + end - 1) / 2
         start = end
     return ranks
 

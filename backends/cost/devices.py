@@ -1,8 +1,8 @@
-"""Devices as data: what the cost model needs to know of a GPU.
+"""GPUs as records: target and rates, for the cost model; `TARGETS` has the limits of each target.
 
-The record of the H100 is a fit of the cost model to measured kernels (`mirage-eg bench cost`, docs/optimizer.md), begun at what
-was measured alone: 3.02 TB/s, 708 TFLOP/s in float16, an empty launch replayed in a CUDA graph 1.0 µs. The other records are
-datasheet values times the same efficiencies, and say so.
+The H100's record is a fit of the cost model to measured kernels (`mirage-eg bench cost`, docs/optimizer.md). The fit started
+at rates that were measured alone: 3.02 TB/s, 708 TFLOP/s in float16, 1.0 µs for an empty launch replayed in a CUDA graph. The
+other records are datasheet values times the same efficiencies (`source`).
 """
 
 import json
@@ -28,13 +28,13 @@ class Device:
     arithmetic_rate: float  # float32 operations outside the matrix units
     function_rate: float  # exp, sqrt, division …
     launch_us: float
-    iteration_us: float  # latency of a loop iteration whose loads were fetched ahead
-    step_us: float  # latency of a load from memory that is waited for, with the reduction behind it
-    hit_us: float = 0.1  # the same of what the cache has
+    iteration_us: float  # latency of a loop iteration with prefetched loads
+    step_us: float  # latency of a load from device memory without prefetch, and of the reduction after it
+    hit_us: float = 0.1  # the same for a load from the cache
     cache_bytes: float = 50e6
-    stage_bandwidth: float = 10e12  # bytes of computed operands that all multiprocessors bring to their matrix units
-    share: float = 2.0  # how many times its part of the bandwidth one multiprocessor can draw
-    # Launches that a library kernel costs besides what it moves and computes; measured on the H100.
+    stage_bandwidth: float = 10e12  # computed operands of matrix units, in bytes, over all multiprocessors
+    bandwidth_share: float = 2.0  # the most bandwidth of one multiprocessor, over the mean of all
+    # Time of a library kernel besides its traffic and products, in launches; measured on the H100.
     library_elementwise: float = 1.02
     library_reduction: float = 3.28  # a softmax or a norm too
     library_product: float = 1.74
@@ -59,7 +59,7 @@ _H100 = Device(
     iteration_us=0.256,
     step_us=0.269,
     hit_us=0.008,
-    share=1.57,
+    bandwidth_share=1.57,
     stage_bandwidth=2.28e12,
 )
 _H200 = Device(

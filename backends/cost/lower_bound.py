@@ -1,4 +1,4 @@
-"""Lower bounds of a program's time on a device: bytes that must move, operations of its matrix products."""
+"""Lower bounds of a program's time on a device: bytes of its inputs and outputs, operations of its matrix products."""
 
 from collections.abc import Mapping
 from math import prod
@@ -9,7 +9,7 @@ from mirage_eg.ir.graph import Graph
 
 
 def lower_bound_us(program: Graph, rates: Mapping[str, float]) -> float:
-    """Microseconds below which no kernel can be: each input read and output written once, or all products at full rate."""
+    """A lower bound in microseconds: each input read and each output written once, or all products at full rate."""
     nbytes = sum(kind.nbytes for kind in (*program.input_types, *program.output_types))
     return 1e6 * max(nbytes / rates["bytes_per_second"], product_flops(program) / rates["flops_per_second"])
 

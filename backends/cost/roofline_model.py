@@ -2,7 +2,7 @@
 
 A library kernel moves its operands and result once, and costs as many launches as measured library kernels of its kind.
 
-A crude model on purpose: it ranks candidates before they are timed, and stands in for timing where there is no GPU.
+The model is crude on purpose: it ranks candidates before they are timed, and replaces timing without a GPU.
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ _SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Predicted time of one kernel in microseconds and what bounds it; `dram_bytes` and `flops` are the work."""
+    """Predicted time of one kernel in microseconds, and the resource that limits it; `dram_bytes` and `flops` are the work."""
 
     us: float
-    bound: str
+    limited_by: str
     dram_bytes: int
     flops: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the time of one kernel depends on, whatever the device: `work` of each of its `blocks`; None: a library kernel."""
+    """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel."""
 
     op: str
     dram: int
@@ -72,7 +72,7 @@ def cost_of(part: Part, device: Device) -> Cost:
 
 
 def _launches(op: str, device: Device) -> float:
-    """How many launches of a generated kernel a library kernel costs, besides what it moves and computes."""
+    """The overhead of a library kernel, in launches of a generated kernel."""
     match OPS[op].kind:
         case Kind.MATMUL:
             return device.library_product
@@ -108,17 +108,17 @@ def slowdown(dtype: DType) -> float:
 
 
 def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
-    bound = max(times, key=times.__getitem__)
-    return Cost(times[bound] * 1e6 + launch_us, bound, dram, flops)
+    slowest = max(times, key=times.__getitem__)
+    return Cost(times[slowest] * 1e6 + launch_us, slowest, dram, flops)
 
 
 def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) -> Cost:
-    """The cost of a kernel of so many blocks that do `work` each in `loop` iterations, and move `dram` bytes in all."""
-    # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about `share` times its own part.
+    """The cost of a kernel: `work` of each block over `loop` iterations, `dram` bytes over all blocks."""
+    # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about `bandwidth_share` times the mean.
     busy = min(1.0, blocks / device.multiprocessors)
     waves = ceil(blocks / device.multiprocessors)
     balance = blocks / device.multiprocessors / waves if waves > 1 else busy
-    drawn = min(1.0, device.share * busy)
+    drawn = min(1.0, device.bandwidth_share * busy)
     times = {
         "memory": (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
         "cache": blocks * (work.loaded + work.wasted) / (device.cache_bandwidth * drawn),
@@ -126,7 +126,7 @@ def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) 
         "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
         "functions": blocks * work.functions / (device.function_rate * balance),
     }
-    # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are fetched ahead, others are waited for.
+    # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are prefetched, others are not.
     rounds = max(1.0, waves / RESIDENT)
     step = device.step_us if dram > device.cache_bytes / 2 else device.hit_us
     waits = loop * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
@@ -140,12 +140,11 @@ RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one block does over all iterations: bytes loaded (and loaded without use, where rows of a tile are shorter than a
-    memory sector), matrix operations, elementwise operations, functions.
+    """The work of one block over all iterations: bytes loaded, bytes wasted where rows of a tile are shorter than a memory
+    sector, matrix operations, elementwise operations, functions.
 
-    `steps`: what is waited for one after the other in an iteration, a reduction and the load before it; `once`: outside the
-    loop; `ahead`: whether loads are fetched while the iterations before them run; `staged`: bytes of operands
-    of tl.dot that are computed, not loaded, and go through registers in every iteration.
+    `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
+    prefetched; `staged`: bytes of computed operands of tl.dot, which go through registers in every iteration.
     """
 
     loaded: int
@@ -166,7 +165,7 @@ def work_of(block: Graph) -> Work:
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
     staged = 0
-    makers = {value: item.op for item, values in block.numbered() for value in values}
+    op_of = {value: item.op for item, values in block.numbered() for value in values}
     for item, values in block.numbered():
         if item.op == "output":
             continue
@@ -195,7 +194,7 @@ def work_of(block: Graph) -> Work:
                         staged += sum(
                             prod(map(power_of_two, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
                             for i in item.operands
-                            if block.phases[i] is Phase.LOOP and makers[i] != "input"
+                            if block.phases[i] is Phase.LOOP and op_of[i] != "input"
                         )
                     case _:
                         arithmetic += prod(map(power_of_two, (*batch, m, k, n))) * times

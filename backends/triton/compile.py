@@ -1,4 +1,4 @@
-"""Compiling emitted programs for a target, with or without a GPU in the machine: what fits, what it takes, what went wrong."""
+"""Compiles emitted programs for a target, with or without a GPU: whether each kernel fits, its resources, its errors."""
 
 import importlib.util
 import os
@@ -74,7 +74,7 @@ def loaded(source: str | Path) -> Iterator[ModuleType]:
 
 
 def cache_folder() -> Path:
-    """Where Triton keeps what it has compiled."""
+    """The folder of Triton's compilation cache."""
     home = os.environ.get("TRITON_HOME") or Path.home()
     return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
 
@@ -101,9 +101,8 @@ def _check(target: str) -> None:
 def compile_module(module: ModuleType, target: str | Target, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
     """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
 
-    `target` names an architecture of TARGETS, or describes another one.
-    Without `resources`, registers and spills are left unknown, which saves a process a kernel. Triton keeps what it compiled on
-    disk, so that compiling the same program again, in any process, only reads it.
+    `target` is a name in TARGETS, or a Target. Without `resources`, registers and spills stay unknown, which saves one
+    process a kernel. Triton caches compiled kernels on disk, for all processes.
 
     Raises:
         OptionError: an unknown target.
@@ -130,13 +129,13 @@ def _compile(
     target = device.name
     kernel = getattr(module, name)
     signature = dict(zip(kernel.arg_names, types, strict=True))
-    aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}  # as torch and CuPy allocate
+    aligned = {(position,): [["tt.divisibility", 16]] for position in range(len(types))}  # as torch and CuPy allocate
     source = ASTSource(kernel, signature, {}, aligned)
     try:
-        made = triton.compile(
+        compiled = triton.compile(
             source, target=GPUTarget(device.backend, device.arch, device.warp_size), options=dict(module.OPTIONS[name])
         )
-    # What the stages of Triton's compiler raise: its own errors, MLIR's (RuntimeError), checks in its Python code.
+    # The stages of Triton's compiler raise its own errors, MLIR's (RuntimeError), and errors of checks in Python.
     except (
         TritonError,
         RuntimeError,
@@ -150,18 +149,19 @@ def _compile(
         return KernelCompile(name, target, False, None, None, None, _one_line(error), time.perf_counter() - started), None
     except OSError as error:  # its cache cannot be written
         raise OptionError(
-            f"{cache_folder()}: Triton keeps its files there: {error.strerror or error}; TRITON_CACHE_DIR names another"
+            f"{cache_folder()}: Triton cannot write its cache: {error.strerror or error}; try: another TRITON_CACHE_DIR"
         ) from None
-    shared = int(made.metadata.shared)
-    registers, spills = _resources(made.asm) if resources else (None, None)
+    shared = int(compiled.metadata.shared)
+    registers, spills = _resources(compiled.asm) if resources else (None, None)
     fits = shared <= device.shared_memory
     too_much = f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
-    problem = find_miscompilation(made.asm["ttgir"]) if fits else too_much
-    return KernelCompile(name, target, problem is None, shared, registers, spills, problem, time.perf_counter() - started), made
+    problem = find_miscompilation(compiled.asm["ttgir"]) if fits else too_much
+    seconds = time.perf_counter() - started
+    return KernelCompile(name, target, problem is None, shared, registers, spills, problem, seconds), compiled
 
 
 def _one_line(error: BaseException) -> str:
-    """The last line that says something; Triton's errors begin with the source."""
+    """The last line with text; Triton's errors begin with the source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^\t")]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
@@ -185,5 +185,5 @@ def _cubin_resources(cubin: bytes) -> tuple[int | None, int | None]:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         done = subprocess.run([tool, "--dump-resource-usage", path], capture_output=True, text=True, check=False)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
-    return (int(found[1]), int(found[2])) if found else (None, None)
+    match = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
+    return (int(match[1]), int(match[2])) if match else (None, None)

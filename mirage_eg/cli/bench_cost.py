@@ -17,7 +17,7 @@ from mirage_eg.pipeline.run.files import check_writable, write_atomically
 if TYPE_CHECKING:
     from mirage_eg.backends.cost.calibrate import Agreement, Measured
 
-_SHOWN = 12  # µGraphs whose prediction is furthest off
+_LISTED = 12  # µGraphs whose prediction is furthest off
 
 
 def bench_cost(
@@ -100,16 +100,16 @@ def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
     from mirage_eg.backends.cost.roofline_model import cost_of
     from mirage_eg.pipeline.phrase import phrase
 
-    table = Table("workload", "what", "measured µs", "predicted µs", "bound by", title_justify="left")
+    table = Table("workload", "µGraph", "measured µs", "predicted µs", "limited by", title_justify="left")
     table.title = "furthest off after the fit"
 
     def off(one: "Measured") -> float:
         ratio = predicted(one, device) / one.us
         return max(ratio, 1 / ratio)
 
-    for one in sorted(measured, key=off, reverse=True)[:_SHOWN]:
-        bounds = ", ".join(dict.fromkeys(cost_of(part, device).bound for part in one.parts))
-        table.add_row(one.workload, phrase(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", bounds)
+    for one in sorted(measured, key=off, reverse=True)[:_LISTED]:
+        limits = ", ".join(dict.fromkeys(cost_of(part, device).limited_by for part in one.parts))
+        table.add_row(one.workload, phrase(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", limits)
     return table
 
 

@@ -1,4 +1,4 @@
-"""The command line: `mirage-eg optimize | verify | show`; the one place that prints.
+"""The command line: `mirage-eg optimize | verify | show | rules | bench`; only this package prints.
 
 Results go to stdout, progress to stderr: bars on a terminal, else a line every few seconds. Bad input is one line on stderr
 and exit code 2.
@@ -37,7 +37,7 @@ app.add_typer(bench_search.app, name="bench")
 
 
 def main() -> NoReturn:
-    """Run the command line; every way out is an exit code."""
+    """Run the command line; every end is an exit code."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
@@ -60,7 +60,7 @@ def main() -> NoReturn:
         end_stopped(str(stop))
     except typer.Abort:
         end_stopped()
-    except BrokenPipeError:  # the reader of stdout has left
+    except BrokenPipeError:  # the reader of stdout has closed it
         _drop_stdout()
         sys.exit(1)
     except OSError as error:
@@ -74,7 +74,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def _drop_stdout() -> None:
-    """Keep Python from complaining when it flushes what could not be written."""
+    """Send the rest of stdout nowhere, so that Python's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -31,11 +31,11 @@ def optimize(
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write where candidates died: JSON lines, a sample of each stage.", show_default=False
+            metavar="FILE", help="Write where candidates were pruned: JSON lines, a sample of each stage.", show_default=False
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what an interrupted run has left in the folder.")
+        bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint in the folder.")
     ] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
     as_json: JsonOption = False,
@@ -43,8 +43,8 @@ def optimize(
     """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best.
 
     Results go to DIR/PROGRAM/: report.html to look at, report.json, best.json, best.py, candidates/, and checkpoint.jsonl with
-    every finished piece of work. Ctrl-C and SIGTERM (exit codes 130, 143) lose nothing of it: the same command with --resume
-    ends as if it had not been interrupted. Neither --jobs nor --executor changes the result.
+    every finished work item. Ctrl-C and SIGTERM (exit codes 130, 143) lose none: the same command with --resume gives
+    the result of an uninterrupted run. Neither --jobs nor --executor changes the result.
     """
 
     def job() -> int:
@@ -58,13 +58,13 @@ def optimize(
             if trace.is_dir():
                 raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
             check_writable(trace.parent)
-        known = None
+        cached = None
         if not resume and trace is None:
             from mirage_eg.pipeline.run.lookup import asked, for_this_machine, found
 
             here, on_gpu = for_this_machine(options)
-            known = found(name, graph, asked(name, graph, here, on_gpu))
-        result = known or _search(name, graph, options, folder / NAME, resume, trace)
+            cached = found(name, graph, asked(name, graph, here, on_gpu))
+        result = cached or _search(name, graph, options, folder / NAME, resume, trace)
         report = _write(result, graph, folder, source)
         if as_json:
             print(json_line(report))
@@ -76,7 +76,7 @@ def optimize(
 
 
 def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume: bool, trace: Path | None) -> "Result":
-    """Run the pipeline; a run that fails before it found anything leaves nothing."""
+    """Run the pipeline; a run that fails before its first work item is finished leaves no files."""
     from mirage_eg.pipeline.optimize import optimize as run
     from mirage_eg.search.trace import Tracer, trace_text
 
@@ -89,7 +89,7 @@ def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume:
         if not holds_results(checkpoint):
             remove_made(absent)
         elif isinstance(stop, KeyboardInterrupt):
-            stop.args = (f"stopped; what was found is in {checkpoint}: the same command with --resume goes on",)
+            stop.args = (f"stopped; finished work is in {checkpoint}; try: the same command with --resume",)
         raise
     if trace is not None and tracer is not None:
         write_atomically(trace, trace_text(name, tracer.result()))
@@ -97,20 +97,20 @@ def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume:
 
 
 def _source(argument: str) -> str:
-    """Where a program comes from: the whole path of a file, or the name of a workload."""
+    """The origin of a program: the absolute path of a file, or the name of a workload."""
     path = Path(argument)
     return str(path.resolve()) if path.exists() else f"workload {argument}"
 
 
 def _check_owner(folder: Path, source: str) -> None:
-    """Refuse a folder with the results of another program of the same name, if that is still there."""
+    """Refuse a folder with the results of another program of the same name, if that program still exists."""
     try:
         report = json.loads((folder / "report.json").read_bytes())
-    except (OSError, ValueError):  # no report, or none of ours: nothing of another program is lost
+    except (OSError, ValueError):  # no report of ours: no results can be lost
         return
     owner = report.get("source") if isinstance(report, dict) else None
     if isinstance(owner, str) and owner != source and (owner.startswith("workload ") or Path(owner).exists()):
-        raise OptionError(f"{folder}: holds the results of {owner}, got {source}; give another --out, or remove the folder")
+        raise OptionError(f"{folder}: holds the results of {owner}, got {source}; try: another --out, or remove the folder")
 
 
 def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[str, Any]:
@@ -118,14 +118,14 @@ def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[
     from mirage_eg.report.page import report_page
 
     best = result.candidates[0]
-    kept: set[Path] = set()
+    written: set[Path] = set()
     for rank, candidate in enumerate(result.candidates, 1):
         for suffix, text in (("json", serialize.to_json(candidate.graph)), ("py", candidate.source)):
             path = folder / "candidates" / f"{rank:02}.{suffix}"
             write_atomically(path, text)
-            kept.add(path)
+            written.add(path)
     for path in (folder / "candidates").glob("[0-9][0-9].*"):  # of an earlier run that kept more
-        if path not in kept:
+        if path not in written:
             path.unlink()
     write_atomically(folder / "best.json", serialize.to_json(best.graph))
     write_atomically(folder / "best.py", best.source)
@@ -146,22 +146,22 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
     out = console()
     out.print(table)
     if report.get("cache") == "hit":
-        out.print(f"cache: hit, computed {report['computed']}; --no-cache runs again", highlight=False)
+        out.print(f"cache: hit, computed {report['computed']}; try: --no-cache to run again", highlight=False)
     for note in report.get("notes", ()):
         out.print(note, soft_wrap=True, highlight=False, markup=False)
     for line in _explained(report.get("explanation")):
         out.print(line, soft_wrap=True, highlight=False, markup=False)
-    out.print(f"report to look at: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    out.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
     out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
-    """What is printed of a search without a fused result."""
+    """Lines on a search without a fused result."""
     if explanation is not None:
         ended = ", ".join(f"{reason} {count:,}" for reason, count in explanation["ended"].items())
-        yield f"visited: {explanation['visited']:,} states; died of: {ended or 'nothing was tried'}"
+        yield f"visited: {explanation['visited']:,} states; pruned by: {ended or 'no candidate'}"
         yield f"nearest miss: {explanation['nearest_miss']}"
-        yield f"would have to change: {explanation['change']}"
+        yield f"try: {explanation['change']}"
 
 
 def _cells(candidate: "Candidate") -> tuple[str, ...]:

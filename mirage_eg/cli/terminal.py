@@ -1,6 +1,6 @@
-"""What all commands print with: tables and bars where there is a terminal, plain lines where there is none, JSON on demand.
+"""Printing of all commands: tables and bars on a terminal, plain lines elsewhere, JSON on demand.
 
-MIRAGE_EG_PROGRESS=off leaves out the progress lines that go to stderr where it is no terminal.
+MIRAGE_EG_PROGRESS=off leaves out the progress lines on a stderr that is no terminal.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from mirage_eg.verify.verdict import Observer
 
-Job = Callable[[], int]  # what a command wants done; gives the exit code
+Job = Callable[[], int]  # the work of a command; returns the exit code
 WIDTH = 160  # columns of a table where stdout is no terminal
 PROGRESS_VARIABLE, OFF = "MIRAGE_EG_PROGRESS", "off"
 SECONDS_A_LINE = 5.0  # between progress lines where stderr is no terminal
@@ -64,29 +64,29 @@ def progress() -> Iterator[Observer]:
 
 @contextlib.contextmanager
 def _lines() -> Iterator[Observer]:
-    """Where the work stands, as a plain line on stderr every few seconds, also while nothing is observed."""
-    begin, over, said = perf_counter(), Event(), "starting"
+    """The latest stage as a plain line on stderr every few seconds, also without new observations."""
+    begin, over, message = perf_counter(), Event(), "starting"
 
     def observe(stage: str, done: int, total: int | None, text: str) -> None:
-        nonlocal said
+        nonlocal message
         of = "" if total is None else f" {done} of {total}"
-        said = f"{stage}{of}{', ' if text else ''}{text}"
+        message = f"{stage}{of}{', ' if text else ''}{text}"
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(SECONDS_A_LINE):
-            with contextlib.suppress(OSError):  # nobody reads stderr any more
-                print(f"{perf_counter() - begin:4.0f} s: {said}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # stderr is closed
+                print(f"{perf_counter() - begin:4.0f} s: {message}", file=sys.stderr, flush=True)
 
     if os.environ.get(PROGRESS_VARIABLE) == OFF:
         yield observe
         return
-    teller = Thread(target=tell, daemon=True)
-    teller.start()
+    reporter = Thread(target=report, daemon=True)
+    reporter.start()
     try:
         yield observe
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
 def record(value: Any) -> dict[str, Any]:

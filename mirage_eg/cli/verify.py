@@ -1,4 +1,4 @@
-"""The work of `mirage-eg verify`: reads a µGraph or a checkpoint of mirage-project/mirage, judges, prints verdicts."""
+"""`mirage-eg verify`: reads a µGraph or a checkpoint of mirage-project/mirage, verifies each, prints verdicts."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -6,41 +6,21 @@ on its order. A task that frees at least as many bytes as it defines, within the
 no solution, as it only lowers the live bytes in between. After too many sets the given order stays, with the lower bound that
 is proved by then.
 
-In a block graph, prologue, loop and epilogue are ordered one by one: values that a later phase reads live to the end of the
-phase, accumulators live through the loop. Bytes are of padded float32 tiles in registers; loads that only matmuls read go
-through shared memory and count 0. At the kernel level, bytes are of intermediates in device memory.
+In a block graph, prologue, loop and epilogue are ordered one by one (`backends.cost.liveness`). At the kernel level, bytes are
+of intermediates in device memory.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from math import prod
 
-from mirage_eg.backends.triton.tiles import power_of_two
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.backends.cost.liveness import OrderProblem, OrderTask, live_bytes_of, needed_before, phase_problems
+from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.ops import OPS, Kind
 
 MOST_SETS = 20_000
 _VIEWS = ("reshape", "transpose", "broadcast", "split")
-
-
-@dataclass(frozen=True, slots=True)
-class OrderTask:
-    """A task: the tasks that precede it, the values that it reads, and the values that it defines with their sizes."""
-
-    after: frozenset[int]
-    reads: frozenset[int]
-    makes: tuple[tuple[int, int], ...]  # value, bytes
-
-
-@dataclass(frozen=True, slots=True)
-class OrderProblem:
-    """Tasks, values that are live before them with their sizes, and values that are live after the last task."""
-
-    tasks: tuple[OrderTask, ...]
-    live_before: tuple[tuple[int, int], ...] = ()
-    live_after: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +37,10 @@ class Order:
         return self.live_bytes == self.lower_bound
 
 
-def live_bytes_of(problem: OrderProblem, tasks: Sequence[int]) -> int:
-    """The most live bytes of an order; while a task runs, the values that it reads and defines are live."""
-    live = dict(_needed_before(problem))
-    peak = sum(live.values())
-    last = {value: step for step, i in enumerate(tasks) for value in problem.tasks[i].reads}
-    for step, i in enumerate(tasks):
-        live |= dict(problem.tasks[i].makes)
-        peak = max(peak, sum(live.values()))
-        live = {value: size for value, size in live.items() if value in problem.live_after or last.get(value, -1) > step}
-    return peak
-
-
-def _needed_before(problem: OrderProblem) -> tuple[tuple[int, int], ...]:
-    """The values that are live before the tasks and that a task or a later reader needs."""
-    needed = problem.live_after.union(*(task.reads for task in problem.tasks))
-    return tuple((value, size) for value, size in problem.live_before if value in needed)
-
-
 @lru_cache(maxsize=4096)
 def best_order(problem: OrderProblem, most: int = MOST_SETS) -> Order:
     """An order of the fewest live bytes; of equal ones, one that is close to the given order."""
-    return _Search(replace(problem, live_before=_needed_before(problem)), most).run()
+    return _Search(replace(problem, live_before=needed_before(problem)), most).run()
 
 
 class _Search:
@@ -218,7 +180,7 @@ class BlockOrder:
 def order_block(block: Graph) -> BlockOrder:
     """An order of the ops of a block graph with the fewest live bytes; phases sequentially, outputs in order."""
     numbered = list(block.numbered())
-    problems = _phase_problems(block)
+    problems = phase_problems(block)
     positions: list[int] = []
     before = live_bytes = lower_bound = 0
     for problem, nodes in problems:
@@ -228,76 +190,6 @@ def order_block(block: Graph) -> BlockOrder:
         live_bytes, lower_bound = max(live_bytes, order.live_bytes), max(lower_bound, order.lower_bound)
     assert len(positions) == len(numbered)
     return BlockOrder(tuple(positions), before, live_bytes, lower_bound)
-
-
-def _phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
-    """A problem for each phase, with the positions of its nodes."""
-    sizes = tile_bytes(block)
-    phase_of: list[Phase] = []  # of every node: where it is written; outputs are written after all values
-    for item, values in block.numbered():
-        phase_of.append(_written_in(block, item, values))
-    users: dict[int, list[int]] = {}
-    for position, item in enumerate(block.nodes):
-        for operand in item.operands:
-            users.setdefault(operand, []).append(position)
-    maker = {value: position for position, (_, values) in enumerate(block.numbered()) for value in values}
-    sums = [value for value, position in maker.items() if OPS[block.nodes[position].op].kind is Kind.ACCUMULATOR]
-    problems = []
-    for phase in Phase:
-        nodes = [position for position, own in enumerate(phase_of) if own is phase]
-        number = {position: i for i, position in enumerate(nodes)}
-        live_before = {
-            value: sizes[value]
-            for value, position in maker.items()
-            if phase_of[position] < phase and any(phase_of[user] >= phase for user in users.get(value, ()))
-        }
-        if phase is Phase.LOOP:
-            live_before |= {value: sizes[value] for value in sums}
-        live_after = {value for value in maker if any(phase_of[user] > phase for user in users.get(value, ()))} | set(sums)
-        if phase is Phase.EPILOGUE:
-            live_after = set()
-            live_before |= {value: sizes[value] for value in sums}
-        tasks = []
-        last_output = None
-        for position in nodes:
-            item = block.nodes[position]
-            after = {number[maker[i]] for i in item.operands if maker[i] in number}
-            if item.op == "output":
-                after |= set() if last_output is None else {last_output}
-                last_output = number[position]
-            makes = tuple((value, sizes[value]) for value in maker if maker[value] == position and value not in live_before)
-            tasks.append(OrderTask(frozenset(after), frozenset(item.operands), makes))
-        problems.append((OrderProblem(tuple(tasks), tuple(live_before.items()), frozenset(live_after)), nodes))
-    return problems
-
-
-def _written_in(block: Graph, item: Node, values: range) -> Phase:
-    if item.op == "output":
-        return Phase.EPILOGUE
-    if OPS[item.op].kind is Kind.ACCUMULATOR:
-        return Phase.LOOP  # it is added to there
-    return block.phases[values[0]]
-
-
-def tile_bytes(block: Graph) -> list[int]:
-    """Bytes of registers of every value of a block graph; a product that is only accumulated takes none."""
-    readers: list[list[Node]] = [[] for _ in block.types]
-    for item in block.nodes:
-        for operand in item.operands:
-            readers[operand].append(item)
-
-    def takes_none(value: int, maker: Node) -> bool:
-        if maker.op == "input":
-            return bool(readers[value]) and all(reader.op == "matmul" for reader in readers[value])
-        return maker.op == "matmul" and all(
-            reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value]
-        )
-
-    return [
-        0 if takes_none(value, item) else 4 * prod(map(power_of_two, block.types[value].shape))
-        for item, values in block.numbered()
-        for value in values
-    ]
 
 
 def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
@@ -324,14 +216,10 @@ def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
 __all__ = [
     "BlockOrder",
     "Order",
-    "OrderProblem",
-    "OrderTask",
     "best_order",
     "kernels_problem",
-    "live_bytes_of",
     "order_block",
     "order_blocks",
     "order_kernels",
     "reordered",
-    "tile_bytes",
 ]

@@ -9,10 +9,11 @@ from time import perf_counter
 from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.liveness import live_bytes_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.optimizer.layouts import ChosenLayouts, choose_layouts, layouts_record
-from mirage_eg.optimizer.op_order import BlockOrder, Order, kernels_problem, live_bytes_of, order_blocks, order_kernels
+from mirage_eg.optimizer.op_order import BlockOrder, Order, kernels_problem, order_blocks, order_kernels
 from mirage_eg.optimizer.thread_graphs import form_threads
 
 

@@ -180,7 +180,7 @@ def _segment(segment: Mapping[str, Any]) -> tuple[object, ...]:
 def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
     device = Device(**report["gpu"])
     costs = [
-        (at, f"{cost.us:.1f}", cost.bound, size(cost.dram_bytes), f"{cost.flops:,}")
+        (at, f"{cost.us:.1f}", cost.limited_by, size(cost.dram_bytes), f"{cost.flops:,}")
         for at, cost in enumerate(predict(best, device), 1)
     ]
     head = ("kernel", "predicted µs", "bound by", "device memory", "operations of matrix units, padded")

@@ -456,7 +456,7 @@ def test_two_files_of_one_name_do_not_share_a_folder(
     written = (folder / "mirage_out/good/report.json").read_bytes()
     code, out, err = run(["optimize", "other/good.py", "--top", "1"], capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "holds the results of" in err and "give another --out" in err
+    assert "holds the results of" in err and "try: another --out" in err
     assert (folder / "mirage_out/good/report.json").read_bytes() == written
     assert run(["optimize", str(folder / "good.py"), "--top", "1"], capsys)[0] == 0  # the same file by another path
     assert run(["optimize", "other/good.py", "--top", "1", "--out", "elsewhere"], capsys)[0] == 0

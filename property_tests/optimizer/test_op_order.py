@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.cost.liveness import OrderProblem, OrderTask, live_bytes, live_bytes_of, live_tiles, tile_bytes
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph, Phase
 from mirage_eg.optimizer.op_order import (
-    OrderProblem,
-    OrderTask,
     best_order,
     kernels_problem,
-    live_bytes_of,
     order_block,
     order_blocks,
     order_kernels,
@@ -160,3 +158,18 @@ def test_the_epilogue_of_an_ordered_block_stores_what_is_done_with_first() -> No
             order = order_block(block)
             assert order.positions == tuple(range(len(block.nodes)))  # ordering again changes nothing
             assert all(phase is not Phase.LOOP for phase in (block.phases[i] for out in block.outputs for i in out.operands))
+
+
+@given(block=block_graphs(EVERY, attempts=8))
+def test_the_search_and_the_order_of_ops_count_the_same_registers(block: Graph) -> None:
+    assert live_bytes(block) == order_block(block).before
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_live_tiles_are_those_of_any_shapes(name: str) -> None:
+    for block in HAND_WRITTEN[name]("float16").mugraph.blocks:
+        sets = live_tiles(block).sets
+        assert all(tile_bytes(block)[value] for values in sets for value in values)
+        shapes = [tuple(2 * extent for extent in kind.shape) for kind in block.types]
+        sizes = [4 * 2 ** sum((extent - 1).bit_length() for extent in shape) for shape in shapes]
+        assert live_tiles(block).nbytes(shapes) == max(sum(sizes[value] for value in values) for values in sets)

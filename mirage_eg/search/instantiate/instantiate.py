@@ -12,12 +12,13 @@ from operator import itemgetter
 from time import time
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler, live_bytes
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler
 from mirage_eg.search.instantiate.lower_bound import Estimate
 from mirage_eg.search.instantiate.lower_structure import Outline, Tiling, lower_structure, lower_with_outlines
 from mirage_eg.search.instantiate.tilings import MAX_GRID_DIMS, kernels_of, tilings_of
@@ -137,7 +138,7 @@ class Instantiation:
         self._kernels = kernels_of(plan, program, axes)
         self.built = 0  # µGraphs that fit
         self._too_large: list[Choice] = []
-        self._outlines: tuple[Outline, ...] = ()  # of the kernels, once they have been built
+        self._outlines: tuple[tuple[Outline, LiveTiles], ...] = ()  # of the kernels, once they have been built
 
     def extents(self) -> list[tuple[Tiling, ...]]:
         """All choices that may fit."""
@@ -189,10 +190,10 @@ class Instantiation:
         graph = None
         if not self._has_too_large_tiles(choice):
             graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.extents)
-            if all(
+            if not self._outlines and all(
                 kernel.looped is None or extents.loop > 1 for kernel, extents in zip(self._kernels, choice.extents, strict=True)
             ):
-                self._outlines = outlines
+                self._outlines = tuple((outline, live_tiles(outline.block)) for outline in outlines)
         if graph is None or not self.fits(graph):
             self.refuse(choice)
             return None
@@ -212,7 +213,7 @@ class Instantiation:
     def _has_too_large_tiles(self, choice: Choice) -> bool:
         """Whether registers cannot hold the tiles, as far as that is known without building them."""
         return any(
-            live_bytes(outline.block, outline.shapes(extents)) > self.limits.registers
-            for outline, extents in zip(self._outlines, choice.extents, strict=bool(self._outlines))
+            live.nbytes(outline.shapes(extents)) > self.limits.registers
+            for (outline, live), extents in zip(self._outlines, choice.extents, strict=bool(self._outlines))
             if extents.loop > 1 or outline.block.loop == 1
         )

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from mirage_eg.backends.cost.liveness import live_bytes
 from mirage_eg.backends.triton.miscompilations import ROWS
 from mirage_eg.backends.triton.shared_memory import may_fit, needed
-from mirage_eg.backends.triton.tiles import power_of_two
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
 
 _WGMMA_TARGETS = ("sm_90", "sm_100")
 _SWIZZLED = 128  # bytes of a row that wgmma's tiles are swizzled in
@@ -94,33 +93,3 @@ def fits_compiler(graph: Graph, limits: TileLimits) -> bool:
 def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
     """Bytes of shared memory and of registers that a block needs."""
     return needed(block, limits.shared_memory, limits.stages, limits.target), live_bytes(block)
-
-
-def live_bytes(block: Graph, shapes: Sequence[Sequence[int]] | None = None) -> int:
-    """The most bytes of float32 tiles that are live at once; a load that only a matmul reads goes through shared memory.
-
-    `shapes` are those of the tiles, the block graph's own if not given.
-    """
-    shapes = [kind.shape for kind in block.types] if shapes is None else shapes
-    last = [-1] * len(shapes)
-    through_shared = [True] * len(shapes)
-    for position, item in enumerate(block.nodes):
-        for operand in item.operands:
-            last[operand] = position
-            through_shared[operand] &= item.op == "matmul"
-    live = most = 0
-    dying: dict[int, int] = {}  # bytes that are live for the last time at a position
-    for position, (item, values) in enumerate(block.numbered()):
-        for value in values:
-            if item.op == "input" and through_shared[value]:
-                continue
-            size = 4
-            for extent in shapes[value]:
-                size *= power_of_two(extent)
-            live += size
-            if OPS[item.op].kind is not Kind.ACCUMULATOR:
-                end = max(position, last[value])
-                dying[end] = dying.get(end, 0) + size
-        most = max(most, live)
-        live -= dying.get(position, 0)
-    return most

@@ -149,7 +149,7 @@ def test_a_full_triton_cache_is_one_line_and_the_results_are_kept(monkeypatch: p
     checkpoint, options = tmp_path / "checkpoint.jsonl", Options(device="cpu", jobs=1, cache=False, top=1)
     with monkeypatch.context() as patched:
         patched.setattr(triton, "compile", full)
-        with pytest.raises(OptionError, match=r"No space left on device; TRITON_CACHE_DIR"):
+        with pytest.raises(OptionError, match=r"No space left on device; try: another TRITON_CACHE_DIR"):
             optimize("p", small(), options, checkpoint=checkpoint)
     assert holds_results(checkpoint)
     assert optimize("p", small(), options, checkpoint=checkpoint, resume=True).candidates[0].compile.ok

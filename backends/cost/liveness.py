@@ -1,0 +1,170 @@
+"""The values of a graph that are live at once, and their bytes: the register model of the search and of the op order.
+
+A value is live from the task that defines it to its last reader. In a block graph the phases are taken one by one: a value that
+a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
+tiles in registers; a load that only matmuls read goes through shared memory, and a product that is only accumulated is added in
+place: both take none.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.triton.tiles import power_of_two
+from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class OrderTask:
+    """A task: the tasks that precede it, the values that it reads, and the values that it defines with their sizes."""
+
+    after: frozenset[int]
+    reads: frozenset[int]
+    makes: tuple[tuple[int, int], ...]  # value, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OrderProblem:
+    """Tasks, values that are live before them with their sizes, and values that are live after the last task."""
+
+    tasks: tuple[OrderTask, ...]
+    live_before: tuple[tuple[int, int], ...] = ()
+    live_after: frozenset[int] = frozenset()
+
+
+def live_bytes_of(problem: OrderProblem, tasks: Sequence[int]) -> int:
+    """The most live bytes of an order; while a task runs, the values that it reads and defines are live."""
+    return max(sum(live.values()) for live in _live(problem, tasks))
+
+
+def _live(problem: OrderProblem, tasks: Sequence[int]) -> Iterator[dict[int, int]]:
+    """The values that are live before the first task and during each, with their bytes."""
+    live = dict(needed_before(problem))
+    yield live
+    last = {value: step for step, i in enumerate(tasks) for value in problem.tasks[i].reads}
+    for step, i in enumerate(tasks):
+        live = live | dict(problem.tasks[i].makes)
+        yield live
+        live = {value: size for value, size in live.items() if value in problem.live_after or last.get(value, -1) > step}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTiles:
+    """The sets of values of a block graph whose tiles are in registers at once, for its nodes in their order."""
+
+    sets: tuple[tuple[int, ...], ...]
+
+    def nbytes(self, shapes: Sequence[Sequence[int]]) -> int:
+        """The most live bytes, for tiles of these shapes."""
+        sizes = []
+        for shape in shapes:
+            size = 4
+            for extent in shape:
+                size *= power_of_two(extent)
+            sizes.append(size)
+        return max((sum([sizes[value] for value in values]) for values in self.sets), default=0)
+
+
+def live_tiles(block: Graph) -> LiveTiles:
+    """The tiles that are live at once in a block graph; only sets that no other set contains."""
+    sets = {
+        frozenset(value for value, size in live.items() if size)
+        for problem, nodes in phase_problems(block)
+        for live in _live(problem, range(len(nodes)))
+    }
+    return LiveTiles(tuple(tuple(sorted(values)) for values in sets if not any(values < other for other in sets)))
+
+
+def live_bytes(block: Graph) -> int:
+    """The most bytes of registers that the tiles of a block graph take at once."""
+    return live_tiles(block).nbytes([kind.shape for kind in block.types])
+
+
+def needed_before(problem: OrderProblem) -> tuple[tuple[int, int], ...]:
+    """The values that are live before the tasks and that a task or a later reader needs."""
+    needed = problem.live_after.union(*(task.reads for task in problem.tasks))
+    return tuple((value, size) for value, size in problem.live_before if value in needed)
+
+
+def phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
+    """A problem for each phase, with the positions of its nodes."""
+    sizes = tile_bytes(block)
+    phase_of: list[Phase] = []  # of every node: where it is written; outputs are written after all values
+    for item, values in block.numbered():
+        phase_of.append(_written_in(block, item, values))
+    users: dict[int, list[int]] = {}
+    for position, item in enumerate(block.nodes):
+        for operand in item.operands:
+            users.setdefault(operand, []).append(position)
+    maker = {value: position for position, (_, values) in enumerate(block.numbered()) for value in values}
+    sums = [value for value, position in maker.items() if OPS[block.nodes[position].op].kind is Kind.ACCUMULATOR]
+    problems = []
+    for phase in Phase:
+        nodes = [position for position, own in enumerate(phase_of) if own is phase]
+        number = {position: i for i, position in enumerate(nodes)}
+        live_before = {
+            value: sizes[value]
+            for value, position in maker.items()
+            if phase_of[position] < phase and any(phase_of[user] >= phase for user in users.get(value, ()))
+        }
+        if phase is Phase.LOOP:
+            live_before |= {value: sizes[value] for value in sums}
+        live_after = {value for value in maker if any(phase_of[user] > phase for user in users.get(value, ()))} | set(sums)
+        if phase is Phase.EPILOGUE:
+            live_after = set()
+            live_before |= {value: sizes[value] for value in sums}
+        tasks = []
+        last_output = None
+        for position in nodes:
+            item = block.nodes[position]
+            after = {number[maker[i]] for i in item.operands if maker[i] in number}
+            if item.op == "output":
+                after |= set() if last_output is None else {last_output}
+                last_output = number[position]
+            makes = tuple((value, sizes[value]) for value in maker if maker[value] == position and value not in live_before)
+            tasks.append(OrderTask(frozenset(after), frozenset(item.operands), makes))
+        problems.append((OrderProblem(tuple(tasks), tuple(live_before.items()), frozenset(live_after)), nodes))
+    return problems
+
+
+def _written_in(block: Graph, item: Node, values: range) -> Phase:
+    if item.op == "output":
+        return Phase.EPILOGUE
+    if OPS[item.op].kind is Kind.ACCUMULATOR:
+        return Phase.LOOP  # it is added to there
+    return block.phases[values[0]]
+
+
+def tile_bytes(block: Graph) -> list[int]:
+    """Bytes of registers of every value of a block graph; a product that is only accumulated takes none."""
+    readers: list[list[Node]] = [[] for _ in block.types]
+    for item in block.nodes:
+        for operand in item.operands:
+            readers[operand].append(item)
+
+    def takes_none(value: int, maker: Node) -> bool:
+        if maker.op == "input":
+            return bool(readers[value]) and all(reader.op == "matmul" for reader in readers[value])
+        return maker.op == "matmul" and all(
+            reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value]
+        )
+
+    return [
+        0 if takes_none(value, item) else 4 * prod(map(power_of_two, block.types[value].shape))
+        for item, values in block.numbered()
+        for value in values
+    ]
+
+
+__all__ = [
+    "LiveTiles",
+    "OrderProblem",
+    "OrderTask",
+    "live_bytes",
+    "live_bytes_of",
+    "live_tiles",
+    "needed_before",
+    "phase_problems",
+    "tile_bytes",
+]
