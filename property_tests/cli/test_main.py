@@ -252,7 +252,7 @@ def test_a_run_that_fails_before_it_found_anything_leaves_nothing(folder: Path, 
     def fails(*arguments: object) -> None:
         raise RuleError("my.egg:1: law 'x' has the most matches")
 
-    monkeypatch.setattr("mirage_eg.pipeline.optimize.search_structures", fails)
+    monkeypatch.setattr("mirage_eg.pipeline.optimize.search_whole_program", fails)
     command = ["mirage-eg", "optimize", "ntrans", "--no-cache", "--out", str(folder / "new" / "deep")]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit, match="2"):
