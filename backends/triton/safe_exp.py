@@ -1,11 +1,11 @@
 """Which exponentials of a block graph may be computed as exp(x − row maximum), so that they cannot overflow.
 
 With e′ = exp(x − p), p constant along some dims R of x, the true e is exp(p)·e′. Where each output has degree 0 in exp(p)
-(`emit_powers`), p cancels and may be the maximum over R of the entries that count (`emit_factors`); in a loop it is the running
+(`exp_factors`), p cancels and may be the maximum over R of the entries that count (`masked_exp`); in a loop it is the running
 one, accumulators shrinking as it rises. This is the reasoning behind online softmax (Milakov and Gimelshein, 2018) and
 FlashAttention (Dao et al., 2022), without looking for attention. The logarithm of a value of degree d lacks d·p, which is added
 where it is taken: so log-sum-exp is safe too. Outputs that only generated kernels read may have another degree: their row
-maxima leave with them (`emit_partials`).
+maxima leave with them (`split_reduction`).
 """
 
 from collections.abc import Mapping
