@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage_eg.egraph.expression import REDUCTIONS, Constant, Expression, Split, Term, express, op_of
 from mirage_eg.egraph.oracle import Key, Oracle, Saturation
-from mirage_eg.egraph.soundness.models import FLOAT64, Meaning, Model, UndefinedError
+from mirage_eg.egraph.soundness.models import FLOAT64, TensorValue, Model, UndefinedError
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
@@ -56,7 +56,7 @@ class Terms(dict[Key, int]):
         super().__init__()
         self.alphabet = alphabet
         self.terms: list[Term] = []
-        self.meanings: dict[int, Meaning | None] = {}
+        self.meanings: dict[int, TensorValue | None] = {}
         parts = sorted(
             {part for free in expression.free for part in free}
             | {str(term.constants[0]) for term in expression.terms if term.constructor in REDUCTIONS}
@@ -90,7 +90,7 @@ class Terms(dict[Key, int]):
             return class_
         return self._add(Term(name, tuple(constants), tuple(children)))
 
-    def meaning(self, number: int) -> Meaning | None:
+    def meaning(self, number: int) -> TensorValue | None:
         """The value of a term on the random tensors, computed once; None where undefined."""
         if number not in self.meanings:
             term = self.terms[number]
@@ -98,7 +98,9 @@ class Terms(dict[Key, int]):
             self.meanings[number] = None
             if all(operand is not None for operand in operands):
                 with contextlib.suppress(UndefinedError):
-                    self.meanings[number] = self.model.apply(term.constructor, term.constants, cast(list[Meaning], operands))
+                    self.meanings[number] = self.model.apply(
+                        term.constructor, term.constants, cast(list[TensorValue], operands)
+                    )
         return self.meanings[number]
 
     def get(self, key: Key, default: Any = None) -> Any:

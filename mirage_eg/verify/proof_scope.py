@@ -11,7 +11,7 @@ from mirage_eg.egraph.expression import Expression, Term, op_of
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.soundness.definedness import Definedness, definedness
-from mirage_eg.egraph.soundness.unfold import written_out
+from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 
@@ -44,7 +44,7 @@ class ProofScope:
         if name not in self._definedness_memo:
             law, book = self._laws[name], self.rulebook
             try:
-                forms = written_out(law, book.laws, book.signatures)
+                forms = unfolded(law, book.laws, book.signatures)
                 self._definedness_memo[name] = definedness(law, book.domain, book.signatures, forms)
             except RuleError:
                 self._definedness_memo[name] = None
@@ -56,7 +56,7 @@ class ProofScope:
 
         book = self.rulebook
         try:
-            forms = written_out(law, book.laws, book.signatures)
+            forms = unfolded(law, book.laws, book.signatures)
             counterexample = check_law(law, book.domain, book.signatures, forms=forms).counterexample
         except RuleError as error:
             return str(error)

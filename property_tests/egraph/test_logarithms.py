@@ -67,9 +67,9 @@ def test_where_a_sign_is_not_known_the_logarithm_of_a_ratio_stays(name: str) -> 
 
 
 def test_the_search_writes_a_log_softmax_without_its_quotient() -> None:
-    written_out = program(lambda g, x: g.log(g.div(g.exp(x), g.sum(g.exp(x), 1))), rows=4)
-    axes = infer_axes(expand(written_out))
-    found = search(expand(written_out), axes, load_rules("indexed"), SearchLimits(6)).structures
+    unfolded = program(lambda g, x: g.log(g.div(g.exp(x), g.sum(g.exp(x), 1))), rows=4)
+    axes = infer_axes(expand(unfolded))
+    found = search(expand(unfolded), axes, load_rules("indexed"), SearchLimits(6)).structures
     ops = {tuple(sorted(step.op for step in structure.steps)) for structure in found}
     assert ("exp", "log", "sub", "sum") in ops
 

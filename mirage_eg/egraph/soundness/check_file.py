@@ -1,4 +1,4 @@
-"""Checking one rule file: is every law true, does anything lint, and what does the file cost on the standard targets?"""
+"""Check one rule file: is every law true, which lints apply, and how large do the e-graphs of the standard targets grow?"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,26 +16,26 @@ from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
 from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
-from mirage_eg.egraph.soundness.claims import Plan, plan_law
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
 from mirage_eg.egraph.soundness.consequence import reaches, sides
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.egraph.soundness.growth import Size, oracles, sizes, targets
-from mirage_eg.egraph.soundness.lints import Level, Lint, lint_collapse, lint_guards, lint_law
-from mirage_eg.egraph.soundness.unfold import written_out
+from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law
+from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
 EXAMPLES_PER_FILE, LEAST_EXAMPLES = 60_000, 200
-CONSEQUENCE_SECONDS = 4.0  # laws that are not asked about until then are counted
+CONSEQUENCE_SECONDS = 4.0  # laws that remain then are counted, not checked
 _PROOF_LIMITS = Limits(iterations=8, nodes=2_000, seconds=1.0)
 
-Progress = Callable[[str, int, int], None]  # stage, done, of how many
+Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `rules check` found out of one file; `growth` holds the sizes without and with it, or `unmeasured` says why not."""
+    """The result of `rules check` for one file; `growth`: sizes without and with it; `unmeasured`: why there are none."""
 
     path: str
     domain: str
@@ -47,7 +47,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Nothing is refuted, and no lint is an error."""
+        """Whether no law is refuted and no lint is an error."""
         return _passes(self.findings, self.lints)
 
 
@@ -61,9 +61,9 @@ def check_file(
 ) -> Report:
     """Test the laws of a rule file, lint it, and measure the growth of the standard targets.
 
-    The domain is the file's own (`; domain: …` in its header), or indexed, where none is given. A file that came with the
-    package is compared with the other packaged theories. Each law is tested on `examples` assignments; where none are given,
-    on 1,500, or fewer where there are many laws, so that a file takes seconds.
+    The domain defaults to that of the file's header (`; domain: …`), else indexed. A packaged file is compared with the other
+    packaged theories. `examples` assignments for each law default to 1,500, or fewer for many laws, so that a file takes
+    seconds.
 
     Raises:
         RuleError: the file does not load, a law cannot be tested, or a limit was hit.
@@ -76,12 +76,12 @@ def check_file(
     findings = []
     lints: list[Lint] = []
     for done, law in enumerate(theory.laws, 1):
-        forms = written_out(law, rulebook.laws, rulebook.signatures)
+        forms = unfolded(law, rulebook.laws, rulebook.signatures)
         findings.append(check_law(law, domain, rulebook.signatures, examples, seed, forms))
-        plans = [plan_law(form, rulebook.signatures) for form in forms]
-        lints += dict.fromkeys(lint for plan in plans for lint in lint_law(plan))
+        checkables = [checkable_law(form, rulebook.signatures) for form in forms]
+        lints += dict.fromkeys(lint for checkable in checkables for lint in lint_law(checkable))
         if findings[-1].truth is Truth.REFUTED and domain == "indexed":
-            lints += dict.fromkeys(lint for plan in plans for lint in lint_guards(plan))
+            lints += dict.fromkeys(lint for checkable in checkables for lint in lint_guards(checkable))
         lints += _note_field(law)
         lints += _lint_definedness(law, forms, rulebook, theory)
         on_progress("laws", done, len(theory.laws))
@@ -98,7 +98,7 @@ def check_file(
         for workload, split, oracle in found:
             check_saturated(rulebook, dict(targets(workload, rulebook.domain))[split], limits, oracle.saturation)
         growth = tuple(zip(before, sizes(found), strict=True))
-    except RuleError as error:  # what was found wrong before is the news
+    except RuleError as error:  # errors found before matter more
         if not failed:
             raise
         unmeasured = str(error)
@@ -106,46 +106,46 @@ def check_file(
 
 
 def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
-    return all(finding.truth is Truth.HELD for finding in findings) and all(lint.level is not Level.ERROR for lint in lints)
+    return all(finding.truth is Truth.HELD for finding in findings) and all(lint.level is not Severity.ERROR for lint in lints)
 
 
 def _note_field(law: Law) -> Iterator[Lint]:
-    """Ops that obey other laws in the finite field, at whatever constants."""
+    """A note on ops that obey other laws in the finite field, whatever the constants."""
     ops = {op_of(application.name) for pattern in patterns(law) for application in applications(pattern)}
-    unlike = sorted(op for op in ops if op is not None and _is_unlike(op))
-    if unlike and any(action.kind == "union" for action in law.actions):
+    unmodelled = sorted(op for op in ops if op is not None and _is_unmodelled(op))
+    if unmodelled and any(action.kind == "union" for action in law.actions):
         yield Lint(
-            Level.NOTE,
+            Severity.NOTE,
             law.place,
-            f"the finite field does not model {', '.join(unlike)}: what rests on this law is not called wrong by it alone",
+            f"the finite field does not model {', '.join(unmodelled)}: what rests on this law is not called wrong by it alone",
         )
 
 
 def _lint_definedness(law: Law, forms: Sequence[Law], rulebook: Rulebook, theory: Theory) -> Iterator[Lint]:
-    """Where one side of a law is defined and the other is not; in a packaged file no law may write the undefined one."""
+    """Lints on values at which one side of a law is defined and the other is not; a packaged law must not narrow."""
     found = definedness(law, rulebook.domain, rulebook.signatures, forms)
     if found.narrows is not None:
         yield Lint(
-            Level.ERROR if theory.packaged else Level.WARNING,
+            Severity.ERROR if theory.packaged else Severity.WARNING,
             law.place,
             f"narrows: {found.narrows}, where all that the law matches is defined; chains of laws through undefined terms can "
             "prove what is false: keep the other direction alone, or add a condition",
         )
     elif found.widens is not None:
         yield Lint(
-            Level.NOTE,
+            Severity.NOTE,
             law.place,
             f"widens: {found.widens}, where the other side is defined; a proof by it holds where both are",
         )
 
 
-def _is_unlike(op: str) -> bool:
-    meaning = ELEMENTWISE.get(op)
-    return meaning is not None and meaning.unfaithful({name: Fraction(1, 3) for name in OPS[op].attributes})
+def _is_unmodelled(op: str) -> bool:
+    semantics = ELEMENTWISE.get(op)
+    return semantics is not None and semantics.unfaithful({name: Fraction(1, 3) for name in OPS[op].attributes})
 
 
 def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:
-    """Laws that the others prove, on an instance with the smallest axes that their conditions allow."""
+    """Lints on laws that the others prove, on an instance with the fewest axes that their conditions allow."""
     start = perf_counter()
     others = {wording(law): law.place for other in rulebook.theories if other != theory for law in other.laws}
     with _prover(rulebook) as prove:
@@ -153,42 +153,44 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
             if perf_counter() - start > CONSEQUENCE_SECONDS:
                 left = len(theory.laws) - done + 1
                 yield Lint(
-                    Level.NOTE, theory.path, f"time was up before asking whether the last {left} laws follow from others"
+                    Severity.NOTE, theory.path, f"time was up before asking whether the last {left} laws follow from others"
                 )
                 return
             if (words := wording(law)) in others:
-                yield Lint(Level.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
+                yield Lint(Severity.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
                 continue
-            asked = written_out(law, rulebook.laws, rulebook.signatures) == (law,)  # what defines follows from nothing
-            if asked and prove(plan_law(law, rulebook.signatures)):
-                yield Lint(Level.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least")
+            asked = unfolded(law, rulebook.laws, rulebook.signatures) == (law,)  # a definition follows from no law
+            if asked and prove(checkable_law(law, rulebook.signatures)):
+                yield Lint(
+                    Severity.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least"
+                )
             on_progress("consequences", done, len(theory.laws))
 
 
 @contextmanager
-def _prover(rulebook: Rulebook) -> Iterator[Callable[[Plan], bool]]:
-    """Whether the other laws find a law's right side from its left, and for a birewrite the left from the right."""
+def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
+    """A function that tells whether the other laws derive a law's right side from its left; for a birewrite both ways."""
 
-    def jobs(plan: Plan) -> list[tuple[Any, ...]]:
-        both = sides(plan, rulebook.domain)
+    def jobs(checkable: CheckableLaw) -> list[tuple[Any, ...]]:
+        both = sides(checkable, rulebook.domain)
         if both is None:
             return []
-        turned = [replace(both, outputs=both.outputs[::-1])] if plan.law.form == "birewrite" else []
-        return [(rulebook, way, _PROOF_LIMITS, frozenset({plan.law.name})) for way in (both, *turned)]
+        reverse = [replace(both, outputs=both.outputs[::-1])] if checkable.law.form == "birewrite" else []
+        return [(rulebook, pair, _PROOF_LIMITS, frozenset({checkable.law.name})) for pair in (both, *reverse)]
 
-    def all_true(plan: Plan, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
-        asked = jobs(plan)
+    def all_true(checkable: CheckableLaw, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
+        asked = jobs(checkable)
         return bool(asked) and all(map(prove, asked))
 
     if rulebook.packaged:
-        yield lambda plan: all_true(plan, lambda job: reaches(*job))
+        yield lambda checkable: all_true(checkable, lambda job: reaches(*job))
         return
     with Worker() as worker:
 
-        def prove(plan: Plan) -> bool:
-            what = f"{plan.law.place}: asking whether the law follows from the others"
+        def prove(checkable: CheckableLaw) -> bool:
+            what = f"{checkable.law.place}: asking whether the law follows from the others"
             seconds = _PROOF_LIMITS.seconds + 10
-            return all_true(plan, lambda job: worker.call(reaches, *job, seconds=seconds, what=what) is True)
+            return all_true(checkable, lambda job: worker.call(reaches, *job, seconds=seconds, what=what) is True)
 
         yield prove
 
@@ -196,7 +198,7 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[Plan], bool]]:
 def _measure(
     rulebook: Rulebook, theory: Theory, limits: Limits, on_progress: Progress
 ) -> tuple[list[tuple[str, str, Oracle]], tuple[Size, ...]]:
-    """All standard oracles with the file, and the sizes without it; none where saturation hit a limit."""
+    """All standard oracles with the file, and the sizes without it; no sizes if saturation hit a limit."""
 
     def progress(stage: str) -> Callable[[int, int], None]:
         return lambda done, total: on_progress(stage, done, total)

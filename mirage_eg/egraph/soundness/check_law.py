@@ -1,7 +1,7 @@
-"""Is a law true? Random values of its variables are tried, and those that refute it made as simple as can be.
+"""Is a law true? Random assignments of its variables are tried, and a counterexample is shrunk.
 
-Refuted means: both sides are defined, the side conditions hold, and sixty digits call the sides different, 1,400 too.
-More digits are taken for a law whose own constants have many.
+Refuted means: both sides are defined, the side conditions hold, and the sides differ in sixty digits and again in 1,400 digits.
+A law whose constants have many digits is computed with more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import mpmath_ops
 from mirage_eg.egraph.laws import Law, Signature, variables
-from mirage_eg.egraph.soundness.assignments import Sizes, Source, Tensor, Values, constants_of
-from mirage_eg.egraph.soundness.claims import Difference, Plan, difference, plan_law, spelled_out
-from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Meaning, Model, UndefinedError
+from mirage_eg.egraph.soundness.assignments import RandomAssignments, RandomTensor, Sizes, Values, constants_of
+from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim, inlined
+from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError
 from mirage_eg.ir.errors import RuleError
 
 EXAMPLES = 1_500  # assignments for a law
-LEAST_SHARE = 50  # of them, for one of its forms
+LEAST_SHARE = 50  # assignments for each of its forms
 RANGE = 1024  # bits: numbers beyond 2^±1024 overflow in float64 too
-LEAST_TRIALS = 5  # with the side conditions true and both sides defined; below that nothing was tested
+LEAST_TRIALS = 5  # assignments at which the side conditions hold and both sides are defined; fewer test nothing
 
 
 class Truth(StrEnum):
-    """What testing a law has shown."""
+    """The result of testing a law."""
 
     HELD = "held"
     REFUTED = "refuted"
@@ -51,7 +51,7 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The verdict on one law; `trials` counts the values on which it was defined and its conditions held."""
+    """The verdict on one law; `trials` counts the assignments at which it was defined and its conditions held."""
 
     law: Law
     truth: Truth
@@ -60,14 +60,14 @@ class Finding:
 
 
 def _evaluate(
-    plan: Plan, domain: str, arithmetic: Arithmetic, sizes: Mapping[str, int], values: Mapping[str, Any]
-) -> Difference | None:
+    checkable: CheckableLaw, domain: str, arithmetic: Arithmetic, sizes: Mapping[str, int], values: Mapping[str, Any]
+) -> FalseClaim | None:
     model = Model(domain, arithmetic, sizes)
-    return difference(plan, model, {name: _meaning(model, value) for name, value in values.items()})
+    return false_claim(checkable, model, {name: _value(model, value) for name, value in values.items()})
 
 
-def _meaning(model: Model, value: Any) -> Any:
-    if not isinstance(value, Tensor):
+def _value(model: Model, value: Any) -> Any:
+    if not isinstance(value, RandomTensor):
         return value
     shape = [size if flag else 1 for size, flag in zip(model.sizes.values(), value.varies, strict=True)]
     declared = frozenset(part for part, flag in zip(model.sizes, value.declared, strict=True) if flag)
@@ -82,11 +82,10 @@ def check_law(
     seed: int = 0,
     forms: Sequence[Law] = (),
 ) -> Finding:
-    """Look for a counterexample among `examples` random assignments, or about as many to the `forms` in which a law speaks of
-    ops alone (`unfold.written_out`).
+    """Look for a counterexample among `examples` random assignments, divided among the `forms` of the law (`unfold.unfolded`).
 
     Raises:
-        RuleError: the law has no meaning in the model, or its conditions are so narrow that it was hardly tested.
+        RuleError: the law has no meaning in the models, or its conditions are too narrow for random assignments.
     """
     forms = forms or (law,)
     share = max(LEAST_SHARE, examples // len(forms))
@@ -104,25 +103,25 @@ def check_law(
     return Finding(law, Truth.HELD, trials)
 
 
-def _arithmetics(plan: Plan) -> tuple[Arithmetic, Arithmetic]:
-    """One that suspects a difference and one that confirms it: a sum of large numbers may leave no right digit to the first.
+def _arithmetics(checkable: CheckableLaw) -> tuple[Arithmetic, Arithmetic]:
+    """An arithmetic that finds a difference, and one that confirms it: large numbers may cancel all digits of the first.
 
-    The digits of a law's constants count, so that 1e-40 is not taken for 0.
+    Digits are added for the law's constants, so that 1e-40 is not equal to 0.
     """
-    longest = max((len(str(max(abs(it.numerator), it.denominator))) for it in constants_of(plan)), default=1)
+    longest = max((len(str(max(abs(it.numerator), it.denominator))) for it in constants_of(checkable)), default=1)
     digits = mpmath_ops.DIGITS + 4 * longest
     bits = RANGE + 4 * digits
     return ManyDigits(digits, bits), ManyDigits(digits + bits, bits)
 
 
 def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int, seed: int) -> Finding:
-    plan = plan_law(law, signatures)
-    suspects, confirms = _arithmetics(plan)
-    source, random = Source.of(plan, domain), Random(seed)
+    checkable = checkable_law(law, signatures)
+    first, second = _arithmetics(checkable)
+    assignments, random = RandomAssignments.of(checkable, domain), Random(seed)
 
-    def refutation(sizes: Sizes, values: Values) -> Difference | None:
-        wrong = _evaluate(plan, domain, suspects, sizes, values)
-        return wrong if wrong is not None and _evaluate(plan, domain, confirms, sizes, values) is not None else None
+    def refutation(sizes: Sizes, values: Values) -> FalseClaim | None:
+        wrong = _evaluate(checkable, domain, first, sizes, values)
+        return wrong if wrong is not None and _evaluate(checkable, domain, second, sizes, values) is not None else None
 
     def refutes(sizes: Sizes, values: Values) -> bool:
         try:
@@ -132,51 +131,53 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
 
     trials = 0
     for _ in range(examples):
-        assignment = source.draw(random)
+        assignment = assignments.next(random)
         try:
             wrong = refutation(*assignment)
         except UndefinedError:
             continue
         trials += 1
         if wrong is not None:
-            sizes, values = source.smallest(*assignment, refutes)
+            sizes, values = assignments.shrink(*assignment, refutes)
             wrong = refutation(sizes, values)
             assert wrong is not None
-            return Finding(law, Truth.REFUTED, trials, _counterexample(wrong, plan, sizes, values))
+            return Finding(law, Truth.REFUTED, trials, _counterexample(wrong, checkable, sizes, values))
     return Finding(law, Truth.HELD, trials)
 
 
-def _counterexample(wrong: Difference, plan: Plan, sizes: Mapping[str, int], values: Mapping[str, Any]) -> Counterexample:
-    shown = []
+def _counterexample(
+    wrong: FalseClaim, checkable: CheckableLaw, sizes: Mapping[str, int], values: Mapping[str, Any]
+) -> Counterexample:
+    texts = []
     for name, value in values.items():
         match value:
-            case Tensor():
+            case RandomTensor():
                 varies = {part for part, flag in zip(sizes, value.varies, strict=True) if flag}
                 parts = [part for part in sizes if part in varies and sizes[part] > 1]
                 array = np.array(value.entries, dtype=object).reshape([sizes[part] for part in parts])
                 text = _show(array)
                 label = f"{name}[{', '.join(parts)}]" if parts else name
                 extra = sorted(part for part, flag in zip(sizes, value.declared, strict=True) if flag and part not in varies)
-                shown.append((label, text + (f" (declared to vary with {', '.join(extra)} too)" if extra else "")))
+                texts.append((label, text + (f" (declared to vary with {', '.join(extra)} too)" if extra else "")))
             case str() if value in sizes:
-                shown.append((name, f"the part {value}, of {sizes[value]} values"))
+                texts.append((name, f"the part {value}, of {sizes[value]} values"))
             case _:
-                shown.append((name, str(value)))
-    names = dict(plan.named)
-    written = {name for action in plan.law.actions for pattern in action.arguments for name in variables(pattern)}
-    shown += [(name, str(spelled_out(names[name], names))) for name in sorted(written & names.keys())]
-    return Counterexample(tuple(shown), wrong.claim, *_texts(wrong.left, wrong.right, sizes))
+                texts.append((name, str(value)))
+    names = dict(checkable.named)
+    named = {name for action in checkable.law.actions for pattern in action.arguments for name in variables(pattern)}
+    texts += [(name, str(inlined(names[name], names))) for name in sorted(named & names.keys())]
+    return Counterexample(tuple(texts), wrong.claim, *_texts(wrong.left, wrong.right, sizes))
 
 
 def _texts(left: Any, right: Any, sizes: Mapping[str, int]) -> tuple[str, str]:
-    """Both sides with ten digits, or as many more as tell them apart."""
+    """Both sides with ten digits, or with as many as distinguish them."""
     texts = [(_side(left, sizes, digits), _side(right, sizes, digits)) for digits in (10, 20, 40, 80, 160)]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 def _side(value: Any, sizes: Mapping[str, int], digits: int) -> str:
     match value:
-        case Meaning():
+        case TensorValue():
             parts = [part for part, extent in zip(sizes, value.array.shape, strict=True) if extent > 1]
             text = _show(value.array.reshape([extent for extent in value.array.shape if extent > 1]), digits)
             return f"{text} over [{', '.join(parts)}]" if parts else text

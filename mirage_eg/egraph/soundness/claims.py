@@ -1,8 +1,8 @@
-"""What a law claims of one assignment of its variables: names resolved, side conditions decided, both sides evaluated.
+"""The claims of a law, evaluated for one assignment: names resolved, side conditions decided, both sides computed.
 
-A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, that what
-it calls `above_zero` is positive, and that what it calls `below` is part of something equal to what is. Whatever else a law may
-do has no meaning in the models.
+A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, that
+`above_zero` holds for positive terms only, and that `below` holds for subterms of terms for which it holds. Other actions have
+no meaning in the models.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,37 +12,37 @@ from typing import Any
 
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
-from mirage_eg.egraph.soundness.models import Meaning, Model, UndefinedError
+from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError
 from mirage_eg.ir.errors import RuleError
 
-DRAWN = ("E", "String", "i64", "BigRat")  # sorts of variables that an assignment gives values
-Values = Mapping[str, Any]  # of the variables: Meaning, part, int, Fraction, frozenset of parts
+SORTS = ("E", "String", "i64", "BigRat")  # of variables that an assignment gives random values
+Values = Mapping[str, Any]  # of variables: TensorValue, part, int, Fraction, frozenset of parts
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How to evaluate a law: the variables to draw with their sorts, then names for patterns in order, then conditions."""
+class CheckableLaw:
+    """A law ready to be evaluated: the sorts of its free variables, then names of patterns in order, then conditions."""
 
     law: Law
-    drawn: Mapping[str, str]
+    variables: Mapping[str, str]
     named: tuple[tuple[str, Pattern], ...]
     conditions: tuple[Equal | Apply, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A claim that does not hold: what was claimed of which two values."""
+class FalseClaim:
+    """A claim that does not hold, and the two values that refute it."""
 
     claim: str
     left: Any
     right: Any
 
 
-def plan_law(law: Law, signatures: Mapping[str, Signature]) -> Plan:
-    """Sort out what is drawn and what follows from it.
+def checkable_law(law: Law, signatures: Mapping[str, Signature]) -> CheckableLaw:
+    """Separate the free variables of a law from those that its conditions define.
 
     Raises:
-        RuleError: the law says something that has no meaning in the models.
+        RuleError: part of the law has no meaning in the models.
     """
     for pattern in patterns(law):
         for application in applications(pattern):
@@ -56,47 +56,49 @@ def plan_law(law: Law, signatures: Mapping[str, Signature]) -> Plan:
     definitions = [pair for condition in law.conditions if isinstance(condition, Equal) for pair in _definitions(condition)]
     local = {str(action.arguments[0]) for action in law.actions if action.kind == "let"}
     free = {name for pattern in patterns(law) for name in variables(pattern)} - local
-    known = free - {name for name, _ in definitions}
+    assigned = free - {name for name, _ in definitions}
     named: list[tuple[str, Pattern]] = []
     used: set[int] = set()
-    while known != free:
-        ready = [i for i, (name, pattern) in enumerate(definitions) if name not in known and set(variables(pattern)) <= known]
+    while assigned != free:
+        ready = [
+            i for i, (name, pattern) in enumerate(definitions) if name not in assigned and set(variables(pattern)) <= assigned
+        ]
         if ready:
             named.append(definitions[ready[0]])
             used.add(ready[0])
-            known.add(definitions[ready[0]][0])
-        else:  # each waits for another: draw one, and its definition becomes a condition
-            known.add(_drawn_first(law, free - known, definitions, sorts))
+            assigned.add(definitions[ready[0]][0])
+        else:  # a cycle: one variable is free, and its definition becomes a condition
+            assigned.add(_free_first(law, free - assigned, definitions, sorts))
     names = {name for name, _ in named}
-    drawn = {}
+    free_sorts = {}
     for name in sorted(free - names):
-        if sorts.get(name) not in DRAWN:
-            raise RuleError(f"{law.place}: no values can be drawn for the variable {name}; wanted one of the sorts {DRAWN}")
-        drawn[name] = sorts[name]
+        if sorts.get(name) not in SORTS:
+            raise RuleError(f"{law.place}: no values can be drawn for the variable {name}; wanted one of the sorts {SORTS}")
+        free_sorts[name] = sorts[name]
     conditions = tuple(
         condition
         for condition in law.conditions
         if not (isinstance(condition, Equal) and any(pair in named for pair in _definitions(condition)))
     )
-    return Plan(law, drawn, tuple(named), conditions)
+    return CheckableLaw(law, free_sorts, tuple(named), conditions)
 
 
-def _drawn_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str, Pattern]], sorts: Mapping[str, str]) -> str:
-    """Of names that wait for each other the one to draw: rather one that is called equal to another than an application."""
+def _free_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str, Pattern]], sorts: Mapping[str, str]) -> str:
+    """The variable of a cycle that becomes free: rather one that is equated with a variable than with an application."""
     applied = {name for name, pattern in definitions if isinstance(pattern, Apply)}
-    able = sorted((name for name in names if sorts.get(name) in DRAWN), key=lambda name: (name in applied, name))
+    able = sorted((name for name in names if sorts.get(name) in SORTS), key=lambda name: (name in applied, name))
     if not able:
         raise RuleError(f"{law.place}: no values can be drawn for {', '.join(sorted(names))}; each is defined by another")
     return able[0]
 
 
-def spelled_out(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
-    """A pattern with what its names stand for in their place."""
+def inlined(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
+    """A pattern with its names replaced by their patterns."""
     match pattern:
         case Variable(name) if name in names:
-            return spelled_out(names[name], names)
+            return inlined(names[name], names)
         case Apply(name, arguments):
-            return Apply(name, tuple(spelled_out(argument, names) for argument in arguments))
+            return Apply(name, tuple(inlined(argument, names) for argument in arguments))
         case _:
             return pattern
 
@@ -142,19 +144,19 @@ def _sorts(law: Law, signatures: Mapping[str, Signature]) -> dict[str, str]:
     return sorts
 
 
-def difference(plan: Plan, model: Model, drawn: Values) -> Difference | None:
-    """What the law claims wrongly of these values, if anything.
+def false_claim(checkable: CheckableLaw, model: Model, assignment: Values) -> FalseClaim | None:
+    """The first claim of the law that these values refute, if any.
 
     Raises:
-        UndefinedError: a side condition fails, or a value is outside the domain of definition: the law claims nothing.
+        UndefinedError: a side condition fails or a value is undefined: the law claims nothing.
     """
-    values = dict(drawn)
-    for name, pattern in plan.named:
+    values = dict(assignment)
+    for name, pattern in checkable.named:
         values[name] = evaluate(pattern, model, values)
-    for condition in plan.conditions:
+    for condition in checkable.conditions:
         if not holds(condition, model, values):
             raise UndefinedError("side condition")
-    for action in plan.law.actions:
+    for action in checkable.law.actions:
         match action.kind:
             case "let":
                 values[str(action.arguments[0])] = evaluate(action.arguments[1], model, values)
@@ -162,29 +164,29 @@ def difference(plan: Plan, model: Model, drawn: Values) -> Difference | None:
                 left, right = (evaluate(argument, model, values) for argument in action.arguments)
                 if not model.arithmetic.equal(left.array, right.array):
                     names = " = ".join(map(str, action.arguments))
-                    return Difference(names, left, right)
+                    return FalseClaim(names, left, right)
             case "set":
                 [subject] = action.arguments[0].arguments  # type: ignore[union-attr]
                 value, claimed = evaluate(subject, model, values), evaluate(action.arguments[1], model, values)
                 if not model.varies_with(value) <= claimed:
-                    return Difference(f"{subject} varies with no more than {action.arguments[1]}", value, claimed)
+                    return FalseClaim(f"{subject} varies with no more than {action.arguments[1]}", value, claimed)
             case _ if _calls(action.arguments[0], "above_zero"):
                 value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
                 if not (value.array > 0).all():
-                    return Difference(f"{action.arguments[0]}: it is positive", value, None)
+                    return FalseClaim(f"{action.arguments[0]}: it is positive", value, None)
             case _ if _calls(action.arguments[0], "below"):
-                if not _is_below(plan, action.arguments[0].arguments[0]):  # type: ignore[union-attr]
-                    return Difference(f"{action.arguments[0]}: it is no part of anything that is below", None, None)
+                if not _is_below(checkable, action.arguments[0].arguments[0]):  # type: ignore[union-attr]
+                    return FalseClaim(f"{action.arguments[0]}: it is no part of anything that is below", None, None)
             case _:
                 evaluate(action.arguments[0], model, values)
     return None
 
 
-def _is_below(plan: Plan, pattern: Pattern) -> bool:
-    """Whether a pattern is among the parts of what the law's conditions call below, or name so."""
+def _is_below(checkable: CheckableLaw, pattern: Pattern) -> bool:
+    """Whether a pattern is a subterm of a term that the law's conditions call `below`, or a name of one."""
     parts: list[Pattern] = [
         condition.arguments[0]
-        for condition in plan.law.conditions
+        for condition in checkable.law.conditions
         if isinstance(condition, Apply) and condition.name == "below"
     ]
     for part in parts:
@@ -192,7 +194,7 @@ def _is_below(plan: Plan, pattern: Pattern) -> bool:
             return True
         if isinstance(part, Apply):
             parts += part.arguments
-        parts += [term for name, term in plan.named if part == Variable(name) and term not in parts]
+        parts += [term for name, term in checkable.named if part == Variable(name) and term not in parts]
     return False
 
 
@@ -200,19 +202,19 @@ def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
     """Whether a side condition holds.
 
     Raises:
-        UndefinedError: it speaks of a value outside the domain of definition.
+        UndefinedError: it needs an undefined value.
     """
     if isinstance(condition, Equal):
         left, right = evaluate(condition.left, model, values), evaluate(condition.right, model, values)
-        if isinstance(left, Meaning):
+        if isinstance(left, TensorValue):
             return model.arithmetic.equal(left.array, right.array)
         return bool(left == right)
     if condition.name in ("below", "part"):
         return True
     if condition.name == "above_zero":
         return bool((evaluate(condition.arguments[0], model, values).array > 0).all())
-    if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), Meaning):
-        return True  # two classes that are not yet known to be one: the law must hold though they are
+    if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), TensorValue):
+        return True  # different classes may have equal values: the law must hold for these, too
     return bool(evaluate(condition, model, values))
 
 
@@ -231,8 +233,8 @@ def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
             operands = [evaluate(argument, model, values) for argument in arguments]
             if name in PRIMITIVES:
                 return _primitive(name, operands)
-            meanings = [operand for operand in operands if isinstance(operand, Meaning)]
-            return model.apply(name, operands[: len(operands) - len(meanings)], meanings)
+            tensors = [operand for operand in operands if isinstance(operand, TensorValue)]
+            return model.apply(name, operands[: len(operands) - len(tensors)], tensors)
 
 
 def constant(pattern: Pattern) -> Any:
@@ -253,7 +255,7 @@ def constant(pattern: Pattern) -> Any:
 def _primitive(name: str, operands: Sequence[Any]) -> Any:
     try:
         return PRIMITIVES[name](*operands)
-    except (ArithmeticError, KeyError):  # egglog's primitive fails there, and the law claims nothing
+    except (ArithmeticError, KeyError):  # egglog's primitive fails, and the law claims nothing
         raise UndefinedError(name) from None
 
 
@@ -274,7 +276,7 @@ def _power(x: Any, y: Any) -> Any:
     return x ** int(y)
 
 
-# egglog's primitives, as far as the laws of the domains can need them.
+# egglog's primitives for the sorts of the rule domains.
 PRIMITIVES: Mapping[str, Callable[..., Any]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,

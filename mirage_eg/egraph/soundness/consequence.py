@@ -1,4 +1,4 @@
-"""Proofs by saturation: do the laws make two expressions one class? Independent of the oracle's tables."""
+"""Is a law a consequence of others? They must put its two sides into one e-class."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -8,52 +8,51 @@ from mirage_eg.egraph.expression import Constant, Expression, Term, needed_for, 
 from mirage_eg.egraph.laws import Apply, Equal, Literal, Pattern, Variable
 from mirage_eg.egraph.oracle import Limits, saturate
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.soundness.claims import PRIMITIVES, Plan
+from mirage_eg.egraph.soundness.claims import PRIMITIVES, CheckableLaw
 
 _CONSTANTS = (Fraction(3, 7), Fraction(-5, 11), Fraction(13, 4))
 
 
 def reaches(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> bool:
-    """Whether the laws, but those in `without`, find the second output of `both` from the first alone, within the limits."""
+    """Whether the laws, but those in `without`, derive the second output of `both` from the first within the limits."""
     left, right = both.outputs
-    alone = needed_for(both, (left,))
-    oracle = saturate(rulebook, alone, limits, without)
+    oracle = saturate(rulebook, needed_for(both, (left,)), limits, without)
     return oracle.class_of(both, right) == oracle.outputs[0]
 
 
-def sides(plan: Plan, domain: str) -> Expression | None:
-    """Both sides of a law as one expression, its variables as inputs; None where the law is no union or its conditions are
-    more than guards on axes."""
-    action = plan.law.actions[-1]
-    if action.kind != "union" or len(plan.law.actions) > 1:
+def sides(checkable: CheckableLaw, domain: str) -> Expression | None:
+    """Both sides of a law as one expression with its variables as inputs; None if the law is no union or has conditions other
+    than guards on axes."""
+    action = checkable.law.actions[-1]
+    if action.kind != "union" or len(checkable.law.actions) > 1:
         return None
-    names = dict(plan.named)
-    away: dict[str, set[str]] = {}
-    for condition in plan.conditions:
+    names = dict(checkable.named)
+    excluded: dict[str, set[str]] = {}
+    for condition in checkable.conditions:
         match condition:
             case Apply("set-not-contains" | "set-contains" as kind, (Variable(a), Variable(i))) if a in names:
                 match names[a]:
                     case Apply("axes", (Variable(x),)):
-                        away.setdefault(x, set()).update({i} if kind == "set-not-contains" else ())
+                        excluded.setdefault(x, set()).update({i} if kind == "set-not-contains" else ())
                     case _:
                         return None
             case Equal() | Apply():
                 return None
-    strings = [name for name, sort in plan.drawn.items() if sort == "String"]
+    strings = [name for name, sort in checkable.variables.items() if sort == "String"]
     values: dict[str, Constant] = dict(zip(strings, strings, strict=True))
-    values |= dict(zip((name for name, sort in plan.drawn.items() if sort == "i64"), primes(), strict=False))
-    rationals = [name for name, sort in plan.drawn.items() if sort == "BigRat"]
+    values |= dict(zip((name for name, sort in checkable.variables.items() if sort == "i64"), primes(), strict=False))
+    rationals = [name for name, sort in checkable.variables.items() if sort == "BigRat"]
     values |= dict(zip(rationals, _CONSTANTS * len(rationals), strict=False))
     builder = _Builder(values, names)
-    for name, sort in plan.drawn.items():
+    for name, sort in checkable.variables.items():
         if sort == "E":
-            builder.input(name, frozenset(strings) - away.get(name, set()))
+            builder.input(name, frozenset(strings) - excluded.get(name, set()))
     outputs = tuple(builder.add(argument) for argument in action.arguments)
     return Expression(tuple(builder.terms), tuple(builder.inputs.values()), outputs, tuple(builder.free))
 
 
 class _Builder:
-    """Writes patterns as terms, with values for the variables of base sorts."""
+    """Turns patterns into terms, with values for the variables of base sorts."""
 
     def __init__(self, values: Mapping[str, Constant], names: Mapping[str, Pattern]) -> None:
         self.values, self.names = values, names

@@ -1,9 +1,9 @@
 """Where the sides of a law are defined. A law is *partial* if one side has a value where the other has none.
 
-A direction of a law matches terms and writes terms. It *narrows* if what it writes is undefined at values where all that it
-matches is defined, and *widens* if it is the other way round. An e-graph of a program grown by laws that never narrow holds, at
-inputs where the program is defined, defined terms alone: then no chain of laws passes through an undefined term, and each of
-its classes has one value. One direction that narrows breaks that: √(x·x) → √x·√x → (√x)² → x has an undefined middle for x < 0.
+A direction of a law matches terms and writes terms. It *narrows* if a written term is undefined at values where all matched
+terms are defined, and *widens* in the opposite case. Laws that never narrow keep all terms of an e-graph defined at inputs
+where the program is defined: no chain of laws passes through an undefined term, and each e-class has one value. One direction
+that narrows breaks this: √(x·x) → √x·√x → (√x)² → x has an undefined middle for x < 0.
 
 Sampled in float64, many values at once, and confirmed in sixty digits; not part of the trusted core.
 """
@@ -18,21 +18,21 @@ import numpy as np
 from mirage_eg.backends.evaluator import floating_point
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Pattern, Signature, variables
-from mirage_eg.egraph.soundness.claims import Plan, evaluate, holds, plan_law, spelled_out
-from mirage_eg.egraph.soundness.models import MANY_DIGITS, Array, Meaning, Model, UndefinedError
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined
+from mirage_eg.egraph.soundness.models import MANY_DIGITS, Array, Model, TensorValue, UndefinedError
 
-SETTINGS = 32  # choices of constants and of the parts that variables vary with; in the first nothing varies
+SETTINGS = 32  # choices of constants and of the parts that variables vary with; in the first choice nothing varies
 SAMPLES = 128  # values of the variables for each setting
-TRIED = 4  # of them, the smallest, in sixty digits
+CONFIRMED = 4  # the smallest samples are confirmed in sixty digits
 PARTS = ("i", "j")  # of two values each
-_SAMPLE = "sample"  # a part of the model that no law names
+_SAMPLE = "sample"  # the part of the samples, which no law names
 _NUMBERS = np.array([-2.0, -1.0, -0.5, 0.0, 0.0, 0.5, 1.0, 2.0, 3.0])
 _RATIONALS = tuple(Fraction(n, 6) for n in (3, 12, 6, -6, 2, 0, 18, -3, -12, 9))
 
 
 @dataclass(frozen=True, slots=True)
 class Definedness:
-    """Values at which a direction of the law narrows, and at which one widens, as text; None where none were found."""
+    """Values at which a direction of the law narrows, and at which one widens, as text; None if none were found."""
 
     narrows: str | None = None
     widens: str | None = None
@@ -44,7 +44,7 @@ class Definedness:
 
 
 class _Masked:
-    """Float64 with not-a-number for whatever is undefined."""
+    """Float64 with not-a-number for undefined values."""
 
     def array(self, entries: Array) -> Array:
         return np.asarray(entries, dtype=np.float64)
@@ -59,7 +59,7 @@ class _Masked:
 
 
 def definedness(law: Law, domain: str, signatures: Mapping[str, Signature], forms: Sequence[Law] = ()) -> Definedness:
-    """Where a law narrows and widens; `forms` are those in which it speaks of ops alone (`unfold.written_out`).
+    """Where a law narrows and widens; `forms` are its forms with ops only (`unfold.unfolded`).
 
     Raises:
         RuleError: the law has no meaning in the models.
@@ -67,31 +67,31 @@ def definedness(law: Law, domain: str, signatures: Mapping[str, Signature], form
     narrows: str | None = None
     widens: str | None = None
     for form in forms or (law,):
-        plan = plan_law(form, signatures)
-        for matched, written in _directions(plan):
-            narrows = narrows or _witness(plan, domain, matched, written)
+        checkable = checkable_law(form, signatures)
+        for matched, written in _directions(checkable):
+            narrows = narrows or _witness(checkable, domain, matched, written)
             if any(action.kind == "union" for action in law.actions):
-                widens = widens or _witness(plan, domain, written, matched)
+                widens = widens or _witness(checkable, domain, written, matched)
     return Definedness(narrows, widens)
 
 
-def _directions(plan: Plan) -> Iterator[tuple[tuple[Apply, ...], tuple[Apply, ...]]]:
-    """For each direction of a law the terms that it matches and those that it writes, names spelled out."""
-    names = dict(plan.named)
-    names |= {str(action.arguments[0]): action.arguments[1] for action in plan.law.actions if action.kind == "let"}
-    asked = [pattern for condition in plan.law.conditions for pattern in _patterns(condition)]
+def _directions(checkable: CheckableLaw) -> Iterator[tuple[tuple[Apply, ...], tuple[Apply, ...]]]:
+    """The matched and the written terms of each direction of a law, names inlined."""
+    names = dict(checkable.named)
+    names |= {str(action.arguments[0]): action.arguments[1] for action in checkable.law.actions if action.kind == "let"}
+    conditions = [pattern for condition in checkable.law.conditions for pattern in _patterns(condition)]
 
-    def terms(some: Iterable[Pattern]) -> tuple[Apply, ...]:
-        return tuple(dict.fromkeys(term for pattern in some for term in _terms(spelled_out(pattern, names))))
+    def terms(patterns: Iterable[Pattern]) -> tuple[Apply, ...]:
+        return tuple(dict.fromkeys(term for pattern in patterns for term in _terms(inlined(pattern, names))))
 
-    if plan.law.sides is None:
-        written = terms(pattern for action in plan.law.actions for pattern in action.arguments)
-        yield terms(asked), tuple(term for term in written if term not in terms(asked))
+    if checkable.law.sides is None:
+        written = terms(pattern for action in checkable.law.actions for pattern in action.arguments)
+        yield terms(conditions), tuple(term for term in written if term not in terms(conditions))
         return
-    left, right = plan.law.sides
-    yield terms([left, *asked]), terms([right])
-    if plan.law.form == "birewrite":
-        yield terms([right, *asked]), terms([left])
+    left, right = checkable.law.sides
+    yield terms([left, *conditions]), terms([right])
+    if checkable.law.form == "birewrite":
+        yield terms([right, *conditions]), terms([left])
 
 
 def _patterns(condition: Condition) -> tuple[Pattern, ...]:
@@ -108,18 +108,18 @@ def _terms(pattern: Pattern) -> Iterator[Apply]:
                 yield from _terms(argument)
 
 
-def _witness(plan: Plan, domain: str, defined: Sequence[Apply], undefined: Sequence[Apply]) -> str | None:
+def _witness(checkable: CheckableLaw, domain: str, defined: Sequence[Apply], undefined: Sequence[Apply]) -> str | None:
     """Values at which all of `defined` have values, the law's conditions hold, and one of `undefined` has none."""
     random = np.random.default_rng(0)
     for number in range(SETTINGS if undefined else 0):
-        setting = _setting(plan, domain, random, plain=number == 0)
+        setting = _setting(checkable, domain, random, plain=number == 0)
         has = np.logical_and.reduce([setting.defined_at(term) for term in defined], initial=True)
         for term in undefined:
             samples = np.flatnonzero(has & ~setting.defined_at(term)).tolist()
-            for sample in sorted(samples, key=setting.size)[:TRIED]:
+            for sample in sorted(samples, key=setting.size)[:CONFIRMED]:
                 exact, values = setting.one(sample)
                 confirmed = all(_is_defined(it, exact, values) for it in defined) and not _is_defined(term, exact, values)
-                if confirmed and _conditions_hold(plan, exact, values):
+                if confirmed and _conditions_hold(checkable, exact, values):
                     return _text(values, term)
     return None
 
@@ -134,7 +134,7 @@ class _Setting:
     tensors: Mapping[str, tuple[Array, frozenset[str]]]  # entries, with one dim for each part and one of samples
 
     def defined_at(self, term: Apply) -> Array:
-        """For each sample whether the term has a value."""
+        """Whether the term has a value, for each sample."""
         indexed = self.domain == "indexed"
         model = Model(self.domain, _MASKED, {**self.sizes, _SAMPLE: SAMPLES} if indexed else {})
         values = dict(self.constants) | {name: model.tensor(*tensor) for name, tensor in self.tensors.items()}
@@ -153,15 +153,15 @@ class _Setting:
         return model, {**self.constants, **tensors}
 
     def size(self, sample: int) -> float:
-        """How large the numbers of a sample are."""
+        """The sum of absolute values of a sample."""
         return float(sum(np.abs(entries[..., sample]).sum() for entries, _ in self.tensors.values()))
 
 
-def _setting(plan: Plan, domain: str, random: np.random.Generator, plain: bool) -> _Setting:
+def _setting(checkable: CheckableLaw, domain: str, random: np.random.Generator, plain: bool) -> _Setting:
     sizes = dict.fromkeys(PARTS, 1 if plain else 2) if domain == "indexed" else {}
     constants: dict[str, Any] = {}
     tensors: dict[str, tuple[Array, frozenset[str]]] = {}
-    for name, sort in plan.drawn.items():
+    for name, sort in checkable.variables.items():
         match sort:
             case "String":
                 constants[name] = PARTS[random.integers(len(PARTS))]
@@ -184,16 +184,16 @@ def _is_defined(term: Pattern, model: Model, values: Mapping[str, Any]) -> bool:
     return True
 
 
-def _conditions_hold(plan: Plan, model: Model, drawn: Mapping[str, Any]) -> bool:
-    """Whether the side conditions hold; one that asks for a value which is undefined does not."""
-    values = dict(drawn)
-    for name, pattern in plan.named:
+def _conditions_hold(checkable: CheckableLaw, model: Model, assignment: Mapping[str, Any]) -> bool:
+    """Whether the side conditions hold; a condition on an undefined value does not."""
+    values = dict(assignment)
+    for name, pattern in checkable.named:
         if set(variables(pattern)) <= values.keys() and _is_defined(pattern, model, values):
             values[name] = evaluate(pattern, model, values)
-    for condition in plan.conditions:
+    for condition in checkable.conditions:
         try:
-            known = all(name in values for pattern in _patterns(condition) for name in variables(pattern))
-            if not known or not holds(condition, model, values):
+            evaluable = all(name in values for pattern in _patterns(condition) for name in variables(pattern))
+            if not evaluable or not holds(condition, model, values):
                 return False
         except UndefinedError:
             return False
@@ -201,11 +201,11 @@ def _conditions_hold(plan: Plan, model: Model, drawn: Mapping[str, Any]) -> bool
 
 
 def _text(values: Mapping[str, Any], undefined: Apply) -> str:
-    shown = {
-        name: np.asarray(value.array, np.float64).squeeze().tolist() if isinstance(value, Meaning) else value
+    entries = {
+        name: np.asarray(value.array, np.float64).squeeze().tolist() if isinstance(value, TensorValue) else value
         for name, value in sorted(values.items())
     }
-    return f"{undefined} is undefined at {', '.join(f'{name} = {value}' for name, value in shown.items())}"
+    return f"{undefined} is undefined at {', '.join(f'{name} = {value}' for name, value in entries.items())}"
 
 
 _MASKED = _Masked()

@@ -1,4 +1,4 @@
-"""What rules cost: the e-graphs of the standard targets, which are the workloads of the paper under every split."""
+"""The cost of laws: the e-graphs of the standard targets, which are the paper's workloads under every split."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def targets(workload: str, domain: str) -> tuple[tuple[str, Expression], ...]:
 def oracles(
     build: BuildOracle, domain: str, workloads: Sequence[str] = PAPER, on_progress: Callable[[int, int], None] | None = None
 ) -> Iterator[tuple[str, str, Oracle]]:
-    """For each workload and split the oracle."""
+    """The oracle for each workload and split."""
     jobs = [(workload, split, target) for workload in workloads for split, target in targets(workload, domain)]
     for done, (workload, split, target) in enumerate(jobs, 1):
         yield workload, split, build(target)
@@ -40,10 +40,10 @@ def oracles(
             on_progress(done, len(jobs))
 
 
-def sizes(found: Sequence[tuple[str, str, Oracle]]) -> tuple[Size, ...]:
+def sizes(measured: Sequence[tuple[str, str, Oracle]]) -> tuple[Size, ...]:
     """The largest e-graph of each workload."""
     grouped: dict[str, list[Oracle]] = {}
-    for workload, _, oracle in found:
+    for workload, _, oracle in measured:
         grouped.setdefault(workload, []).append(oracle)
     return tuple(
         Size(

@@ -1,4 +1,4 @@
-"""What may be wrong with a law that is true: it cancels, feeds itself, says nothing new; and what guard a false one lacks."""
+"""Lints: faults of a true law (it cancels, feeds itself, follows from others), and the missing guard of a false one."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,12 @@ from enum import StrEnum
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Pattern, Variable, applications, variables
 from mirage_eg.egraph.oracle import UNUSED, Oracle
-from mirage_eg.egraph.soundness.claims import Plan, spelled_out
+from mirage_eg.egraph.soundness.claims import CheckableLaw, inlined
 from mirage_eg.ir.ops import OPS, Kind
 
 
-class Level(StrEnum):
-    """How bad it is: an error makes `rules check` fail."""
+class Severity(StrEnum):
+    """The severity of a lint: an error makes `rules check` fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,62 +24,62 @@ class Level(StrEnum):
 class Lint:
     """One remark on a law or, where `place` is a path, on a file."""
 
-    level: Level
+    level: Severity
     place: str
     message: str
 
 
-def lint_law(plan: Plan) -> Iterator[Lint]:
-    """What can be seen without an e-graph."""
-    law = plan.law
+def lint_law(checkable: CheckableLaw) -> Iterator[Lint]:
+    """Lints that need no e-graph."""
+    law = checkable.law
     if law.subsumes:
-        yield Lint(Level.WARNING, law.place, ":subsume takes e-nodes away, so that the search may miss what rests on them")
-    for left, right in _directions(plan):
-        yield from _lint_cancellation(plan, left, right)
-        yield from _lint_expansion(plan, left, right)
+        yield Lint(Severity.WARNING, law.place, ":subsume takes e-nodes away, so that the search may miss what rests on them")
+    for left, right in _directions(checkable):
+        yield from _lint_cancellation(checkable, left, right)
+        yield from _lint_expansion(checkable, left, right)
 
 
-def _directions(plan: Plan) -> Iterator[tuple[Pattern, Pattern]]:
-    """What is matched and what is made equal to it; a rule's union is such a pair, with its names written out."""
-    names = dict(plan.named)
-    for action in plan.law.actions:
+def _directions(checkable: CheckableLaw) -> Iterator[tuple[Pattern, Pattern]]:
+    """Pairs of a matched pattern and the pattern it is united with; names of a rule's union are inlined."""
+    names = dict(checkable.named)
+    for action in checkable.law.actions:
         if action.kind == "let":
             names[str(action.arguments[0])] = action.arguments[1]
         if action.kind == "union":
-            left, right = (spelled_out(argument, names) for argument in action.arguments)
+            left, right = (inlined(argument, names) for argument in action.arguments)
             yield left, right
-            if plan.law.form == "birewrite":
+            if checkable.law.form == "birewrite":
                 yield right, left
 
 
-def _lint_cancellation(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Lint]:
-    lost = sorted((set(variables(left)) - set(variables(right))) & _expressions(plan))
+def _lint_cancellation(checkable: CheckableLaw, left: Pattern, right: Pattern) -> Iterator[Lint]:
+    lost = sorted((set(variables(left)) - set(variables(right))) & _expressions(checkable))
     if lost:
         yield Lint(
-            Level.ERROR,
-            plan.law.place,
+            Severity.ERROR,
+            checkable.law.place,
             f"cancellation: {left} = {right} makes {', '.join(lost)} vanish; from the right side on, everything becomes part "
             "of everything, and nothing is pruned",
         )
 
 
-def _expressions(plan: Plan) -> set[str]:
-    """The variables that are expressions; constants and parts cost nothing to repeat."""
-    return {name for name, sort in plan.drawn.items() if sort == "E"}
+def _expressions(checkable: CheckableLaw) -> set[str]:
+    """The variables that are expressions; repeated constants and parts cost nothing."""
+    return {name for name, sort in checkable.variables.items() if sort == "E"}
 
 
-def _lint_expansion(plan: Plan, left: Pattern, right: Pattern) -> Iterator[Lint]:
-    """A right side that repeats an expression or is larger, and that the left side matches again inside."""
+def _lint_expansion(checkable: CheckableLaw, left: Pattern, right: Pattern) -> Iterator[Lint]:
+    """A right side that copies an expression or is larger, and that the left side matches again."""
     before, after = (sum(op_of(part.name) is not None for part in applications(side)) for side in (left, right))
     again = [part for part in applications(right) if isinstance(left, Apply) and _matches(left, part, {})]
-    often = [Counter(name for name in variables(side) if name in _expressions(plan)) for side in (left, right)]
+    often = [Counter(name for name in variables(side) if name in _expressions(checkable)) for side in (left, right)]
     copies = ", ".join(sorted(often[1] - often[0]))
     if after > before and again:
         words = f", copying {copies}" if copies else ""
         message = f"expanding: its right side, {after - before} larger{words}, matches its left again"
-        yield Lint(Level.WARNING, plan.law.place, message)
+        yield Lint(Severity.WARNING, checkable.law.place, message)
     elif after > before and isinstance(left, Apply) and len(left.arguments) == 1 and copies:
-        yield Lint(Level.WARNING, plan.law.place, f"expanding: every match copies {copies}; look at the growth")
+        yield Lint(Severity.WARNING, checkable.law.place, f"expanding: every match copies {copies}; look at the growth")
 
 
 def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool:
@@ -96,27 +96,27 @@ def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool
             return pattern == term
 
 
-def lint_guards(plan: Plan) -> Iterator[Lint]:
-    """For a law that was refuted: a variable that stands under a reduction on one side alone needs a condition on its axes."""
-    pair = next(_directions(plan), None)
+def lint_guards(checkable: CheckableLaw) -> Iterator[Lint]:
+    """For a refuted law: a variable under a reduction on one side only needs a condition on its axes."""
+    pair = next(_directions(checkable), None)
     if pair is None:
         return
-    names = dict(plan.named)
-    asked = [*(pattern for _, pattern in plan.named), *(it for it in plan.conditions if isinstance(it, Apply))]
+    names = dict(checkable.named)
+    conditions = [*(pattern for _, pattern in checkable.named), *(it for it in checkable.conditions if isinstance(it, Apply))]
     guarded = {
         name
-        for pattern in asked
-        for application in applications(spelled_out(pattern, names))
+        for pattern in conditions
+        for application in applications(inlined(pattern, names))
         if application.name == "axes"
         for name in variables(application)
     }
     left, right = (dict(_scopes(side, frozenset())) for side in pair)
-    for name in sorted(left.keys() & right.keys() & _expressions(plan)):
+    for name in sorted(left.keys() & right.keys() & _expressions(checkable)):
         if left[name] != right[name] and name not in guarded:
             over = ", ".join(sorted(left[name] ^ right[name]))
             yield Lint(
-                Level.ERROR,
-                plan.law.place,
+                Severity.ERROR,
+                checkable.law.place,
                 f"unguarded: {name} stands under the reduction over {over} on one side alone; add "
                 f":when ((= a (axes {name})) (set-not-contains a {over}))",
             )
@@ -135,12 +135,12 @@ def _scopes(pattern: Pattern, over: frozenset[str]) -> Iterator[tuple[str, froze
                     yield from _scopes(argument, over)
 
 
-def lint_collapse(path: str, found: Sequence[tuple[str, str, Oracle]]) -> Iterator[Lint]:
-    """A root class with a bare variable in it: the whole program has become equal to one of its inputs."""
-    for workload, split, oracle in found:
+def lint_collapse(path: str, oracles: Sequence[tuple[str, str, Oracle]]) -> Iterator[Lint]:
+    """An output's class that contains an input: the whole program has become equal to it."""
+    for workload, split, oracle in oracles:
         variables_ = {class_: str(key[1]) for key, class_ in oracle.table.items() if key[0] == "Var"}
         for class_ in oracle.outputs:
             if class_ in variables_ and class_ != UNUSED:
                 message = f"collapse: on {workload} ({split}) the output is in one class with the input {variables_[class_]}"
-                yield Lint(Level.ERROR, path, f"{message}; a law, or several together, cancel")
+                yield Lint(Severity.ERROR, path, f"{message}; a law, or several together, cancel")
                 return

@@ -1,8 +1,8 @@
-"""What expressions of a rule domain mean: the models in which laws are tested.
+"""The models of the rule domains, in which laws are tested: values of expressions.
 
-indexed: a tensor over named parts; Sum, Mean and Max run over the part that they name. abstract: a number; Sum n x is n·x, Mean
-n x and Max n x are x, as if all n summands were equal. Every value is an array with one dim for each part, of extent 1 where it
-does not vary; `axes` are the parts that the laws of free parts would give it.
+indexed: a tensor over named parts; Sum, Mean and Max reduce the part that they name. abstract: a number; Sum n x is n·x, Mean n
+x and Max n x are x, as if all n summands were equal. Every value is an array with one dim for each part, of extent 1 where it
+does not vary; `axes` are the parts that the laws of `axes` derive for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Array = Any
 
 
 class UndefinedError(ArithmeticError):
-    """A value outside the domain of definition: a division by zero, the root of a negative number, an overflow."""
+    """An undefined value: a division by zero, the root of a negative number, an overflow."""
 
 
 class Arithmetic(Protocol):
@@ -36,12 +36,12 @@ class Arithmetic(Protocol):
         ...
 
     def equal(self, left: Array, right: Array) -> bool:
-        """Whether two arrays are equal as far as this arithmetic can tell."""
+        """Whether two arrays are equal up to the precision of this arithmetic."""
         ...
 
 
 class Float64:
-    """Float64: fast; a difference needs confirmation."""
+    """Float64: fast, but a difference needs confirmation."""
 
     def array(self, entries: Array) -> Array:
         """The nearest float64."""
@@ -59,7 +59,7 @@ class Float64:
 
 @dataclass(frozen=True, slots=True)
 class ManyDigits:
-    """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that no difference of two loses all digits."""
+    """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that a subtraction keeps some digits."""
 
     digits: int = mpmath_ops.DIGITS
     most_bits: int | None = None
@@ -107,7 +107,7 @@ MANY_DIGITS = ManyDigits()
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class TensorValue:
     """A value and the parts that it may vary with."""
 
     array: Array
@@ -122,15 +122,15 @@ class Model:
     arithmetic: Arithmetic
     sizes: Mapping[str, int]
 
-    def tensor(self, entries: Array, axes: frozenset[str]) -> Meaning:
+    def tensor(self, entries: Array, axes: frozenset[str]) -> TensorValue:
         """A variable: `entries` are exact rationals with one dim for each part."""
-        return Meaning(self.arithmetic.array(entries), axes)
+        return TensorValue(self.arithmetic.array(entries), axes)
 
-    def apply(self, constructor: str, constants: Sequence[Any], operands: Sequence[Meaning]) -> Meaning:
+    def apply(self, constructor: str, constants: Sequence[Any], operands: Sequence[TensorValue]) -> TensorValue:
         """A constructor that stands for an op.
 
         Raises:
-            UndefinedError: outside the domain of definition.
+            UndefinedError: the value is undefined.
         """
         op = op_of(constructor)
         assert op is not None
@@ -139,9 +139,9 @@ class Model:
         if row.kind is Kind.REDUCTION:
             return self._reduce(op, constants[0], operands[0])
         attributes = dict(zip(row.attributes, constants, strict=True))
-        return Meaning(self.arithmetic.elementwise(op, [operand.array for operand in operands], attributes), axes)
+        return TensorValue(self.arithmetic.elementwise(op, [operand.array for operand in operands], attributes), axes)
 
-    def _reduce(self, op: str, over: Any, x: Meaning) -> Meaning:
+    def _reduce(self, op: str, over: Any, x: TensorValue) -> TensorValue:
         if self.domain == "abstract":
             if over < 1:
                 raise UndefinedError("a sum of no summands")
@@ -151,18 +151,18 @@ class Model:
         dim, size = list(self.sizes).index(over), self.sizes[over]
         axes = x.axes - {over}
         if x.array.shape[dim] == 1:
-            return self._scaled(x, Fraction(size), axes) if op == "sum" else Meaning(x.array, axes)
+            return self._scaled(x, Fraction(size), axes) if op == "sum" else TensorValue(x.array, axes)
         slices = np.split(x.array, size, axis=dim)
         total = slices[0]
-        for piece in slices[1:]:
-            total = np.maximum(total, piece) if op == "max" else self.arithmetic.elementwise("add", [total, piece], {})
-        return self._scaled(Meaning(total, axes), Fraction(1, size), axes) if op == "mean" else Meaning(total, axes)
+        for entry in slices[1:]:
+            total = np.maximum(total, entry) if op == "max" else self.arithmetic.elementwise("add", [total, entry], {})
+        return self._scaled(TensorValue(total, axes), Fraction(1, size), axes) if op == "mean" else TensorValue(total, axes)
 
-    def _scaled(self, x: Meaning, factor: Fraction, axes: frozenset[str]) -> Meaning:
-        return Meaning(self.arithmetic.elementwise("scale", [x.array], {"factor": factor}), axes)
+    def _scaled(self, x: TensorValue, factor: Fraction, axes: frozenset[str]) -> TensorValue:
+        return TensorValue(self.arithmetic.elementwise("scale", [x.array], {"factor": factor}), axes)
 
-    def varies_with(self, x: Meaning) -> frozenset[str]:
-        """The parts with which x really varies."""
+    def varies_with(self, x: TensorValue) -> frozenset[str]:
+        """The parts that the entries of x vary with."""
 
         def varies(dim: int) -> bool:
             first = x.array.take([0], axis=dim)

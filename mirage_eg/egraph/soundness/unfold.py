@@ -1,8 +1,8 @@
-"""Laws on what is no op: a user's own constructors and relations, written out in ops, so that the models can test them.
+"""Unfold user constructors and relations of a law into ops, so that the models can test it.
 
-A constructor means what the first law without conditions says that has it, applied to distinct variables, on one side and ops
-alone on the other; every further law on it is tested with that put in its place. A relation holds where rules assert it and
-nowhere else; a law that asks for it is tested where one of them asserts it, or up to DEPTH in a row.
+A constructor is defined by the first law without conditions that has it, applied to distinct variables, on one side and only
+ops on the other; the definition replaces it in every further law. A relation holds exactly where rules assert it: a law with a
+condition on it is tested under the conditions of these rules, up to DEPTH of them in a row.
 """
 
 from collections import deque
@@ -27,14 +27,14 @@ from mirage_eg.egraph.laws import (
 from mirage_eg.ir.errors import RuleError
 
 DEPTH = 3  # rules in a row that assert a relation
-MOST_FORMS = 12  # of one law
+MOST_FORMS = 12  # of a law
 
-MODELLED = ("axes", "above_zero", "below", "part")  # relations and functions that the models know
+MODELLED = ("axes", "above_zero", "below", "part")  # relations and functions of the models
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a constructor of the user's stands for."""
+    """The definition of a user's constructor."""
 
     law: Law
     parameters: tuple[str, ...]
@@ -42,12 +42,12 @@ class Definition:
 
 
 def definitions(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Definition]:
-    """The constructors that laws define through ops, each by the first law that does."""
+    """The constructors that laws define through ops, each by the first such law."""
     equations = [law for law in laws if law.sides is not None and not law.conditions]
     found: dict[str, Definition] = {}
     while (new := next(_new_definitions(equations, signatures, found), None)) is not None:
         name, definition = new
-        found[name] = definition  # which may be what another waits for
+        found[name] = definition  # another definition may use it
     return found
 
 
@@ -58,7 +58,7 @@ def _new_definitions(
         for head, body in _both_ways(law):
             if _defines(head, body, signatures, found):
                 parameters = tuple(str(argument) for argument in head.arguments)
-                yield head.name, Definition(law, parameters, _written(body, found))
+                yield head.name, Definition(law, parameters, _inlined(body, found))
 
 
 def _both_ways(law: Law) -> Iterator[tuple[Apply, Pattern]]:
@@ -80,47 +80,47 @@ def _defines(head: Apply, body: Pattern, signatures: Mapping[str, Signature], fo
 
 
 def is_foreign(name: str, signatures: Mapping[str, Signature]) -> bool:
-    """Whether it is a constructor that stands for no op."""
+    """Whether it is a constructor without an op."""
     return name in signatures and signatures[name].kind == "constructor" and op_of(name) is None and name != "Var"
 
 
-def _is_own(name: str, signatures: Mapping[str, Signature]) -> bool:
+def _is_user_relation(name: str, signatures: Mapping[str, Signature]) -> bool:
     return name in signatures and signatures[name].kind == "relation" and name not in MODELLED
 
 
-def _written(pattern: Pattern, found: Mapping[str, Definition]) -> Pattern:
-    """A pattern with what is defined written out."""
+def _inlined(pattern: Pattern, found: Mapping[str, Definition]) -> Pattern:
+    """A pattern with definitions inlined."""
     match pattern:
         case Apply(name, arguments):
-            inner = tuple(_written(argument, found) for argument in arguments)
+            inner = tuple(_inlined(argument, found) for argument in arguments)
             if name not in found:
                 return Apply(name, inner)
-            return _put(found[name].body, dict(zip(found[name].parameters, inner, strict=True)))
+            return _substituted(found[name].body, dict(zip(found[name].parameters, inner, strict=True)))
         case _:
             return pattern
 
 
-def _put(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
+def _substituted(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
     match pattern:
         case Variable(name):
             return values.get(name, pattern)
         case Apply(name, arguments):
-            return Apply(name, tuple(_put(argument, values) for argument in arguments))
+            return Apply(name, tuple(_substituted(argument, values) for argument in arguments))
         case Literal():
             return pattern
 
 
-def written_out(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature]) -> tuple[Law, ...]:
-    """The forms of a law in which it speaks of ops alone; itself where it does so already.
+def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature]) -> tuple[Law, ...]:
+    """The forms of a law with ops only; the law itself if it has no user constructors or relations.
 
     Raises:
         RuleError: a constructor is defined by no law, or a relation is asserted by no rule.
     """
     names = {part.name for part in _parts(law)}
-    if not any(is_foreign(name, signatures) or _is_own(name, signatures) for name in names):
+    if not any(is_foreign(name, signatures) or _is_user_relation(name, signatures) for name in names):
         return (law,)
     found = definitions(laws, signatures)
-    own = {name for name in signatures if _is_own(name, signatures)}
+    own = {name for name in signatures if _is_user_relation(name, signatures)}
     forms = list(islice(_derived(law, laws, own), MOST_FORMS))
     if not forms:
         [name, *_] = [it.name for it in law.conditions if isinstance(it, Apply) and it.name in own]
@@ -148,18 +148,18 @@ def _parts(law: Law) -> Iterator[Apply]:
 
 
 def _map(law: Law, found: Mapping[str, Definition], own: set[str]) -> Law:
-    """A form with definitions written out; what it asserts of the user's relations is no claim of its own."""
+    """A form with definitions inlined; an assertion of a user's relation is no claim."""
     conditions = tuple(
-        Equal(_written(it.left, found), _written(it.right, found)) if isinstance(it, Equal) else _applied(it, found)
+        Equal(_inlined(it.left, found), _inlined(it.right, found)) if isinstance(it, Equal) else _applied(it, found)
         for it in law.conditions
     )
     actions = (Action("assert", applied.arguments) if (applied := _asserted(it, own)) is not None else it for it in law.actions)
-    written = tuple(Action(it.kind, tuple(_written(argument, found) for argument in it.arguments)) for it in actions)
+    written = tuple(Action(it.kind, tuple(_inlined(argument, found) for argument in it.arguments)) for it in actions)
     return replace(law, conditions=conditions, actions=written)
 
 
 def _applied(condition: Apply, found: Mapping[str, Definition]) -> Apply:
-    return Apply(condition.name, tuple(_written(argument, found) for argument in condition.arguments))
+    return Apply(condition.name, tuple(_inlined(argument, found) for argument in condition.arguments))
 
 
 def _asserted(action: Action, own: set[str]) -> Apply | None:
@@ -171,42 +171,44 @@ def _asserted(action: Action, own: set[str]) -> Apply | None:
 
 
 def _derived(law: Law, laws: Sequence[Law], own: set[str]) -> Iterator[Law]:
-    """The law with each condition on a relation replaced by the conditions of a rule that asserts it, in all ways, those of
-    the fewest rules first."""
+    """The law with each condition on a relation replaced by the conditions of a rule that asserts it, in all combinations,
+    those of the fewest rules first."""
     fresh = count()
     waiting = deque([(law, 0)])
     while waiting:
         form, steps = waiting.popleft()
-        asked = [it for it in form.conditions if isinstance(it, Apply) and it.name in own]
-        if not asked:
+        open_ = [it for it in form.conditions if isinstance(it, Apply) and it.name in own]
+        if not open_:
             yield form
         elif steps < DEPTH:
-            kept = tuple(it for it in form.conditions if it not in asked)
-            for choice in islice(product(*(list(_reasons(it, laws, own)) for it in asked)), MOST_FORMS):
-                reasons = [_renamed(it, *reason, next(fresh)) for it, reason in zip(asked, choice, strict=True)]
+            kept = tuple(it for it in form.conditions if it not in open_)
+            for choice in islice(product(*(list(_reasons(it, laws, own)) for it in open_)), MOST_FORMS):
+                reasons = [_renamed(it, *reason, next(fresh)) for it, reason in zip(open_, choice, strict=True)]
                 waiting.append((replace(form, conditions=kept + tuple(chain.from_iterable(reasons))), steps + 1))
 
 
-def _reasons(ask: Apply, laws: Sequence[Law], own: set[str]) -> Iterator[tuple[Law, Apply]]:
+def _reasons(condition: Apply, laws: Sequence[Law], own: set[str]) -> Iterator[tuple[Law, Apply]]:
     for rule in laws:
         for action in rule.actions:
-            said = _asserted(action, own)
-            if said is not None and said.name == ask.name:
-                yield rule, said
+            assertion = _asserted(action, own)
+            if assertion is not None and assertion.name == condition.name:
+                yield rule, assertion
 
 
-def _renamed(ask: Apply, rule: Law, said: Apply, number: int) -> tuple[Condition, ...]:
-    """A rule's conditions with variables of their own, and that what it asserts is what is asked."""
+def _renamed(condition: Apply, rule: Law, assertion: Apply, number: int) -> tuple[Condition, ...]:
+    """A rule's conditions with fresh variables, and the equation of its assertion with the condition."""
     lets = {str(action.arguments[0]): action.arguments[1] for action in rule.actions if action.kind == "let"}
-    names = {name for part in (*rule.conditions, said) for name in _names(part)} | {
+    names = {name for part in (*rule.conditions, assertion) for name in _names(part)} | {
         n for it in lets.values() for n in variables(it)
     }
     own = {name: Variable(f"{name}_{number}") for name in sorted(names)}
 
     def put(pattern: Pattern) -> Pattern:
-        return _put(_put(pattern, lets), own)
+        return _substituted(_substituted(pattern, lets), own)
 
-    conditions: list[Condition] = [Equal(mine, put(theirs)) for mine, theirs in zip(ask.arguments, said.arguments, strict=True)]
+    conditions: list[Condition] = [
+        Equal(mine, put(theirs)) for mine, theirs in zip(condition.arguments, assertion.arguments, strict=True)
+    ]
     for it in rule.conditions:
         conditions.append(
             Equal(put(it.left), put(it.right)) if isinstance(it, Equal) else Apply(it.name, tuple(map(put, it.arguments)))

@@ -13,8 +13,8 @@ from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.check_law import Truth, check_law
-from mirage_eg.egraph.soundness.claims import plan_law
-from mirage_eg.egraph.soundness.lints import Level, lint_law
+from mirage_eg.egraph.soundness.claims import checkable_law
+from mirage_eg.egraph.soundness.lints import Severity, lint_law
 from mirage_eg.egraph.soundness.models import FLOAT64, MANY_DIGITS, UndefinedError
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS, Kind
@@ -113,16 +113,16 @@ def test_variables_that_a_condition_calls_equal_are_drawn_equal(tmp_path: Path) 
 def test_cancellation_is_true_and_linted(claim: str, tmp_path: Path) -> None:
     rulebook, law = loaded(tmp_path, CANCELLATION[claim])
     assert check_law(law, "indexed", rulebook.signatures).truth is Truth.HELD
-    lints = list(lint_law(plan_law(law, rulebook.signatures)))
-    assert [lint.level for lint in lints] == [Level.ERROR]
+    lints = list(lint_law(checkable_law(law, rulebook.signatures)))
+    assert [lint.level for lint in lints] == [Severity.ERROR]
     assert "cancellation" in lints[0].message
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_no_packaged_law_has_a_lint_that_is_an_error(domain: str) -> None:
     rulebook = EVERYTHING[domain]
-    lints = [lint for law in rulebook.laws for lint in lint_law(plan_law(law, rulebook.signatures))]
-    assert not [lint for lint in lints if lint.level is Level.ERROR]
+    lints = [lint for law in rulebook.laws for lint in lint_law(checkable_law(law, rulebook.signatures))]
+    assert not [lint for lint in lints if lint.level is Severity.ERROR]
 
 
 @pytest.mark.parametrize(

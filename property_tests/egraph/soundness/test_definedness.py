@@ -18,8 +18,8 @@ from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.definedness import definedness
-from mirage_eg.egraph.soundness.lints import Level
-from mirage_eg.egraph.soundness.unfold import written_out
+from mirage_eg.egraph.soundness.lints import Severity
+from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
@@ -69,7 +69,7 @@ def found(text: str, folder: Path, domain: str = "indexed") -> tuple[str | None,
     path.write_text(f"; domain: {domain}\n{text}\n")
     book = load_rules(domain, [path])
     law = book.laws[-1]
-    result = definedness(law, domain, book.signatures, written_out(law, book.laws, book.signatures))
+    result = definedness(law, domain, book.signatures, unfolded(law, book.laws, book.signatures))
     return result.narrows, result.widens
 
 
@@ -97,7 +97,7 @@ def test_a_law_that_narrows_shows_where(name: str, tmp_path: Path) -> None:
 def test_no_packaged_law_writes_what_is_undefined_where_it_matched(domain: str) -> None:
     book = load_rules(domain, packaged_names(domain))
     for law in book.laws:
-        forms = written_out(law, book.laws, book.signatures)
+        forms = unfolded(law, book.laws, book.signatures)
         assert definedness(law, domain, book.signatures, forms).narrows is None, law.place
 
 
@@ -105,9 +105,9 @@ def test_check_warns_of_a_law_that_narrows_and_notes_one_that_widens(tmp_path: P
     path = tmp_path / "my.egg"
     path.write_text("(rewrite (Log (Mul x y)) (Add (Log x) (Log y)))\n(rewrite (Mul (Log x) (Exp (Log y))) (Mul (Log x) y))\n")
     said = {lint.place: lint for lint in check_file(path).lints if "narrows" in lint.message or "widens" in lint.message}
-    assert said[f"{path}:1"].level is Level.WARNING
+    assert said[f"{path}:1"].level is Severity.WARNING
     assert "narrows: (Add (Log x) (Log y)) is undefined at x = -" in said[f"{path}:1"].message
-    assert said[f"{path}:2"].level is Level.NOTE
+    assert said[f"{path}:2"].level is Severity.NOTE
 
 
 def function(write: Callable[[KernelGraph, Tensor], Tensor]) -> Graph:

@@ -17,7 +17,7 @@ from mirage_eg.egraph.expression import Tree, flatten, op_of
 from mirage_eg.egraph.oracle import Key, Limits, Oracle, saturate
 from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.egraph.soundness.models import MANY_DIGITS, Meaning, Model, UndefinedError
+from mirage_eg.egraph.soundness.models import MANY_DIGITS, Model, TensorValue, UndefinedError
 from mirage_eg.ir.ops import OPS, Kind
 
 H: Tree = ("Var", "x")
@@ -68,7 +68,7 @@ def positive(term: Tree, or_zero: bool) -> st.SearchStrategy[Tree]:
 
 
 @st.composite
-def points(draw: st.DrawFn, domain: str) -> dict[str, Meaning]:
+def points(draw: st.DrawFn, domain: str) -> dict[str, TensorValue]:
     """A value for each variable."""
     model = model_of(domain)
     values = {}
@@ -88,16 +88,16 @@ def grown(rulebook: Rulebook, *trees: Tree) -> Oracle:
     return saturate(rulebook, flatten(trees, free), LIMITS)
 
 
-def value(tree: Tree, model: Model, point: Mapping[str, Meaning]) -> Meaning:
+def value(tree: Tree, model: Model, point: Mapping[str, TensorValue]) -> TensorValue:
     if tree[0] == "Var":
         return point[tree[1]]
     constants = [part for part in tree[1:] if not isinstance(part, tuple)]
     return model.apply(tree[0], constants, [value(part, model, point) for part in tree[1:] if isinstance(part, tuple)])
 
 
-def faults(oracle: Oracle, model: Model, point: Mapping[str, Meaning]) -> tuple[list[Key], list[Key]]:
+def faults(oracle: Oracle, model: Model, point: Mapping[str, TensorValue]) -> tuple[list[Key], list[Key]]:
     """The e-nodes that are undefined though their operands are defined, and those that differ from others of their class."""
-    known: dict[int, Meaning] = {}
+    known: dict[int, TensorValue] = {}
     undefined: list[Key] = []
     differing: list[Key] = []
     waiting = list(oracle.table)

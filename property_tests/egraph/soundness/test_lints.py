@@ -7,9 +7,9 @@ import pytest
 
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.check_file import check_file
-from mirage_eg.egraph.soundness.claims import plan_law
-from mirage_eg.egraph.soundness.lints import Level, Lint, lint_guards, lint_law
-from mirage_eg.egraph.soundness.unfold import written_out
+from mirage_eg.egraph.soundness.claims import checkable_law
+from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_guards, lint_law
+from mirage_eg.egraph.soundness.unfold import unfolded
 from property_tests.support.law_corpus import written
 
 FACTOR = "(rewrite (Sum i (Mul x y)) (Mul (Sum i x) y){when})"
@@ -45,7 +45,7 @@ def lints(folder: Path, text: str, check: bool = True) -> list[Lint]:
         return list(check_file(path).lints)
     rulebook = load_rules("indexed", [path])
     law = rulebook.theories[-1].laws[-1]
-    plans = [plan_law(form, rulebook.signatures) for form in written_out(law, rulebook.laws, rulebook.signatures)]
+    plans = [checkable_law(form, rulebook.signatures) for form in unfolded(law, rulebook.laws, rulebook.signatures)]
     return [lint for plan in plans for lint in (*lint_law(plan), *lint_guards(plan))]
 
 
@@ -57,7 +57,7 @@ def test_a_law_that_is_guarded_is_not_called_unguarded(kind: str, tmp_path: Path
 def test_true_laws_pass_the_check_whether_they_need_a_guard_or_not(tmp_path: Path) -> None:
     kinds = [GUARDED["by a relation"], GUARDED["by the axes of what is made of it"], *TRUE_WITHOUT.values()]
     found = lints(tmp_path, "\n".join(kinds))
-    assert not [lint for lint in found if "unguarded" in lint.message or lint.level is Level.ERROR]
+    assert not [lint for lint in found if "unguarded" in lint.message or lint.level is Severity.ERROR]
 
 
 def test_a_false_law_without_a_guard_is_told_which_it_lacks(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_false_law_without_a_guard_is_told_which_it_lacks(tmp_path: Path) -> N
     found = lints(tmp_path, "\n".join([free, *(FACTOR.format(when=when) for when in wrong)]))
     unguarded = [lint for lint in found if "unguarded" in lint.message]
     assert [lint.place.rpartition(":")[2] for lint in unguarded] == ["4", "5", "6"]
-    assert all(lint.level is Level.ERROR and "set-not-contains" in lint.message for lint in unguarded)
+    assert all(lint.level is Severity.ERROR and "set-not-contains" in lint.message for lint in unguarded)
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_constant_or_a_part_that_is_repeated_is_no_copy(text: str, tmp_path: P
 )
 def test_an_expression_that_is_repeated_is_a_copy(text: str, tmp_path: Path) -> None:
     [lint] = [lint for lint in lints(tmp_path, text, check=False) if "copies x" in lint.message]
-    assert lint.level is Level.WARNING
+    assert lint.level is Severity.WARNING

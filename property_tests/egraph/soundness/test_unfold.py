@@ -9,7 +9,7 @@ from mirage_eg.egraph.laws import Law, applications, patterns
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.check_law import Finding, Truth, check_law
-from mirage_eg.egraph.soundness.unfold import definitions, is_foreign, written_out
+from mirage_eg.egraph.soundness.unfold import definitions, is_foreign, unfolded
 from mirage_eg.ir.errors import RuleError
 
 NORM = "(constructor Norm (String E) E)\n(birewrite (Norm i x) (Div x (Sqrt (Mean i (Square x)))))\n"
@@ -50,7 +50,7 @@ def findings(folder: Path, text: str) -> list[Finding]:
 
 
 def verdict(rulebook: Rulebook, law: Law) -> Finding:
-    forms = written_out(law, rulebook.laws, rulebook.signatures)
+    forms = unfolded(law, rulebook.laws, rulebook.signatures)
     for form in forms:
         names = {part.name for pattern in patterns(form) for part in applications(pattern)}
         assert not [name for name in names if is_foreign(name, rulebook.signatures) or name == "positive"]
@@ -114,5 +114,5 @@ def test_the_laws_of_the_page_hold(tmp_path: Path) -> None:
 
 def test_a_law_on_ops_is_its_own_form() -> None:
     rulebook = load_rules("indexed")
-    assert all(written_out(law, rulebook.laws, rulebook.signatures) == (law,) for law in rulebook.laws)
+    assert all(unfolded(law, rulebook.laws, rulebook.signatures) == (law,) for law in rulebook.laws)
     assert not definitions(rulebook.laws, rulebook.signatures)
