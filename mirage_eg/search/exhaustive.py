@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage_eg.egraph.expression import REDUCTIONS, Constant, Expression, Split, Term, express, op_of
 from mirage_eg.egraph.oracle import Key, Oracle, Saturation
-from mirage_eg.egraph.soundness.models import FLOAT64, TensorValue, Model, UndefinedError
+from mirage_eg.egraph.soundness.models import FLOAT64, Model, TensorValue, UndefinedError
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind

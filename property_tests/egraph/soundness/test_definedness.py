@@ -24,6 +24,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.evidence import ContradictionError, combine_evidence, verify_candidates
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import verify
@@ -230,7 +231,7 @@ def test_verify_says_that_a_proof_holds_where_both_are_defined(tmp_path: Path, c
     assert verdict.partial == ("square of a root",)
     path = tmp_path / "candidate.json"
     path.write_text(serialize.to_json(candidate))
-    run_verify(program, path, 2, 0, as_json=False)
+    run_verify(program, path, Options(), as_json=False)
     assert "proved where both are defined (partial laws: square of a root) with the laws " in capsys.readouterr().out
 
 
