@@ -70,8 +70,8 @@ def recorded() -> dict[str, str]:
     options = Options(top=4, jobs=1, device="cpu", cache=False)
     rmsnorm, gated_mlp = (optimize(name, WORKLOADS[name](1), options) for name in ("rmsnorm", "gated_mlp"))
     shown = {
-        name: rmsnorm.report[name]
-        for name in ("program", "search", "cuts", "verify", "versions", "device", "target", "mugraphs")
+        name: rmsnorm.report.data()[name]
+        for name in ("program", "search", "partition", "verify", "versions", "device", "target", "mugraphs")
     }
     return {
         "rmsnorm.json": serialize.to_json(rmsnorm.candidates[0].graph),

@@ -247,7 +247,7 @@ def superoptimize(
     if not isinstance(name, str):
         raise OptionError(f"name: got {name!r}, wanted a text")
     result = optimize(name, program, chosen, _log if verbose else None)
-    return MuGraphs([*map(MuGraph, result.candidates)], result.report)
+    return MuGraphs([*map(MuGraph, result.candidates)], result.report.data())
 
 
 _LOGGER = logging.getLogger("mirage_eg")

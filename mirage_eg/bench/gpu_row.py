@@ -156,7 +156,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
         "source": best.source,
         "measured": len(timed),
         "failed": len(result.measurements) - len(timed),
-        "stages": result.report["seconds"],
+        "stages": result.report.seconds,
         "seconds": perf_counter() - started,
     }
 

@@ -129,8 +129,7 @@ def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[
             path.unlink()
     write_atomically(folder / "best.json", serialize.to_json(best.graph))
     write_atomically(folder / "best.py", best.source)
-    best_report = dict(result.report["best"]) | {"source": str(folder / "best.py")}
-    report = dict(result.report) | {"source": source, "best": best_report}
+    report = result.report.written(source, str(folder / "best.py")).data()
     write_atomically(folder / "report.html", report_page(report, program, best.graph, best.source))
     write_atomically(folder / "report.json", json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
     return report

@@ -20,7 +20,7 @@ from mirage_eg.pipeline.compile_stage import Compiler, check_cache
 from mirage_eg.pipeline.diagnosis import Outcome, explain
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.ranking import notes_on, ordered
-from mirage_eg.pipeline.report_json import make_report, why_nothing
+from mirage_eg.pipeline.report import make_report, why_nothing
 from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
@@ -75,7 +75,7 @@ def optimize(
     if request.cache is None:
         return reported(result, name, "off")
     computed = now()
-    if options.budget is None or result.report["search"]["complete"]:  # what the clock cut may be better next time
+    if options.budget is None or result.report.search.complete:  # what the clock cut may be better next time
         request.cache.keep(request.key, result, computed)
     return reported(result, name, "miss", computed)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage_eg.report import svg
 from mirage_eg.report.bars import NUMBER, bar, column, number
+from mirage_eg.search.stages import STAGES
 
 _ROW, _GAP, _TOP, _LONGEST = 26.0, 12.0, 38.0, 260.0
 
@@ -30,11 +31,11 @@ class FunnelGroup:
 
 def groups(report: Mapping[str, Any]) -> tuple[FunnelGroup, ...]:
     """The funnel of a run, from its report alone: the program as one kernel, its segments, the finalists of both."""
-    search, cuts, verify = report["search"], report["cuts"], report["verify"]
+    search, partition, verify = report["search"], report["partition"], report["verify"]
     found = [FunnelGroup("the program as a whole", tuple(_whole(search, verify)))]
-    if cuts is not None:
-        title = f"parts of the program: {cuts['searched']} of {cuts['segments']} searched, the cheapest first"
-        found.append(FunnelGroup(title, tuple(_visited(cuts, "structures of kernels"))))
+    if partition is not None:
+        title = f"parts of the program: {partition['searched']} of {partition['segments']} searched, the cheapest first"
+        found.append(FunnelGroup(title, tuple(_visited(partition, "structures of kernels"))))
     if len(found) > 1 and not search["visited"]:  # a program that no single block graph computes
         del found[0]
     return (*found, FunnelGroup("finalists", tuple(_finalists(report))))
@@ -48,8 +49,6 @@ def _whole(search: Mapping[str, Any], verify: Mapping[str, Any]) -> Iterator[Fun
 
 
 def _visited(searched: Mapping[str, Any], name: str) -> Iterator[FunnelStep]:
-    from mirage_eg.search.trace import STAGES  # which loads egglog
-
     yield FunnelStep("states visited", searched["visited"])
     for reason, count in sorted(searched["pruned"].items(), key=lambda entry: -entry[1]):
         yield FunnelStep(f"{reason}: {STAGES.get(reason, reason)}", count, pruned=True)

@@ -50,7 +50,7 @@ def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: 
         _section("Program", _program(program)),
         _section("Simplification", simplification_html(report["simplification"])),
         _section("Search", _search(report)),
-        _section("Partition into kernels", _cuts(report)),
+        _section("Partition into kernels", _partition(report)),
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),
         _section("Layouts between kernels", _layouts(report, best)),
@@ -148,18 +148,18 @@ def _search(report: Mapping[str, Any]) -> str:
     return funnel(report) + (_more(f"{len(e_graphs)} e-graphs, one for each split", table(head, e_graphs)) if e_graphs else "")
 
 
-def _cuts(report: Mapping[str, Any]) -> str:
-    cuts = report["cuts"]
-    if cuts is None or not cuts["kernels"]:
+def _partition(report: Mapping[str, Any]) -> str:
+    partition = report["partition"]
+    if partition is None or not partition["kernels"]:
         return ""
-    proved = "" if cuts["complete"] else "The search ended before it proved the first plan the cheapest. "
+    proved = "" if partition["complete"] else "The search ended before it proved the first plan the cheapest. "
     text = (
-        f"Segments of the program: {cuts['segments']}; searched, the cheapest first: {cuts['searched']}. "
-        f"{proved}No plan is cheaper than {cuts['bound_us']:.1f} µs by the cost model, none of at most {_kernels(cuts['few'])} "
-        f"than {cuts['bound_of_few_us']:.1f} µs."
+        f"Segments of the program: {partition['segments']}; searched, the cheapest first: {partition['searched']}. "
+        f"{proved}No plan is cheaper than {partition['bound_us']:.1f} µs by the cost model, none of at most "
+        f"{_kernels(partition['few'])} than {partition['bound_of_few_us']:.1f} µs."
     )
     best = report["best"]["kernels"]
-    first, *others = sorted(cuts["kernels"], key=lambda plan: sum(segment["kernels"] for segment in plan) != best)
+    first, *others = sorted(partition["kernels"], key=lambda plan: sum(segment["kernels"] for segment in plan) != best)
     plans = "".join(_more(_plan_title(plan), table(_PLAN_HEAD, map(_segment, plan))) for plan in others)
     return f"{_paragraph(text)}<h3>{escape(_plan_title(first))}</h3>\n{table(_PLAN_HEAD, map(_segment, first))}{plans}"
 

@@ -47,7 +47,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_with_a_gpu_the_ranking_is_the_measured_one(no_gpu_needed: None) -> None:
     result = optimize.optimize("rms_linear", rms_linear(), Options(device="auto", jobs=1, top=3))
-    assert result.report["ranked_by"] == "measured time"
+    assert result.report.data()["ranked_by"] == "measured time"
     measured = [candidate.measured_us for candidate in result.candidates]
     assert None not in measured
     assert measured == sorted(measured, key=lambda us: us or 0.0)

@@ -180,7 +180,7 @@ def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
 def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:
     result = optimize("bounded", written(group_norm), Options(device="cpu", jobs=1, cache=False, top=1, budget=1e-6))
     assert result.candidates[0].verdict.equal
-    assert not result.report["search"]["complete"]
+    assert not result.report.data()["search"]["complete"]
 
 
 def many_inputs(unused: int) -> Graph:

@@ -27,7 +27,7 @@ from property_tests.support.strategies import kernel_programs
 
 def explained(program: Graph, **options: Any) -> dict[str, Any]:
     chosen = Options(**({"device": "cpu", "jobs": 1, "top": 2, "max_kernels": 1} | options))
-    report = optimize("p", program, chosen).report
+    report = optimize("p", program, chosen).report.data()
     explanation: dict[str, Any] = report["explanation"]
     assert (explanation is None) == any(entry["fused"] and entry["compiled"] for entry in report["mugraphs"])
     return explanation
@@ -83,8 +83,8 @@ def test_tiles_that_do_not_fit_are_measured(monkeypatch: pytest.MonkeyPatch, lim
     monkeypatch.setattr(diagnosis, "TileLimits", lambda **limits: TileLimits(**(limits | {limit: 512})))
     missed = Outcome(program, axes, result, plans, [Instances((), 0)] * len(plans), [], [])
     explanation = explain(missed, rulebook, options, device_for("sm_90"))
-    assert explanation["stage"] == "tile limits"
-    assert f"KiB of {what}, " in explanation["nearest_miss"] and "times the 0 KiB of a block" in explanation["nearest_miss"]
+    assert explanation.stage == "tile limits"
+    assert f"KiB of {what}, " in explanation.nearest_miss and "times the 0 KiB of a block" in explanation.nearest_miss
 
 
 def test_the_same_run_gives_the_same_explanation() -> None:

@@ -147,8 +147,8 @@ def product() -> Graph:
 def test_the_library_form_takes_no_place_of_the_top_and_nothing_is_blamed() -> None:
     result = run(product(), top=1)
     assert [one.fused for one in result.candidates].count(True) == 1
-    assert result.report["explanation"] is None
-    assert not any("no fused kernel" in note for note in result.report["notes"])
+    assert result.report.data()["explanation"] is None
+    assert not any("no fused kernel" in note for note in result.report.data()["notes"])
 
 
 def test_more_kernels_than_asked_for_are_said() -> None:
@@ -157,8 +157,8 @@ def test_more_kernels_than_asked_for_are_said() -> None:
     parts = [program.relu(program.concat([x, x], 1)) for _ in range(3)]
     program.mark_output(program.concat(parts, 0), name="y")
     result = run(program.graph(), max_kernels=1)
-    assert any("--max-kernels" in note for note in result.report["notes"])
-    assert not any("--max-kernels" in note for note in run(product(), max_kernels=1).report["notes"])
+    assert any("--max-kernels" in note for note in result.report.data()["notes"])
+    assert not any("--max-kernels" in note for note in run(product(), max_kernels=1).report.data()["notes"])
 
 
 def test_the_calibrated_library_kernels_rank_and_time_as_measured() -> None:

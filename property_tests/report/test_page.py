@@ -17,7 +17,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.report.funnel import groups
 from mirage_eg.report.page import report_page
 from mirage_eg.search import enumerator
-from mirage_eg.search.trace import STAGES
+from mirage_eg.search.stages import STAGES
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -94,7 +94,10 @@ def test_the_same_report_gives_the_same_page(folder: Path, report: dict[str, Any
 def test_every_number_of_the_funnel_is_the_reports(report: dict[str, Any], page: str) -> None:
     whole, parts, finalists = groups(report)
     checked = report["verify"]
-    for group, searched, rejected in ((whole, report["search"], checked["structures_rejected"]), (parts, report["cuts"], 0)):
+    for group, searched, rejected in (
+        (whole, report["search"], checked["structures_rejected"]),
+        (parts, report["partition"], 0),
+    ):
         counts = {step.label: step.count for step in group.steps if not step.pruned}
         assert counts["states visited"] == searched["visited"] > 0
         pruned = sum(step.count for step in group.steps if step.pruned)

@@ -374,7 +374,7 @@ def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch:
     for target, value in eval("{" + line + "}", {"Target": Target}).items():
         monkeypatch.setitem(compiling.TARGETS, target, value)
     result = optimize.optimize("p", rms_linear(), Options(target=device.target, device="cpu", jobs=1, top=1, cache=False))
-    assert result.report["target"] == "sm_89" and result.candidates[0].compile.ok
+    assert result.report.data()["target"] == "sm_89" and result.candidates[0].compile.ok
 
 
 def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
@@ -478,7 +478,7 @@ QUOTED: dict[str, Callable[[], str]] = {
         read("mirage_eg/egraph/oracle.py") + read("mirage_eg/egraph/expression.py") + read("mirage_eg/egraph/rulebook.py")
     ),
     "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").rglob("*.py")),
-    "no fused kernel was found": lambda: read("mirage_eg/pipeline/report_json.py"),
+    "no fused kernel was found": lambda: read("mirage_eg/pipeline/report.py"),
     "no Dask scheduler answers": lambda: read("mirage_eg/pipeline/run/executors.py"),
     "not sound": lambda: read("mirage_eg/cli/rules.py"),
     "is of another run": lambda: read("mirage_eg/pipeline/run/checkpoint.py"),

@@ -48,11 +48,11 @@ def test_a_long_chain_is_one_kernel_though_its_ops_are_more_than_the_limit(lengt
     result = run(chain(length, product=product))
     best = result.candidates[0]
     assert (best.fused, len(best.graph.kernels), best.compile.ok, best.verdict.equal) == (True, 1, True, True)
-    assert not any("ops are more" in note for note in result.report["notes"])
+    assert not any("ops are more" in note for note in result.report.data()["notes"])
 
 
 def test_a_note_names_the_option_where_ops_are_too_many() -> None:
-    notes = run(chain(9, ["mul"]), max_block_ops=6).report["notes"]
+    notes = run(chain(9, ["mul"]), max_block_ops=6).report.data()["notes"]
     assert any("9 ops are more than the 6 of a block graph (--max-block-ops)" in note for note in notes)
 
 

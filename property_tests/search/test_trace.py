@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.search.trace import MOST, STAGES, Sample, Tracer, trace_text
+from mirage_eg.search.stages import STAGES
+from mirage_eg.search.trace import MOST, Sample, Tracer, trace_text
 from property_tests.pipeline.run.test_executors import timeless
 from property_tests.support.programs import attention, three_products
 
@@ -43,7 +44,7 @@ def traced(program: Any, **options: Any) -> tuple[Result, dict[str, Any], list[d
 
 def test_every_candidate_is_counted_at_the_stage_where_it_ended() -> None:
     result, header, lines = traced(attention(keys=256))
-    search, ended = result.report["search"], header["candidates"]
+    search, ended = result.report.data()["search"], header["candidates"]
     for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
         assert ended.get(reason, 0) == search["pruned"].get(reason, 0), reason
     assert ended["ranked"] == len(result.candidates)
@@ -54,7 +55,7 @@ def test_every_candidate_is_counted_at_the_stage_where_it_ended() -> None:
 
 def test_candidates_inside_segments_are_counted_where_they_ended() -> None:
     result, header, lines = traced(three_products(16, 1024, 2048, 1536, 512))
-    cuts, ended = result.report["cuts"], header["candidates_in_segments"]
+    cuts, ended = result.report.data()["partition"], header["candidates_in_segments"]
     assert cuts["searched"] == 3
     for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
         assert ended.get(reason, 0) == cuts["pruned"].get(reason, 0), reason
@@ -83,5 +84,5 @@ def test_tracing_changes_neither_the_result_nor_itself(tmp_path: Path) -> None:
     first, second = traced(attention(keys=256)), traced(attention(keys=256), jobs=2)
     assert first[1:] == second[1:]
     plain = optimize("p", attention(keys=256), Options(device="cpu", jobs=1, top=3, max_block_ops=9))
-    assert timeless(first[0].report) == timeless(plain.report)
+    assert timeless(first[0].report.data()) == timeless(plain.report.data())
     assert [candidate.source for candidate in first[0].candidates] == [candidate.source for candidate in plain.candidates]

@@ -94,8 +94,8 @@ def test_one_value_under_two_axis_names_is_searched_verified_and_emitted(build: 
     with pytest.raises(UnsupportedError):
         infer_axes(expand(program))
     result = optimized(program)
-    assert not any("not searched" in note for note in result.report["notes"])
-    assert result.report["search"]["structures"] > 0
+    assert not any("not searched" in note for note in result.report.data()["notes"])
+    assert result.report.data()["search"]["structures"] > 0
     best = next(candidate for candidate in result.candidates if candidate.fused)
     assert best.proved and best.compile.ok and best.float_check.ok
     assert best.graph.input_names == program.input_names

@@ -150,9 +150,8 @@ def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -
 
 
 def reported(result: Result, name: str, status: str, computed: str | None = None) -> Result:
-    """The result with what its report says of the cache: `hit`, `miss` (each with the time of computing) or `off`."""
-    said: dict[str, Any] = {"program": name, "cache": status} | ({} if computed is None else {"computed": computed})
-    return replace(result, report=result.report | said)
+    """The result with the state of the cache in its report: `hit`, `miss` (each with the time of computing) or `off`."""
+    return replace(result, report=replace(result.report, program=name, cache=status, computed=computed))
 
 
 def now() -> str:

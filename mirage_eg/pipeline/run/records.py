@@ -10,6 +10,7 @@ from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.passes import OptimizedMuGraph
+from mirage_eg.pipeline.run.report import RunReport
 from mirage_eg.search.partition.shortest_path import KernelPlan
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
@@ -109,5 +110,5 @@ class Result:
     """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU."""
 
     candidates: tuple[Candidate, ...]
-    report: dict[str, Any]
+    report: RunReport
     measurements: tuple[Measurement, ...] = ()

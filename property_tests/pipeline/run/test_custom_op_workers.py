@@ -66,7 +66,7 @@ def run(folder: Path, **options: Any) -> Result:
 
 
 def summary(result: Result) -> tuple[str, list[str]]:
-    return json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]
+    return json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]
 
 
 @pytest.fixture(scope="module")

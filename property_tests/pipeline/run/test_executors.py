@@ -130,12 +130,12 @@ def run(observer: Observer | None = None, **options: Any) -> Result:
 def alone() -> tuple[str, list[str]]:
     """The report and the sources of a run in one process."""
     result = run(jobs=1)
-    return json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]
+    return json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]
 
 
 def test_two_jobs_give_the_same_report(eager: None, alone: tuple[str, list[str]]) -> None:
     result = run(jobs=2)
-    assert (json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]) == alone
+    assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone
 
 
 def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone: tuple[str, list[str]]) -> None:
@@ -149,4 +149,4 @@ def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone
 
     result = run(kill, executor=dask)
     assert killed == ["search", "compile"]
-    assert (json.dumps(timeless(result.report)), [candidate.source for candidate in result.candidates]) == alone
+    assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone

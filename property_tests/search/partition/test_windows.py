@@ -97,11 +97,11 @@ def test_ways_through_windows_compute_the_program() -> None:
 def test_a_run_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     small = PartitionLimits(deep=6, window=6, max_edges=40)
     monkeypatch.setattr("mirage_eg.pipeline.partition_stage.PartitionLimits", lambda segments, kernels: small)
-    report = optimize("mlp", mlp(5), Options(device="cpu", jobs=1, cache=False, top=1, max_block_ops=6)).report
+    report = optimize("mlp", mlp(5), Options(device="cpu", jobs=1, cache=False, top=1, max_block_ops=6)).report.data()
     assert any("not searched: kernels that reach from one of" in note for note in report["notes"])
-    assert report["cuts"]["left_out"]
-    whole = optimize("mlp", mlp(1), Options(device="cpu", jobs=1, cache=False, top=1)).report
-    assert not whole["cuts"]["left_out"]
+    assert report["partition"]["left_out"]
+    whole = optimize("mlp", mlp(1), Options(device="cpu", jobs=1, cache=False, top=1)).report.data()
+    assert not whole["partition"]["left_out"]
 
 
 @st.composite

@@ -1,0 +1,26 @@
+"""The stages at which candidates end, for traces and the search funnel; nothing is imported, so that both load fast."""
+
+STAGES = {
+    "query": "no expression that is equal to the program contains it",
+    "axes": "no value of the program has all its axes",
+    "value twice": "the block graph computes that value already",
+    "leads nowhere": "no output can be computed from it",
+    "no loop": "belongs to the split without a loop",
+    "loads": "too many inputs loaded whole besides looped, or too many partial results",
+    "too many ops": "the block graph has the maximum number of ops",
+    "ops left": "the shortest path to an output has more ops than are left",
+    "forced ops": "the ops on every path to an output are more than are left",
+    "not kept": "that value has the maximum number of partial block graphs",
+    "kept": "extended further",
+    "no kernel": "a segment of the program that no block graph computes",
+    "on no plan": "a segment with kernels that is on none of the plans kept",
+    "field check": "a structure whose small instance differs from the program's in random fields",
+    "tile limits": "a structure without a µGraph that a block can hold or that passes the filters",
+    "not tried": "a structure that loads as several smaller ones do",
+    "not among top": "a µGraph that the cost model ranks after the finalists",
+    "verification": "a µGraph that differs at full size",
+    "compile": "a µGraph that the compiler refused",
+    "ranked": "a µGraph of the result",
+    "timed": "a µGraph of the result, timed on the GPU",
+}
+"""Prune reasons of the search, then the later stages, in the order of the pipeline."""
