@@ -17,7 +17,7 @@ Array = Any  # of NumPy or CuPy
 
 
 class Algebra(Protocol[V]):
-    """The operations that the evaluator asks for. Axes are counted from the end, so that leading dims do not matter."""
+    """The operations of the evaluator. Axes are counted from the end, so that leading dims do not matter."""
 
     def shape(self, x: V) -> Shape:
         """Extents of the array that x stands for."""
@@ -36,17 +36,17 @@ class Algebra(Protocol[V]):
         ...
 
     def rearrange(self, row: Op, operands: Sequence[V], lead: int, attributes: Attributes) -> V:
-        """A rearrangement of the op table, through `row.rearrange`; the first `lead` dims are not its business."""
+        """A rearrangement of the op table, by `row.rearrange`; it does not touch the first `lead` dims."""
         ...
 
     def view(self, x: V, shape: Shape, move: Callable[[Array], Array]) -> V:
-        """The elements of x as `move` puts them, under `shape`: how tiles are loaded, stored and aligned."""
+        """`move` applied to the elements of x, with result shape `shape`: tiles are loaded, stored and aligned so."""
         ...
 
     def join(self, pieces: Sequence[V], axis: int) -> V:
-        """Pieces of one value that was evaluated in slices, put together along `axis` (counted from the front)."""
+        """The concatenation of the slices of one value along `axis` (counted from the front)."""
         ...
 
     def cast(self, x: V, dtype: DType) -> V:
-        """x as memory or a matrix unit holds it in `dtype`; x itself where the algebra does not round."""
+        """x rounded to `dtype`, as in memory or in a matrix unit; x itself in algebras without rounding."""
         ...

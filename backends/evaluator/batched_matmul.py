@@ -1,9 +1,9 @@
-"""A stack of matrix products as fewer, larger ones. Part of the trusted core.
+"""Batched matrix products as fewer, larger ones. Trusted.
 
-Where one operand of a stack does not vary along a dim, the products along it are one: Xᵢ Y for all i are rows of one product,
-X Yⱼ for all j its columns. The tiles of a block graph are stacks of that kind: seen so, they are the matrices that they were
-cut from, often without a copy, and a library is asked for one large product instead of thousands of small ones. (CuPy would
-also launch a kernel for each dim of each operand, to list where the small ones stand.)
+If one operand does not vary along a batch dim, the products along this dim are one product: Xᵢ Y for all i are rows of it,
+X Yⱼ for all j columns. The tiles of a block graph are such batches: merged, they are the matrices before tiling, often without
+a copy, and BLAS computes one large product in place of thousands of small ones. (CuPy would also launch a kernel for each
+dim of each operand, to list the addresses of the small matrices.)
 
     M, K, N   extents of one product
 """
@@ -16,9 +16,9 @@ from mirage_eg.ir.shapes import Shape
 
 
 def batched_matmul(x: Array, y: Array, multiply: Callable[[Array, Array], Array], copies: bool) -> Array:
-    """`multiply(x, y)`, a product of stacks of matrices, asked for with as few of them as can be.
+    """The batched product of x and y by calls of `multiply` on batches as small as possible.
 
-    Without `copies` a dim is folded only where the operand stands in memory as the larger matrix does.
+    Without `copies` a dim is merged only if this needs no copy of the operand.
     """
     rank = max(x.ndim, y.ndim)
     x, y = with_rank(x, rank), with_rank(y, rank)
@@ -39,12 +39,12 @@ def batched_matmul(x: Array, y: Array, multiply: Callable[[Array, Array], Array]
         y.transpose(*units, *rows, *stack, rank - 2, *columns, rank - 1).reshape(*_at(y.shape, stack), k, -1),
     )
     product = product.reshape(*_at(lead, stack), *_at(lead, rows), m, *_at(lead, columns), n)
-    made = [*stack, *rows, rank - 2, *columns, rank - 1]  # where each dim of the product belongs
-    return product.transpose(sorted(range(len(made)), key=made.__getitem__)).reshape(*lead, m, n)
+    positions = [*stack, *rows, rank - 2, *columns, rank - 1]  # the dim of the result for each dim of the product
+    return product.transpose(sorted(range(len(positions)), key=positions.__getitem__)).reshape(*lead, m, n)
 
 
 def with_rank(x: Array, rank: int) -> Array:
-    """x with extents of 1 before its own."""
+    """x with leading extents of 1."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape) if x.ndim < rank else x
 
 
@@ -53,6 +53,6 @@ def _at(extents: Sequence[int], axes: Sequence[int]) -> Shape:
 
 
 def _merge(x: Array, axes: Sequence[int]) -> bool:
-    """Whether these dims are one in memory, the last of them the fastest."""
-    kept = [axis for axis in axes if x.shape[axis] > 1]
-    return all(x.strides[slow] == x.strides[fast] * x.shape[fast] for slow, fast in pairwise(kept))
+    """Whether these dims are contiguous as one dim, the last one fastest."""
+    long = [axis for axis in axes if x.shape[axis] > 1]
+    return all(x.strides[slow] == x.strides[fast] * x.shape[fast] for slow, fast in pairwise(long))

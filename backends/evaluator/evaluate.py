@@ -1,12 +1,12 @@
-"""The meaning of a graph in any algebra, written once for kernel, block and thread level. Part of the trusted core.
+"""The semantics of a graph in any algebra, once for kernel, block and thread level. Trusted.
 
 A block graph is evaluated without a Python loop over blocks or iterations: a tile value is an array with leading dims
 (grid dims …, F), of extent 1 where it does not vary, and ops broadcast over them. A loader is a reshape and a transpose, an
-accumulator a reduction over F, a saver the inverse of a loader. What would not fit into memory is evaluated in slices: block
-graphs of the grid, programs of an axis that nothing reduces (`backends.evaluator.slicing`).
+accumulator a reduction over F, a saver the inverse of a loader. Graphs that do not fit into memory are evaluated in slices:
+block graphs along the grid, programs along an axis that no op reduces (`backends.evaluator.slicing`).
 
-    F       extent of the loop        lead   number of leading dims: grid dims and F in a block graph, behind those of the stack
-    stack   number of leading dims that all values have and no graph knows: draws that are computed together
+    F       extent of the loop        lead   number of leading dims: those of the stack, then in a block graph grid dims and F
+    stack   number of leading dims of all values that belong to no graph: trials that are computed together
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape, text
 
 V = TypeVar("V")
-Window = tuple[tuple[int, int], ...]  # for each grid dim the first block and the one behind the last
+Window = tuple[tuple[int, int], ...]  # for each grid dim start and stop
 
 SLICE_ELEMENTS = 1 << 24
 """A graph with a larger value (all its tiles together, in elements) is evaluated in slices."""
@@ -45,8 +45,8 @@ def evaluate(
 ) -> list[V]:
     """One value for each output of `graph`, from one value for each of its inputs (whole tensors, also for a block graph).
 
-    `rounded` says that the inputs are already as memory holds them in their types, `stack` how many dims stand before theirs;
-    what the nodes of a kernel graph make is asked of `memo`, if there is one.
+    `rounded`: the inputs are already rounded to their types. `stack`: the number of dims before theirs. `memo` holds results of
+    the nodes of kernel graphs.
 
     Raises:
         GraphError: the number or the shapes of the inputs are not those of the graph.
@@ -72,9 +72,9 @@ def _evaluate(
                 return _joined(plan, _slices(plan, inputs, algebra, lead), algebra, lead)
             if memo is not None:
                 memo.begin(inputs)
-            return _Run(graph, algebra, slice_elements, lead, memo=memo).outputs(inputs)
+            return _Evaluation(graph, algebra, slice_elements, lead, memo=memo).outputs(inputs)
         case Level.THREAD:
-            return _Run(graph, algebra, slice_elements, lead).outputs(inputs)
+            return _Evaluation(graph, algebra, slice_elements, lead).outputs(inputs)
         case Level.BLOCK:
             return _block(graph, inputs, algebra, slice_elements, lead)
         case _:
@@ -84,31 +84,28 @@ def _evaluate(
 def evaluate_while(
     graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, holds: Callable[[Sequence[V]], bool]
 ) -> list[V] | None:
-    """`evaluate` a kernel graph; None as soon as `holds` does not of a slice of its outputs."""
+    """`evaluate` a kernel graph; None as soon as `holds` is false for a slice of its outputs."""
     plan = slicing_of(graph, slice_elements)
     results = []
-    for made in (evaluate(graph, inputs, algebra, slice_elements),) if plan is None else _slices(plan, inputs, algebra, 0):
-        if not holds(made):
+    for outputs in (evaluate(graph, inputs, algebra, slice_elements),) if plan is None else _slices(plan, inputs, algebra, 0):
+        if not holds(outputs):
             return None
-        results.append(made)
+        results.append(outputs)
     return results[0] if plan is None else _joined(plan, results, algebra, 0)
 
 
 def _slices(plan: Slicing, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> Iterator[list[V]]:
-    """A program piece by piece along one of its axes."""
+    """The outputs of a program slice by slice."""
     for one in plan.slices:
         windows = [
             value if index is None else _windowed(algebra, value, index, stack)
             for value, index in zip(inputs, one.windows, strict=True)
         ]
-        yield _Run(one.graph, algebra, 0, stack).outputs(windows)
+        yield _Evaluation(one.graph, algebra, 0, stack).outputs(windows)
 
 
 def _joined(plan: Slicing, results: Iterable[list[V]], algebra: Algebra[V], stack: int) -> list[V]:
-    return [
-        algebra.join(ragged_parts, stack + dim)
-        for dim, ragged_parts in zip(plan.output_dims, zip(*results, strict=True), strict=True)
-    ]
+    return [algebra.join(parts, stack + dim) for dim, parts in zip(plan.output_dims, zip(*results, strict=True), strict=True)]
 
 
 def _windowed(algebra: Algebra[V], x: V, window: DimWindow, stack: int) -> V:
@@ -120,7 +117,7 @@ def _windowed(algebra: Algebra[V], x: V, window: DimWindow, stack: int) -> V:
 
 
 def _block(graph: Graph, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, stack: int) -> list[V]:
-    """Tiles of all blocks, in slices of the grid where needed, then stored; those of a ragged one piece by piece."""
+    """The outputs of a block graph, in slices of the grid if necessary; a ragged one part by part."""
     if graph.cuts:
         return _ragged(graph, ragged_parts.all_of(graph), inputs, algebra, slice_elements, stack)
     return _regular(graph, inputs, algebra, slice_elements, stack, None)
@@ -139,14 +136,14 @@ def _ragged(
         return joined
     taken = partial(_taken, graph, inputs=inputs, algebra=algebra, stack=stack)
     if (loop := ragged_parts.divided(graph, bounds, loop=True)) is None:
-        return _regular(ragged_parts.piece(graph, bounds), taken(bounds), algebra, slice_elements, stack, None)
+        return _regular(ragged_parts.regular_part(graph, bounds), taken(bounds), algebra, slice_elements, stack, None)
     _, full, last = loop
-    earlier = ragged_parts.piece(graph, full), taken(full)
-    return _regular(ragged_parts.piece(graph, last), taken(last), algebra, slice_elements, stack, earlier)
+    earlier = ragged_parts.regular_part(graph, full), taken(full)
+    return _regular(ragged_parts.regular_part(graph, last), taken(last), algebra, slice_elements, stack, earlier)
 
 
 def _taken(graph: Graph, bounds: ragged_parts.Bounds, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> list[V]:
-    """The parts of the inputs that lie within bounds."""
+    """The parts of the inputs within bounds."""
     values = [values[0] for item, values in graph.numbered() if item.op == "input"]
     taken = []
     for item, value, x in zip(graph.inputs, values, inputs, strict=True):
@@ -157,7 +154,7 @@ def _taken(graph: Graph, bounds: ragged_parts.Bounds, inputs: Sequence[V], algeb
 
 
 def _at(algebra: Algebra[V], x: V, dim: int, index: ragged_parts.Index) -> V:
-    """The elements of x at these places of a dim."""
+    """The elements of x at these indices of a dim."""
     shape = algebra.shape(x)
     if len(index) == shape[dim] and (np.diff(index) == 1).all():
         return x
@@ -220,9 +217,9 @@ def _tiles(
     axis = extents.index(max(extents))
     parts = min(extents[axis], ceil(prod(extents) * largest / slice_elements))
     if parts <= 1:
-        run = _Run(graph, algebra, slice_elements, stack + len(graph.grid) + 1, window)
+        run = _Evaluation(graph, algebra, slice_elements, stack + len(graph.grid) + 1, window)
         if earlier is not None:
-            before = _Run(earlier[0], algebra, slice_elements, run.lead, window)
+            before = _Evaluation(earlier[0], algebra, slice_elements, run.lead, window)
             before.accumulated = []
             before.outputs(earlier[1])
             run.earlier = iter(before.accumulated)
@@ -238,8 +235,8 @@ def _tiles(
     return joined
 
 
-class _Run(Generic[V]):
-    """One pass over the nodes of one graph; values are dropped behind their last use."""
+class _Evaluation(Generic[V]):
+    """One pass over the nodes of one graph; values are dropped after their last use."""
 
     def __init__(
         self,
@@ -252,7 +249,7 @@ class _Run(Generic[V]):
     ) -> None:
         self.graph, self.algebra, self.slice_elements, self.lead, self.window = graph, algebra, slice_elements, lead, window
         self.memo = memo
-        self.accumulated: list[V] | None = None  # what each accumulator has taken over F, where that is asked for
+        self.accumulated: list[V] | None = None  # the operand of each accumulator, if requested
         self.earlier: Iterator[V] | None = None  # the same of the iterations before those of the graph
 
     def outputs(self, inputs: Sequence[V]) -> list[V]:
@@ -262,7 +259,7 @@ class _Run(Generic[V]):
             for operand in item.operands:
                 uses[operand] += 1
         values: list[Any] = []
-        exact: list[bool] = []  # as memory holds it in its type: a matrix unit changes nothing about it
+        exact: list[bool] = []  # already rounded to its type: a matrix unit does not change it
         results: list[V] = []
         given = iter(inputs)
         for item in graph.nodes:
@@ -278,13 +275,13 @@ class _Run(Generic[V]):
                 moved = OPS[item.op].kind is Kind.REARRANGEMENT and all(exact[i] for i in item.operands)
                 stored, place = [exact[i] for i in item.operands], len(values)
                 dtype = graph.types[place].dtype
-                made = (
+                outputs = (
                     self._node(item, operands, stored, place)
                     if self.memo is None
                     else self.memo.results(item, dtype, operands, partial(self._node, item, exact=stored, place=place))
                 )
-                exact += [moved or graph.level is Level.KERNEL] * len(made)
-                values += made
+                exact += [moved or graph.level is Level.KERNEL] * len(outputs)
+                values += outputs
             for operand in item.operands:
                 uses[operand] -= 1
                 if not uses[operand]:
@@ -337,7 +334,7 @@ class _Run(Generic[V]):
         return dim - (len(self.algebra.shape(x)) - self.lead)
 
     def _aligned(self, operands: Sequence[V]) -> list[V]:
-        """The operands with extents of 1 put between the leading dims and the tile, up to one rank."""
+        """The operands with extents of 1 between the leading dims and the tile, up to a common rank."""
         shapes = [self.algebra.shape(operand) for operand in operands]
         rank = max(map(len, shapes))
         aligned = []
@@ -349,7 +346,7 @@ class _Run(Generic[V]):
         return aligned
 
     def _with_iterations(self, x: V, place: int) -> V:
-        """x with F and a dim of the tile as one, F slowest, at the place of the dim."""
+        """x with F and a dim of the tile merged, F slowest, at the position of the dim."""
         shape, loop = self.algebra.shape(x), self.lead - 1
         merged = (*shape[:loop], 1, *shape[loop + 1 : place], shape[loop] * shape[place], *shape[place + 1 :])
         return self.algebra.view(x, merged, lambda array: np.moveaxis(array, loop, place - 1).reshape(merged))
@@ -397,8 +394,8 @@ def _load(
     """The tiles of x: each dim is split by every grid dim mapped to it (first listed is slowest), then by the loop."""
     splits = [*zip(grid, imap, strict=True), (loop, fmap)]
     factors: list[int] = []
-    leading: dict[int, int] = {}  # leading dim -> its place among the factors
-    tile: list[int] = []  # dim of the tile -> its place among the factors
+    leading: dict[int, int] = {}  # leading dim -> its position among the factors
+    tile: list[int] = []  # dim of the tile -> its position among the factors
     whole = algebra.shape(x)
     head = whole[:stack]
     for dim, extent in enumerate(whole[stack:]):

@@ -1,6 +1,6 @@
 """The algebra of floating-point numbers, on NumPy or CuPy arrays: exact (float64), or rounding as the kernels do.
 
-Not-a-number and infinity are values like others here and no warnings: who compares results must refuse them.
+Not-a-number and infinity are values here, without warnings: comparisons of results must refuse them.
 """
 
 import math
@@ -26,8 +26,8 @@ from mirage_eg.ir.shapes import Shape
 class FloatAlgebra:
     """Arrays of the module `xp`, computed in `working` precision (float32 or float64).
 
-    With `rounds`, a value that the kernels keep in memory or feed to a matrix unit is rounded to its own type, as they do;
-    bfloat16 is emulated.
+    With `rounds`, values in memory and operands of matrix units are rounded to their own types, as in kernels; bfloat16 is
+    emulated.
     """
 
     xp: Any = np
@@ -41,9 +41,9 @@ class FloatAlgebra:
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """By the table ELEMENTWISE."""
 
-        def compute(*pieces: Array) -> Array:
+        def compute(*chunks: Array) -> Array:
             with np.errstate(all="ignore"):  # threads do not inherit it
-                return ELEMENTWISE[op](self.xp, *map(self._wide, pieces), **attributes)
+                return ELEMENTWISE[op](self.xp, *map(self._wide, chunks), **attributes)
 
         return in_chunks(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
 
@@ -88,21 +88,21 @@ class FloatAlgebra:
                     return self._wide(x.astype(self.xp.dtype(str(dtype))))
 
     def _wide(self, x: Array) -> Array:
-        """x in working precision; an input may stand in memory in a narrower type until something computes with it."""
+        """x in working precision; inputs are stored in narrower types until their first use."""
         return x.astype(self.xp.dtype(str(self.working)), copy=False)
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
 
 
-_HALF_PIECE = 1 << 15  # so that the temporaries of a piece stay in the cache
+_HALF_CHUNK = 1 << 15  # the temporaries of a chunk stay in the cache
 
 
 def _round_to_float16(x: Array) -> Array:
     """float32 rounded to the nearest float16, ties to even, several times faster than NumPy's conversion there and back.
 
-    Where float16 is normal it has 13 bits less than float32. Where it is subnormal its numbers are the multiples of 2^-24, as
-    those of float32 are from ½ to 1: adding ¾ rounds. What is too large becomes infinite.
+    Normal float16 numbers have 13 bits less than float32. Subnormal ones are the multiples of 2^-24, as are the float32 numbers
+    between ½ and 1: adding ¾ rounds. Larger numbers become infinite.
     """
     flat = np.ascontiguousarray(x).reshape(-1)
     result = np.empty_like(flat)
@@ -110,25 +110,25 @@ def _round_to_float16(x: Array) -> Array:
     def fill(starts: Sequence[int]) -> None:
         with np.errstate(all="ignore"):  # threads do not inherit it
             for start in starts:
-                piece = flat[start : start + _HALF_PIECE]
-                bits = piece.view(np.uint32)
+                chunk = flat[start : start + _HALF_CHUNK]
+                bits = chunk.view(np.uint32)
                 rounded = bits >> np.uint32(13)
                 rounded &= np.uint32(1)
                 rounded += np.uint32(0xFFF)
                 rounded += bits
                 rounded &= np.uint32(0xFFFFE000)
-                made = result[start : start + _HALF_PIECE]
-                made[:] = rounded.view(np.float32)
-                size = np.abs(piece)
+                target = result[start : start + _HALF_CHUNK]
+                target[:] = rounded.view(np.float32)
+                size = np.abs(chunk)
                 small = size < _LEAST_NORMAL_HALF
                 if small.any():
                     moved = size + _THREE_QUARTERS
                     moved -= _THREE_QUARTERS
-                    np.copysign(moved, piece, out=made, where=small)
+                    np.copysign(moved, chunk, out=target, where=small)
                 if not size.max() < _OVERFLOWS_HALF:  # ±∞, and not-a-number stays
-                    np.multiply(piece, np.float32(np.inf), out=made, where=~(size < _OVERFLOWS_HALF))
+                    np.multiply(chunk, np.float32(np.inf), out=target, where=~(size < _OVERFLOWS_HALF))
 
-    do_all(fill, for_each_thread(range(0, flat.size, _HALF_PIECE)))
+    do_all(fill, for_each_thread(range(0, flat.size, _HALF_CHUNK)))
     return result.reshape(x.shape)
 
 
@@ -160,8 +160,8 @@ def erf(xp: Any, x: Array) -> Array:
     The n-th derivative of erf is 2/√π · exp(−c²) · (−1)^(n−1) · H_{n−1}(c), H the physicists' Hermite polynomials.
     """
     wide = xp.clip(x.astype(xp.float64, copy=False), -_LAST, _LAST)
-    place = xp.rint(wide / _STEP)
-    centre = place * _STEP
+    index = xp.rint(wide / _STEP)
+    centre = index * _STEP
     d = wide - centre
     previous, hermite = xp.zeros_like(d), xp.ones_like(d)
     power, series = d, d
@@ -170,7 +170,7 @@ def erf(xp: Any, x: Array) -> Array:
         power = -power * d / (n + 1)
         series = series + power * hermite
     table = _erf_table(xp)
-    filled = xp.nan_to_num(place, nan=0.0).astype(xp.int64) + len(table) // 2
+    filled = xp.nan_to_num(index, nan=0.0).astype(xp.int64) + len(table) // 2
     value = table[filled] + (2 / math.sqrt(math.pi)) * xp.exp(-centre * centre) * series
     return value.astype(x.dtype, copy=False)
 

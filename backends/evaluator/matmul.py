@@ -1,7 +1,7 @@
-"""Matrix products of arrays that stand in memory in a narrower type than they are multiplied in.
+"""Matrix products whose operands are stored in a narrower type than the arithmetic. Trusted.
 
-A weight of float32 is widened piece by piece, in a piece of memory that stays in the cache: a widened copy of the whole would
-cost several times the product itself, which for few rows is as fast as the weight can be read. Part of the trusted core.
+A float32 weight is widened chunk by chunk, in a buffer that stays in the cache: a widened copy of the whole weight would
+cost several times the product itself, which for few rows is as fast as reading the weight.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from mirage_eg.backends.evaluator.cpu_threads import do_all, threads
 from mirage_eg.ir.shapes import broadcast
 
 CHUNK_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
-SMALL_ELEMENTS = 1 << 13  # of operands for which folding costs more than it saves on NumPy
+SMALL_ELEMENTS = 1 << 13  # of operands for which merging costs more than it saves on NumPy
 
 
 def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], Array] = lambda product: product) -> Array:
-    """x @ y for stacks of matrices, computed in `dtype`; `settle` is applied to what was just made, before any view of it."""
+    """x @ y for batches of matrices, computed in `dtype`; `settle` is applied to each new array, before any view of it."""
     if xp is not np:
         wide = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
         return batched_matmul(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
@@ -36,8 +36,8 @@ def _on_numpy(x: Array, y: Array, dtype: Any) -> Array:
     result = np.empty((*lead, x.shape[-2], y.shape[-1]), dtype)
 
     def fill(part: tuple[Array, Array, Array]) -> None:
-        with np.errstate(all="ignore"):  # threads do not inherit it; what is not finite is a value like others
-            _fill(*part, _Wide(dtype))
+        with np.errstate(all="ignore"):  # threads do not inherit it; infinities are values
+            _fill(*part, _WideningBuffers(dtype))
 
     do_all(fill, _parts(result, with_rank(x, result.ndim), with_rank(y, result.ndim)))
     return result
@@ -63,8 +63,8 @@ def for_blas(x: Array) -> Array:
     return x if dense and all(stride for _, stride in last) else np.ascontiguousarray(x)
 
 
-class _Wide:
-    """Widened copies of two operands, in memory that is used again for the next two."""
+class _WideningBuffers:
+    """Widened copies of two operands, in buffers that are reused for the next two."""
 
     def __init__(self, dtype: Any) -> None:
         self._memory = [np.empty(0, dtype), np.empty(0, dtype)]
@@ -82,8 +82,8 @@ class _Wide:
         return copy
 
 
-def _fill(result: Array, x: Array, y: Array, wide: _Wide) -> None:
-    """Halve the longest dim of the larger operand until both fit into a piece; K last, since its halves must be added."""
+def _fill(result: Array, x: Array, y: Array, wide: _WideningBuffers) -> None:
+    """Halve the longest dim of the larger operand until both fit into a chunk; K last, since its halves must be added."""
     if x.size + y.size <= CHUNK_ELEMENTS or x.dtype == y.dtype == result.dtype:
         np.matmul(wide.of(0, x), wide.of(1, y), out=result)
         return

@@ -29,7 +29,7 @@ from mirage_eg.backends.evaluator.matmul import product
 
 PRIMES = (1_037_087, 518_543, 259_271)
 _EXACT = 2**53
-Number = Any  # an int, a float of NumPy, or an array that has one for each of several draws
+Number = Any  # an int, a float of NumPy, or an array with one number for each trial
 
 
 def longest_product(prime: int) -> int:
@@ -62,7 +62,7 @@ def residues_of_sums(x: Array, prime: int) -> Array:
 
 @dataclass(frozen=True)
 class Modulus:
-    """One prime of the chain, with its tables (made when first used, of `prime` entries each, float32: exact below 2^24)."""
+    """One prime of the chain, with its tables (computed at first use, `prime` entries each, float32: exact below 2^24)."""
 
     prime: int
     xp: Any = np
@@ -84,7 +84,7 @@ class Modulus:
         return self._one_pass("affine", lambda x, a, b: residues(x * a + b, self.prime), x, _number(factor), _number(offset))
 
     def divide(self, x: Array, y: Array) -> Array:
-        """x / y; 0 where y is, on CuPy not-a-number."""
+        """x / y; where y is 0 the result is 0, on CuPy not-a-number."""
         if self.xp is not np:
             return kernel(self.xp, "divide")(x, y, self._inverses, float(self.prime), 1.0 / self.prime)
         return self.multiply(x, self.inverse(y))  # y is often the smaller
@@ -105,16 +105,16 @@ class Modulus:
         return self.total(self.multiply(x, x), axes, factor)
 
     def product(self, x: Array, y: Array) -> tuple[Array, bool]:
-        """x @ y for stacks of matrices, also of narrow types, and whether it is still to be reduced.
+        """x @ y for batches of matrices, also of narrow types, and whether the result needs a reduction modulo the prime.
 
-        On CuPy all but `total` of many terms takes what is still to be reduced.
+        On CuPy all functions but `total` of many terms accept unreduced products.
         """
         if self.xp is not np and x.shape[-1] <= longest_product(self.prime):
             return product(self.xp, x, y, np.dtype(np.float64)), True
         return self.matmul(x, y), False
 
     def matmul(self, x: Array, y: Array) -> Array:
-        """x @ y for stacks of matrices, also of narrow types, K split where one exact product cannot hold it."""
+        """x @ y for batches of matrices, also of narrow types; K is split where one product would not be exact."""
         longest, count = longest_product(self.prime), x.shape[-1]
         result = None
         for start in range(0, count, longest):
@@ -187,7 +187,7 @@ class Modulus:
         return self.affine(self._looked_up(self._powers, x), factor, offset)
 
     def reduced(self, x: Array, factor: int = 1) -> Array:
-        """factor · x modulo the prime, for whole numbers 0 ≤ x < 2^53 − 2 prime; in place on NumPy, where x was just made."""
+        """factor · x modulo the prime, for whole numbers 0 ≤ x < 2^53 − 2 prime; in place on NumPy."""
         if self.xp is not np:
             return kernel(self.xp, "sum")(x, float(factor), float(self.prime), 1.0 / self.prime)
         flat = x.reshape(-1)
@@ -274,7 +274,7 @@ def _number(value: Number) -> Number:
 
 @cache
 def modulus(prime: int, xp: Any = np) -> Modulus:
-    """The one Modulus of a prime and an array module, so that tables are made once."""
+    """The one Modulus of a prime and an array module: its tables are computed once."""
     return Modulus(prime, xp)
 
 

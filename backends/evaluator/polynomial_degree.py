@@ -1,8 +1,8 @@
-"""The algebra of degrees: how large the polynomials behind a value are, for the Schwartz–Zippel bound. Trusted.
+"""The algebra of polynomial degrees, for the Schwartz–Zippel bound. Trusted.
 
 A value built from inputs by +, −, ·, division and constants is N/D for polynomials N, D, and is defined where H ≠ 0, H the
-product of all that was divided by. A value stands for the largest degrees of its elements, by upper bounds; `beyond` names the
-ops that are no rational functions, and then the degrees mean nothing.
+product of all divisors. A value has upper bounds of the degrees of its elements; `beyond` has the ops that are not rational
+functions; if there are any, the degrees have no meaning.
 
     N, D, H   degrees of numerator, denominator and product of divisors (D divides H)
 """
@@ -51,7 +51,7 @@ class Degree:
 
 @dataclass(frozen=True, slots=True)
 class DegreeValue:
-    """A shape, degrees, and the ops behind the value that are no rational functions."""
+    """A shape, degrees, and those ancestors of the value that are not rational functions."""
 
     extents: Shape
     degree: Degree

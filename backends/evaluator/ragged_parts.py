@@ -1,7 +1,7 @@
-"""A ragged block graph as regular ones: on the blocks and iterations of full parts, and on those of the rest. Trusted.
+"""A ragged block graph as regular ones: one on the blocks and iterations of full parts, one on those of the rest. Trusted.
 
-Where `bounds` hold only full parts of a cut, or only its last part, each tile has one extent: a regular block graph on parts of
-the inputs computes what the ragged one does there.
+If `bounds` contain only full parts of a cut, or only its last part, each tile has one extent: a regular block graph on parts of
+the inputs computes the same values as the ragged one there.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from mirage_eg.ir.graph import REPLICATED, Graph, Node
 from mirage_eg.ir.ragged import LOOP, Cut
 from mirage_eg.ir.shapes import Shape
 
-Bounds = tuple[tuple[int, int], ...]  # of each grid dim, then of the loop: the first coordinate and the one behind the last
+Bounds = tuple[tuple[int, int], ...]  # of each grid dim, then of the loop: start and stop
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -23,7 +23,7 @@ def all_of(graph: Graph) -> Bounds:
 
 
 def divided(graph: Graph, bounds: Bounds, *, loop: bool) -> tuple[int, Bounds, Bounds] | None:
-    """A grid dim (LOOP if `loop`), bounds without its last coordinate and with that alone; None where nothing is mixed."""
+    """A grid dim (LOOP if `loop`), bounds without its last coordinate and with it alone; None if no extents are mixed."""
     for cut in (cut for cuts in graph.cuts.values() for cut in cuts if cut):
         for place, _ in cut.steps:
             start, stop = bounds[place]
@@ -34,8 +34,8 @@ def divided(graph: Graph, bounds: Bounds, *, loop: bool) -> tuple[int, Bounds, B
     return None
 
 
-def piece(graph: Graph, bounds: Bounds) -> Graph:
-    """The regular block graph on bounds that are not mixed."""
+def regular_part(graph: Graph, bounds: Bounds) -> Graph:
+    """The regular block graph on bounds without mixed extents."""
     counts = [stop - start for start, stop in bounds]
     nodes = []
     for item, values in graph.numbered():
@@ -71,19 +71,19 @@ def output_indices(graph: Graph, item: Node, shape: Shape, bounds: Bounds) -> li
 
 
 def _mapped(maps: Sequence[int], dim: int) -> list[int]:
-    """The grid dims that map to a dim, and LOOP, which stands last."""
+    """The grid dims that map to a dim, then LOOP."""
     return [LOOP if place == len(maps) - 1 else place for place, target in enumerate(maps) if target == dim]
 
 
 def _indices(graph: Graph, extent: int, part: int, places: Sequence[int], bounds: Bounds) -> Index:
     """The indices of a dim, cut into parts of `part` by these places (the first is slowest), that lie within bounds."""
-    found = np.arange(extent)
+    indices = np.arange(extent)
     for place in reversed(places):
         count, (start, stop) = (*graph.grid, graph.loop)[place], bounds[place]
-        coordinate = found // part % count
-        found = found[(start <= coordinate) & (coordinate < stop)]
+        coordinate = indices // part % count
+        indices = indices[(start <= coordinate) & (coordinate < stop)]
         part *= count
-    return found
+    return indices
 
 
 def _has_last(graph: Graph, cut: Cut, bounds: Bounds) -> bool:

@@ -1,6 +1,6 @@
-"""Choosing the numbers: for a structure the grid, the loop count and so all tile extents (DESIGN §8).
+"""Instantiation of a structure: the grid, the loop count and so all tiles (DESIGN §8).
 
-What may be chosen is in `extents`, what is allowed in `limits`; the cost model ranks what is left.
+`tilings` enumerates, `limits` filters, the cost model ranks.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -19,7 +19,7 @@ from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler
-from mirage_eg.search.instantiate.lower_bound import Estimate
+from mirage_eg.search.instantiate.lower_bound import CostBound
 from mirage_eg.search.instantiate.lower_structure import Outline, Tiling, lower_structure, lower_with_outlines
 from mirage_eg.search.instantiate.tilings import MAX_GRID_DIMS, kernels_of, tilings_of
 from mirage_eg.search.structure import SplitReduction, Structure
@@ -45,11 +45,11 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
         if all(prod(sizes[axis] for axis in together) <= _SMALL for together in read):
             break
     small = resize(program, axes, sizes)
-    extents = [
-        kernel.extents((*sizes, 2), {group[0]: sizes[group[0]] // 2 for group in chosen}, 3, 2)
+    tilings = [
+        kernel.tiling((*sizes, 2), {group[0]: sizes[group[0]] // 2 for group in chosen}, 3, 2)
         for kernel, chosen in zip(kernels, gridded, strict=True)
     ]
-    return small, lower_structure(plan, small, axes, *extents)
+    return small, lower_structure(plan, small, axes, *tilings)
 
 
 def instances(
@@ -61,22 +61,22 @@ def instances(
 ) -> Iterator[Graph]:
     """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
     instantiation = Instantiation(plan, program, axes, limits, filters)
-    for extents in instantiation.extents():
-        graph = instantiation.build(extents)
-        if instantiation.is_asked_for(graph) and instantiation.fits(graph):
+    for tilings in instantiation.tilings():
+        graph = instantiation.build(tilings)
+        if instantiation.is_admitted(graph) and instantiation.fits(graph):
             yield graph
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The extents of a plan's kernels, and what they cost at least on a device, in microseconds."""
+    """The tilings of the kernels, and a lower bound of their cost on a device, in microseconds."""
 
     us: float
-    extents: tuple[Tiling, ...]
+    tilings: tuple[Tiling, ...]
 
     def holds(self, other: "Choice") -> bool:
         """Whether no tile is smaller than that of another choice: where that one does not fit, this one does not either."""
-        return all(map(_holds, self.extents, other.extents))
+        return all(map(_holds, self.tilings, other.tilings))
 
 
 def _holds(larger: Tiling, smaller: Tiling) -> bool:
@@ -121,7 +121,7 @@ def best_first(
 
 
 class Instantiation:
-    """The extents of one plan at the sizes of a program, each built on demand."""
+    """The tilings of one structure at the sizes of a program, each lowered on demand."""
 
     def __init__(
         self,
@@ -140,15 +140,15 @@ class Instantiation:
         self._too_large: list[Choice] = []
         self._outlines: tuple[tuple[Outline, LiveTiles], ...] = ()  # of the kernels, once they have been built
 
-    def extents(self) -> list[tuple[Tiling, ...]]:
+    def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that may fit."""
         return tilings_of(self.plan, self._kernels, self.axes, self.limits, self.filters)
 
-    def build(self, extents: Sequence[Tiling]) -> Graph:
-        """The µGraph at these extents."""
-        return lower_structure(self.plan, self.program, self.axes, *extents)
+    def build(self, tilings: Sequence[Tiling]) -> Graph:
+        """The µGraph with these tilings."""
+        return lower_structure(self.plan, self.program, self.axes, *tilings)
 
-    def is_asked_for(self, graph: Graph) -> bool:
+    def is_admitted(self, graph: Graph) -> bool:
         """Whether the filters admit a µGraph."""
         return self.filters.admit(graph.blocks[0])
 
@@ -167,19 +167,19 @@ class Instantiation:
         partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
         chained = len(self._kernels) > 1
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
-        chosen = self.extents()
+        chosen = self.tilings()
         estimates = [
-            Estimate(kernel.structure, kernel.shapes, *dtypes, device, kernel.spread)
+            CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.spread)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
         ]
-        least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of extents
+        least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of a tiling
         costed = []
         for together in chosen:
             us = 0.0
-            for estimate, known, extents in zip(estimates, least, together, strict=True):
-                if id(extents) not in known:
-                    known[id(extents)] = estimate.us(extents)
-                us += known[id(extents)]
+            for estimate, known, tiling in zip(estimates, least, together, strict=True):
+                if id(tiling) not in known:
+                    known[id(tiling)] = estimate.us(tiling)
+                us += known[id(tiling)]
             costed.append(Choice(us, together))
         return sorted(costed, key=lambda choice: choice.us)
 
@@ -189,15 +189,15 @@ class Instantiation:
             return None
         graph = None
         if not self._has_too_large_tiles(choice):
-            graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.extents)
+            graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.tilings)
             if not self._outlines and all(
-                kernel.looped is None or extents.loop > 1 for kernel, extents in zip(self._kernels, choice.extents, strict=True)
+                kernel.looped is None or tiling.loop > 1 for kernel, tiling in zip(self._kernels, choice.tilings, strict=True)
             ):
                 self._outlines = tuple((outline, live_tiles(outline.block)) for outline in outlines)
         if graph is None or not self.fits(graph):
             self.refuse(choice)
             return None
-        if not self.is_asked_for(graph):
+        if not self.is_admitted(graph):
             return None
         if not self.avoided.isdisjoint(graph.blocks):
             if len(graph.blocks) == 1:
@@ -213,7 +213,7 @@ class Instantiation:
     def _has_too_large_tiles(self, choice: Choice) -> bool:
         """Whether registers cannot hold the tiles, as far as that is known without building them."""
         return any(
-            live.nbytes(outline.shapes(extents)) > self.limits.registers
-            for (outline, live), extents in zip(self._outlines, choice.extents, strict=bool(self._outlines))
-            if extents.loop > 1 or outline.block.loop == 1
+            live.nbytes(outline.shapes(tiling)) > self.limits.registers
+            for (outline, live), tiling in zip(self._outlines, choice.tilings, strict=bool(self._outlines))
+            if tiling.loop > 1 or outline.block.loop == 1
         )

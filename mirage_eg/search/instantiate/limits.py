@@ -1,4 +1,4 @@
-"""What a block graph may be: as asked for by the user, and as large as a block of the device can hold."""
+"""Filters of the user on block graphs, and the limits of a block of the device on tiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Filters:
     franges: tuple[int, ...] | None = None
 
     def admit(self, block: Graph) -> bool:
-        """Whether a block graph is among those asked for."""
+        """Whether the filters admit a block graph."""
         grid = _trimmed(block.grid)
         return (
             (self.griddims is None or grid in {_trimmed(wanted) for wanted in self.griddims})
@@ -65,7 +65,7 @@ class TileLimits:
 
 
 def fits(block: Graph, limits: TileLimits) -> bool:
-    """Whether the tiles fit: what is live at once in registers, staged operands in shared memory, and none is too tall."""
+    """Whether the tiles fit: live tiles in registers, staged operands in shared memory, and no operand is miscompiled."""
     return (
         live_bytes(block) <= limits.registers
         and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))

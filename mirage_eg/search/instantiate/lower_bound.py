@@ -1,7 +1,7 @@
-"""The least that extents can cost, before a block graph is built from them: so that few have to be built.
+"""A lower bound of the cost of a tiling, before lowering, so that few tilings are lowered.
 
-It counts by axes what is loaded, stored and computed; what only the block graph shows (padding, accumulation, short rows) is
-left out, so the cost model (`mirage_eg.backends.cost.roofline_model`) never says less. A property test holds it to that.
+It counts loads, stores and arithmetic by axes and ignores padding, accumulation and short rows, which only the block graph
+shows; so it is at most the cost model's prediction (`mirage_eg.backends.cost.roofline_model`). A property test checks this.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,15 +19,15 @@ from mirage_eg.search.structure import Structure
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The axes of a load or step; `piece` where the looped axis is cut by the loop."""
+class TileAxes:
+    """The axes of a load or step; `piece`: the loop splits the looped axis."""
 
     axes: frozenset[int]
     piece: bool
 
 
 Tile = int  # the number of a tile among those of an estimate
-Cut = tuple[tuple[int, ...], bool]  # axes, and whether the loop cuts the looped one
+TileKey = tuple[tuple[int, ...], bool]  # axes, and whether the loop splits the looped one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Product:
     k: Tile
     n: Tile
     loops: bool
-    made: tuple[Tile, ...]  # operands that the loop computes
+    computed: tuple[Tile, ...]  # operands that the loop computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class _Counted:
     function: bool = False
 
 
-class Estimate:
-    """What one kernel costs at least. All that no extent changes is made here.
+class CostBound:
+    """The least cost of one kernel. The constructor computes everything that does not depend on the tiling.
 
     `dtypes` are those of what it may load, `spread` is the axis along which it leaves partial results.
     """
@@ -61,7 +61,7 @@ class Estimate:
     def __init__(
         self,
         structure: Structure,
-        shapes: Sequence[Shape],
+        shapes: Sequence[TileAxes],
         dtypes: Sequence[DType],
         outputs: Sequence[DType],
         device: Device,
@@ -69,8 +69,8 @@ class Estimate:
     ) -> None:
         self._spread, self._device = spread, device
         self._looped = looped = structure.split.looped
-        self._tiles: list[Cut] = []  # each once: many loads and steps have the same
-        numbers: dict[Cut, Tile] = {}
+        self._tiles: list[TileKey] = []  # each once: many loads and steps have the same
+        numbers: dict[TileKey, Tile] = {}
 
         def tile(axes: Iterable[int], cut: bool) -> Tile:
             key = tuple(sorted(axes)), cut
@@ -100,23 +100,23 @@ class Estimate:
                     left, right = operands
                     k = frozenset(step.reduced)
                     batch, m, n = left.axes & right.axes - k, left.axes - right.axes, right.axes - left.axes
-                    made = tuple(tile(shapes[i].axes, True) for i in step.operands if i >= first and varies[i])
+                    computed = tuple(tile(shapes[i].axes, True) for i in step.operands if i >= first and varies[i])
                     own = [tile(axes, cut_up) for axes in (batch, m, k, n)]
-                    self._products.append(_Product(own[0], own[1], own[2], own[3], loops, made))
+                    self._products.append(_Product(own[0], own[1], own[2], own[3], loops, computed))
                 case Kind.REDUCTION:
                     reduced = tuple(tile((axis,), cut_up) for axis in step.reduced)
                     self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
                 case Kind.ELEMENTWISE:
                     self._counted.append(_Counted(tiles[place], loops, function=step.op in FUNCTIONS))
 
-    def us(self, extents: Tiling) -> float:
+    def us(self, tiling: Tiling) -> float:
         """Microseconds under the cost model."""
-        blocks, partial, loop = 1, 1, extents.loop
-        for group, count in extents.grid:
+        blocks, partial, loop = 1, 1, tiling.loop
+        for group, count in tiling.grid:
             blocks *= count
             if self._spread in group:
                 partial = count
-        whole, piece = extents.tiles(self._looped)
+        whole, piece = tiling.tiles(self._looped)
         elements = []  # of every tile
         for axes, cut in self._tiles:
             product, of = 1, piece if cut else whole
@@ -124,13 +124,13 @@ class Estimate:
                 product *= of[axis]
             elements.append(product)
         loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
-        if extents.sizes not in self._dram:
+        if tiling.sizes not in self._dram:
             read, written = (
-                sum(prod(extents.sizes[axis] for axis in axes) * size for axes, size in moved)
+                sum(prod(tiling.sizes[axis] for axis in axes) * size for axes, size in moved)
                 for moved in (self._moved.values(), self._stored)
             )
-            self._dram[extents.sizes] = read, written
-        read, written = self._dram[extents.sizes]
+            self._dram[tiling.sizes] = read, written
+        read, written = self._dram[tiling.sizes]
         flops = arithmetic = functions = staged = 0
         steps = {True: 0, False: 0}  # in the loop, and outside
         ahead = False
@@ -140,7 +140,7 @@ class Estimate:
             if _form(batch, m, k, n) is MatmulForm.DOT:
                 flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
                 ahead |= product_of.loops
-                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.made])
+                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed])
             else:
                 arithmetic += batch * m * n * k * times
                 steps[product_of.loops] += k > 1

@@ -1,4 +1,4 @@
-"""From a structure and extents to a µGraph: dims are put in order, and rearrangements stand where operands do not line up.
+"""Lowers a structure with a tiling to a µGraph: orders dims, and rearranges operands whose dims do not match.
 
 A structure's values have sets of axes; a block graph's tiles have dims in order. The layout of a tile is a tuple of dims,
 each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loads keep the order of the program's tensor.
@@ -23,7 +23,7 @@ class Tiling:
     """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
 
     One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis behind the
-    last stands for the dim of partial results, and its size for the blocks that a spread axis is cut into.
+    last is the dim of partial results, and its size the number of blocks along a split-K axis.
     """
 
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Tiling:
     loop: int = 1
 
     def tiles(self, looped: int | None) -> tuple[list[int], list[int]]:
-        """The extents of all axes in the tile of a block, and in the piece of it that an iteration has."""
+        """The extents of all axes in the tile of a block, and in the tile of one iteration."""
         whole, blocks = [*self.sizes], 1
         for group, count in self.grid:
             for axis in group:
@@ -53,51 +53,51 @@ def equal_or_ragged(size: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A block graph whose extents may be others: its nodes, and for each dim of every tile its axes."""
+    """A block graph apart from its tiling: its nodes, and for each dim of every tile its axes."""
 
     block: Graph
     looped: int | None
-    tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop cuts it
+    tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop splits it
 
-    def shapes(self, extents: Tiling) -> list[tuple[int, ...]]:
-        """Of all tiles at other extents that loop if these do."""
-        whole, piece = extents.tiles(self.looped)
-        known: dict[tuple[tuple[int, bool], ...], int] = {}
+    def shapes(self, tiling: Tiling) -> list[tuple[int, ...]]:
+        """The shapes of all tiles under another tiling, which must loop if this one does."""
+        whole, piece = tiling.tiles(self.looped)
+        memo: dict[tuple[tuple[int, bool], ...], int] = {}
 
         def extent(dim: tuple[tuple[int, bool], ...]) -> int:
-            if dim not in known:
-                known[dim] = prod(piece[axis] if looped else whole[axis] for axis, looped in dim)
-            return known[dim]
+            if dim not in memo:
+                memo[dim] = prod(piece[axis] if looped else whole[axis] for axis, looped in dim)
+            return memo[dim]
 
         return [tuple(map(extent, tile)) for tile in self.tiles]
 
 
-def lower_structure(plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Tiling) -> Graph:
-    """The kernel graph that `plan` becomes at `extents`, one for each of its kernels.
+def lower_structure(plan: Structure | SplitReduction, program: Graph, axes: Axes, *tilings: Tiling) -> Graph:
+    """The kernel graph of a structure or split-reduction pair, with a tiling for each of its kernels.
 
-    `program` is in primitive ops and has the sizes of `extents`; its names and dtypes are kept.
+    `program` consists of primitive ops and has the sizes of the tilings; the result has its names and dtypes.
     """
-    return lower_with_outlines(plan, program, axes, *extents)[0]
+    return lower_with_outlines(plan, program, axes, *tilings)[0]
 
 
 def lower_with_outlines(
-    plan: Structure | SplitReduction, program: Graph, axes: Axes, *extents: Tiling
+    plan: Structure | SplitReduction, program: Graph, axes: Axes, *tilings: Tiling
 ) -> tuple[Graph, tuple[Outline, ...]]:
     """The same, with an outline of each kernel."""
-    writer = _Writer(program, axes)
+    writer = _KernelGraphWriter(program, axes)
     match plan:
         case Structure():
-            results = writer.kernel(plan, extents[0], _wanted(program, axes))
+            results = writer.kernel(plan, tilings[0], _wanted(program, axes))
         case SplitReduction(first, last):
             partials = [_Store(None, DType.float32) for _ in first.outputs]
-            writer.sources += writer.kernel(first, extents[0], partials)
-            results = writer.kernel(last, extents[1], _wanted(program, axes))
+            writer.sources += writer.kernel(first, tilings[0], partials)
+            results = writer.kernel(last, tilings[1], _wanted(program, axes))
     return writer.finish(results), tuple(writer.outlines)
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """How a kernel leaves an output: with these dims (None: as they come), in this type."""
+    """The layout of a stored output: its dims (None: those of the value) and type."""
 
     dims: Dims | None
     dtype: DType
@@ -118,7 +118,7 @@ def _wanted(program: Graph, axes: Axes) -> list[_Store]:
     ]
 
 
-class _Writer:
+class _KernelGraphWriter:
     """Writes the kernel graph: views of the inputs with one axis a dim, the blocks, views of the outputs."""
 
     def __init__(self, program: Graph, axes: Axes) -> None:
@@ -135,18 +135,18 @@ class _Writer:
         self.nodes.append(item)
         return self.checker.append(item)
 
-    def kernel(self, structure: Structure, extents: Tiling, stores: Sequence[_Store]) -> list[_Source]:
+    def kernel(self, structure: Structure, tiling: Tiling, stores: Sequence[_Store]) -> list[_Source]:
         """Append one block graph with the views that it loads."""
         sources = []
         for load in structure.loads:
             source = self.sources[load.input]
             plain = _one_axis_each(source.dims)
             if plain != source.dims:
-                view = self.append(node("reshape", source.value, shape=_shape(plain, extents.sizes)))[0]
+                view = self.append(node("reshape", source.value, shape=_shape(plain, tiling.sizes)))[0]
                 source = self.sources[load.input] = _Source(view, plain)
             sources.append(source)
         kinds = [self.checker.types[source.value].dtype for source in sources]
-        block = _Block(self, structure, extents, kinds, [source.dims for source in sources])
+        block = _BlockWriter(self, structure, tiling, kinds, [source.dims for source in sources])
         graph = block.build(stores)
         self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
         results = self.append(node("block", *(source.value for source in sources), graph=graph))
@@ -173,16 +173,16 @@ def _one_axis_each(dims: Dims) -> Dims:
     return tuple(result)
 
 
-class _Block:
+class _BlockWriter:
     """Writes the block graph of a structure."""
 
     def __init__(
-        self, writer: _Writer, structure: Structure, extents: Tiling, dtypes: Sequence[DType], loads: Sequence[Dims]
+        self, writer: _KernelGraphWriter, structure: Structure, tiling: Tiling, dtypes: Sequence[DType], loads: Sequence[Dims]
     ) -> None:
-        self.structure, self.axes, self.extents = structure, writer.axes, extents
+        self.structure, self.axes, self.tiling = structure, writer.axes, tiling
         self.spread_axis = len(self.axes.sizes)  # the dim of partial results
-        grid = extents.grid or (((), 1),)
-        self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), extents.loop)
+        grid = tiling.grid or (((), 1),)
+        self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), tiling.loop)
         self.gridded = [axes for axes, _ in grid]
         self.nodes: list[Node] = []
         self.layouts: list[Dims] = []  # of every value of the block graph
@@ -205,7 +205,7 @@ class _Block:
             dim_of = {axis: place for place, dim in enumerate(layout) for axis in dim}
             imap = self.grid_map(dim_of)
             fmap = dim_of[looped] if load.looped and looped is not None else REPLICATED
-            shape = _shape(layout, self.extents.sizes)
+            shape = _shape(layout, self.tiling.sizes)
             self.place.append(self.append(node("input", shape=shape, dtype=str(dtype), imap=imap, fmap=fmap), layout))
             tile = self.checker.types[-1].shape
             self.tiles[-1] = {axis: extent for dim, extent in zip(layout, tile, strict=True) for axis in dim}
@@ -216,16 +216,16 @@ class _Block:
         return Graph.of_checked(self.nodes, self.checker)
 
     def tiles_by_axes(self) -> tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]:
-        """For each dim of every tile its axes, and whether the loop cuts them."""
-        looped, loop = self.structure.split.looped, self.extents.loop
-        piece = None if looped is None or loop == 1 else self.extents.tiles(looped)[1][looped]
+        """For each dim of every tile its axes, and whether the loop splits them."""
+        looped, loop = self.structure.split.looped, self.tiling.loop
+        piece = None if looped is None or loop == 1 else self.tiling.tiles(looped)[1][looped]
         return tuple(
             tuple(tuple((axis, axis == looped and tile[axis] == piece) for axis in dim) for dim in layout)
             for layout, tile in zip(self.layouts, self.tiles, strict=True)
         )
 
     def store(self, value: int, store: _Store) -> None:
-        """Leave a value in device memory; what varies with a spread axis gets it as a new leading dim."""
+        """Store a value in device memory; a partial result gets the split-K axis as a new leading dim."""
         dims = _one_axis_each(self.layouts[value]) if store.dims is None else store.dims
         value = self.rearrange(value, dims)
         spread = self.structure.split.spread if store.dims is None else None
@@ -291,7 +291,7 @@ class _Block:
         for value in range(len(self.axes.dims)):
             if axes <= self.axes.of(value):
                 return lead + tuple((axis,) for dim in self.axes.dims[value] for axis in dim if axis in axes)
-        raise AssertionError("the search keeps to axes that stand together in the program")
+        raise AssertionError("the search combines only axes of one value of the program")
 
     def matmul(self, step: Step, left: int, right: int) -> int:
         """[batch…, m, k] @ [batch…, k, n], with m and n in the order in which the program has them."""

@@ -1,8 +1,8 @@
-"""Which extents the kernels of a plan may have: grid, loop count and so all tiles, as far as is seen before they are built.
+"""The tilings of a structure's kernels: grid, loop count and so all tile sizes, without those that certainly do not fit.
 
-Parallel axes, those that an output has and no op reduces, may be split over the grid; the looped axis is split by the loop, a
-spread axis by the grid of the first kernel. Tiles are powers of two (or the whole axis); where these do not divide an axis, the
-last part holds the rest.
+Parallel axes (axes of an output that no op reduces) may be split over the grid; the looped axis is split by the loop, a split-K
+axis by the grid of the first kernel. Tiles are powers of two (or the whole axis); if the tile does not divide an axis, the last
+part has the rest.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
-from mirage_eg.search.instantiate.lower_bound import Shape
+from mirage_eg.search.instantiate.lower_bound import TileAxes
 from mirage_eg.search.instantiate.lower_structure import Tiling
 from mirage_eg.search.structure import SplitReduction, Structure
 
 MAX_GRID_DIMS = 3
-_COMBINING_OPTIONS = 2  # extents tried of a kernel that reduces partial results
+_COMBINING_OPTIONS = 2  # tilings tried of a kernel that reduces partial results
 _SHORT = 32  # an axis no longer than this is cut into equal parts
 _WELL = 128  # and so is one with tiles of this extent
 _RAGGED_TILES = (16, 32, 64, 128, 256)
@@ -30,19 +30,19 @@ _TRIED_COUNTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel of a plan with what its numbers depend on."""
+class TiledKernel:
+    """One kernel with the axes on which its tilings depend."""
 
     structure: Structure
-    shapes: tuple[Shape, ...]  # of loads and steps
-    computed: tuple[Shape, ...]  # those of steps, each once
+    shapes: tuple[TileAxes, ...]  # of loads and steps
+    computed: tuple[TileAxes, ...]  # those of steps, each once
     parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
     spread: int | None  # the axis that the grid must split
     looped: int | None
     equal: frozenset[int]  # axes that are cut into equal parts or not at all: a product contracts them together with others
 
-    def extents(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Tiling:
-        """Tiling with these tiles of the first axis of each parallel group; axes that stay whole get no grid dim."""
+    def tiling(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, spread: int) -> Tiling:
+        """The tiling with these tiles of the first axis of each parallel group; whole axes get no grid dim."""
         chosen = tuple(tiles.get(group[0], sizes[group[0]]) for group in self.parallel)
         grid = _grid(self.parallel, self.spread, sizes, chosen, spread)
         return Tiling(sizes, grid, 1 if self.looped is None else loop)
@@ -62,9 +62,9 @@ def _grid(
 
 
 def tilings_of(
-    plan: Structure | SplitReduction, kernels: Sequence[Kernel], axes: Axes, limits: TileLimits, filters: Filters
+    plan: Structure | SplitReduction, kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, filters: Filters
 ) -> list[tuple[Tiling, ...]]:
-    """The extents of all kernels together."""
+    """The combinations of tilings of all kernels."""
     choices: list[tuple[Tiling, ...]] = []
     for spread in _spread_counts(kernels[0], axes, limits):
         options = [_options(kernel, axes, limits, filters, spread) for kernel in kernels]
@@ -72,20 +72,20 @@ def tilings_of(
             few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
             options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
             options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
-            alike = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
+            joined = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
             del options[1][_COMBINING_OPTIONS:]
-            choices += [together for together in alike if together[1] not in options[1]]
+            choices += [together for together in joined if together[1] not in options[1]]
         choices += product(*options)
     return choices
 
 
-def _in_groups(first: Tiling, kernel: Kernel, options: Sequence[Tiling]) -> Tiling | None:
-    """The extents of a combining kernel whose blocks each read what one group of blocks stored: both can be one kernel."""
+def _in_groups(first: Tiling, kernel: TiledKernel, options: Sequence[Tiling]) -> Tiling | None:
+    """The tiling of a combining kernel whose blocks each read the results of one group of blocks: both can be one kernel."""
     grid = tuple((group, count) for group, count in first.grid if group != (kernel.spread,))
-    return next((extents for extents in options if extents.grid == grid), None)
+    return next((tiling for tiling in options if tiling.grid == grid), None)
 
 
-def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> list[Kernel]:
+def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> list[TiledKernel]:
     inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
     sources = [axes.of(value) for value in inputs]
     match plan:
@@ -100,27 +100,27 @@ def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> 
 
 def _kernel(
     structure: Structure, sources: Sequence[frozenset[int]], axes: Axes, spread: int | None, looped: int | None
-) -> Kernel:
-    shapes = [Shape(sources[load.input], load.looped) for load in structure.loads]
+) -> TiledKernel:
+    shapes = [TileAxes(sources[load.input], load.looped) for load in structure.loads]
     for step in structure.steps:
         operands = [shapes[i] for i in step.operands]
         together = frozenset[int]().union(*(operand.axes for operand in operands)) - frozenset(step.reduced)
-        shapes.append(Shape(together, any(operand.piece for operand in operands)))
+        shapes.append(TileAxes(together, any(operand.piece for operand in operands)))
     reduced = {axis for step in structure.steps for axis in step.reduced}
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, spread}, key=lambda axis: (-axes.sizes[axis], axis))
     computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
     merged = [frozenset(step.reduced) for step in structure.steps if step.op == "matmul" and len(step.reduced) > 1]
     equal = frozenset[int]().union(*merged)
-    return Kernel(structure, tuple(shapes), computed, _groups(parallel, shapes), spread, looped, equal)
+    return TiledKernel(structure, tuple(shapes), computed, _groups(parallel, shapes), spread, looped, equal)
 
 
-def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
-    """Axes that no value has two of are split together: otherwise each block would compute the other's columns again."""
+def _groups(parallel: Sequence[int], shapes: Sequence[TileAxes]) -> tuple[tuple[int, ...], ...]:
+    """Groups of axes of which no value has two, split together: otherwise blocks would compute each other's columns again."""
     groups: list[list[int]] = []
     for axis in parallel:
-        beside = frozenset[int]().union(*(shape.axes for shape in shapes if axis in shape.axes))
-        group = next((group for group in groups if beside.isdisjoint(group)), None)
+        together = frozenset[int]().union(*(shape.axes for shape in shapes if axis in shape.axes))
+        group = next((group for group in groups if together.isdisjoint(group)), None)
         if group is None:
             groups.append([axis])
         else:
@@ -128,20 +128,20 @@ def _groups(parallel: Sequence[int], shapes: Sequence[Shape]) -> tuple[tuple[int
     return tuple(map(tuple, groups))
 
 
-def _options(kernel: Kernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Tiling]:
-    """The extents of one kernel that a block can hold, as far as that is seen before it is built."""
+def _options(kernel: TiledKernel, axes: Axes, limits: TileLimits, filters: Filters, spread: int) -> list[Tiling]:
+    """The tilings of one kernel that pass the bounds of `_plausible`."""
     sizes = (*axes.sizes, spread)
     dims = MAX_GRID_DIMS - (kernel.spread is not None)
     roles = _matmul_roles(kernel)
     many = len(kernel.parallel) > dims
     tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
     loops = (1,) if kernel.looped is None else tuple(_loop_counts(kernel, kernel.looped, sizes, spread, filters))
-    tried = _all_extents(kernel.parallel, kernel.spread, sizes, tuple(map(tuple, tiles)), loops, spread)
-    return [extents for extents in tried if _plausible(kernel, extents, limits)]
+    tried = _all_tilings(kernel.parallel, kernel.spread, sizes, tuple(map(tuple, tiles)), loops, spread)
+    return [tiling for tiling in tried if _plausible(kernel, tiling, limits)]
 
 
-@lru_cache(1024)  # many plans of a split have the same
-def _all_extents(
+@lru_cache(1024)  # many structures of one grid split have the same
+def _all_tilings(
     parallel: tuple[tuple[int, ...], ...],
     spread: int | None,
     sizes: tuple[int, ...],
@@ -159,12 +159,12 @@ def _divisors(size: int) -> tuple[int, ...]:
 
 
 def _divides_well(size: int) -> bool:
-    """Whether equal tiles will do: the axis is short, or has tiles of 64."""
+    """Whether equal tiles suffice: the axis is short, or a multiple of 128."""
     return size <= _SHORT or size % _WELL == 0
 
 
-def _spread_counts(kernel: Kernel, axes: Axes, limits: TileLimits) -> list[int]:
-    """Into how many pieces a spread axis is cut: powers of two that leave at least 32 of it, or any divisors of a small one."""
+def _spread_counts(kernel: TiledKernel, axes: Axes, limits: TileLimits) -> list[int]:
+    """Numbers of parts of a split-K axis: powers of two with parts of at least 32, or any divisors of a short axis."""
     if kernel.spread is None:
         return [1]
     size = axes.sizes[kernel.spread]
@@ -178,7 +178,7 @@ def _spread_counts(kernel: Kernel, axes: Axes, limits: TileLimits) -> list[int]:
     return usual or [count for count in _divisors(size) if 2 <= count <= limits.multiprocessors][:4]
 
 
-def _matmul_roles(kernel: Kernel) -> dict[int, str]:
+def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
     """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
     roles: dict[int, str] = {}
     for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
@@ -189,9 +189,9 @@ def _matmul_roles(kernel: Kernel) -> dict[int, str]:
     return roles
 
 
-def _plausible(kernel: Kernel, extents: Tiling, limits: TileLimits) -> bool:
-    """A bound before anything is built: no computed tile alone is larger than the registers."""
-    whole, piece = extents.tiles(kernel.looped)
+def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
+    """A bound before lowering: no computed tile alone is larger than the registers."""
+    whole, piece = tiling.tiles(kernel.looped)
     for shape in kernel.computed:
         elements, of = 4, piece if shape.piece else whole
         for axis in shape.axes:
@@ -210,7 +210,7 @@ def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: d
 
 
 def _splits(size: int, count: int) -> bool:
-    """Whether an axis is cut into so many parts: equal ones, or a rest where that is better."""
+    """Whether an axis can have so many parts: equal ones, or ragged ones if equal tiles do not suffice."""
     return size % count == 0 or (not _divides_well(size) and part_extent(size, count) is not None)
 
 
@@ -230,8 +230,8 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
     return usual or divisors[-1:]
 
 
-def _loop_counts(kernel: Kernel, looped: int, sizes: Sequence[int], spread: int, filters: Filters) -> list[int]:
-    """Loop counts that leave tiles of 16 to 512, or any divisors where the axis is smaller or filters ask for them."""
+def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], spread: int, filters: Filters) -> list[int]:
+    """Loop counts with tiles of 16 to 512, or any divisors if the axis is shorter or the filters require it."""
     blocks = spread if looped == kernel.spread else 1
     size, rest = divmod(sizes[looped], blocks)
     divisors = _divisors(size) if rest == 0 else ()
@@ -244,13 +244,13 @@ def _loop_counts(kernel: Kernel, looped: int, sizes: Sequence[int], spread: int,
     return usual + list(ragged) or [count for count in divisors if count > 1]
 
 
-def _ragged_loops(kernel: Kernel, looped: int, size: int, blocks: int) -> dict[int, int]:
-    """Loop counts that leave a rest, with the tiles that they make: one for each power of two that a tile pads to."""
+def _ragged_loops(kernel: TiledKernel, looped: int, size: int, blocks: int) -> dict[int, int]:
+    """Loop counts with a rest, and their tiles: one for each power of two to which a tile is padded."""
     if _divides_well(size):
         return {}
     loads = zip(kernel.structure.loads, kernel.shapes, strict=False)
     whole = blocks > 1 and any(not load.looped and looped in shape.axes for load, shape in loads)
-    found: dict[int, int] = {}
+    loops: dict[int, int] = {}
     for tile in _LOOPED_TILES:
         counts = [-(-size // part) for part in range(tile, tile // 2, -_STEP)]
         least = max(2, -(-counts[0] // blocks))
@@ -259,7 +259,7 @@ def _ragged_loops(kernel: Kernel, looped: int, size: int, blocks: int) -> dict[i
             if count < 2 or part is None or not tile // 2 < part <= tile:
                 continue
             if size % (blocks * count) and not (whole and part_extent(size, blocks) != count * part):
-                found.setdefault(count, part)  # what is loaded whole, if anything, is all its pieces
-            if size % (blocks * count) == 0 or count in found:
+                loops.setdefault(count, part)  # a whole load, if any, has all parts
+            if size % (blocks * count) == 0 or count in loops:
                 break
-    return found
+    return loops

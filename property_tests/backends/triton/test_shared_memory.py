@@ -101,7 +101,7 @@ def test_without_a_compiler_the_lower_bound_decides(monkeypatch: pytest.MonkeyPa
     shared_memory.allocated_bytes.cache_clear()
 
 
-def test_what_may_fit_for_the_instantiation_is_asked_for_before_it_is_kept() -> None:
+def test_what_may_fit_for_the_instantiation_is_admitted_before_it_is_kept() -> None:
     graph = with_moved_elements()
     [block] = graph.blocks
     told = shared_memory.allocated_bytes(block, STAGES, "sm_90")

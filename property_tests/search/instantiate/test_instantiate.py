@@ -119,7 +119,7 @@ def test_fusion_is_predicted_to_pay() -> None:
 
 def test_every_target_has_a_device_and_an_unknown_one_is_refused() -> None:
     assert {device_for(device.target).target for device in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
-    with pytest.raises(OptionError, match="got target 'sm_70'"):
+    with pytest.raises(OptionError, match="target: got 'sm_70'"):
         device_for("sm_70")
 
 
@@ -145,7 +145,7 @@ def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> Non
         instantiation = Instantiation(plan, program, axes, tight)
         taken = [choice for choice in instantiation.choices(H100)[:40] if instantiation.take(choice) is not None]
         fitting = [
-            choice for choice in instantiation.choices(H100)[:40] if instantiation.fits(instantiation.build(choice.extents))
+            choice for choice in instantiation.choices(H100)[:40] if instantiation.fits(instantiation.build(choice.tilings))
         ]
         assert taken == fitting
 
@@ -155,7 +155,7 @@ def test_an_outline_has_the_tiles_of_every_block_graph_of_its_plan(name: str) ->
     program, axes, result = found(name)
     looped = 0
     for plan in [*result.structures[:40:8], *result.split_reductions[:20:8]]:
-        extents = [each for each in Instantiation(plan, program, axes).extents() if max(kernel.loop for kernel in each) > 1]
+        extents = [each for each in Instantiation(plan, program, axes).tilings() if max(kernel.loop for kernel in each) > 1]
         for first, other in zip(extents[::9], extents[4::9], strict=False):
             _, outlines = lower_with_outlines(plan, program, axes, *first)
             blocks = lower_structure(plan, program, axes, *other).blocks
