@@ -31,12 +31,12 @@ class Split:
     """Which reduced axis the loop walks and which is spread over the grid, if any; one axis may be both."""
 
     looped: int | None = None
-    spread: int | None = None
+    grid_axis: int | None = None
 
-    def show(self, axes: Axes) -> str:
+    def label(self, axes: Axes) -> str:
         """The split in words."""
         loop = "no loop" if self.looped is None else f"loop over {axes.names[self.looped]}"
-        return loop if self.spread is None else f"{loop}, {axes.names[self.spread]} spread over the grid"
+        return loop if self.grid_axis is None else f"{loop}, {axes.names[self.grid_axis]} spread over the grid"
 
 
 def splits(axes: Axes) -> tuple[Split, ...]:
@@ -68,7 +68,7 @@ def parts_of(axes: Axes, split: Split, domain: str) -> dict[int, Parts]:
     fresh = primes()
     result = {}
     for axis in sorted(axes.reduced):
-        present = (True, axis == split.looped, axis == split.spread)
+        present = (True, axis == split.looped, axis == split.grid_axis)
         if domain == "indexed":
             tile, loop, grid = (
                 (f"{axes.names[axis]}.{part}",) if there else () for part, there in zip("tlg", present, strict=True)

@@ -47,7 +47,7 @@ class Outcome:
     compile_errors: Sequence[str]  # of fused candidates
 
 
-def explain(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> Explanation:
+def diagnose(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> Explanation:
     """The explanation of a run without a fused result, in JSON's types.
 
     `ended` says how many candidates died of what, `stage` where the last of them did, `nearest_miss` is what came closest,
@@ -237,4 +237,4 @@ def needed_subprogram(program: Graph, output: int | None, given: int | None = No
     return Graph((*nodes, *(node("output", place[end]) for end in ends)))
 
 
-__all__ = ["Outcome", "explain"]
+__all__ = ["Outcome", "diagnose"]

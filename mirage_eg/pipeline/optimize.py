@@ -17,7 +17,7 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.choose import choose, deduplicated, diverse_by_kind, pool, with_library, with_plans
 from mirage_eg.pipeline.compile_stage import Compiler, check_cache
-from mirage_eg.pipeline.diagnosis import Outcome, explain
+from mirage_eg.pipeline.diagnosis import Outcome, diagnose
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.ranking import notes_on, ordered
 from mirage_eg.pipeline.report import make_report, why_nothing
@@ -110,7 +110,7 @@ def _optimize(run: Run, full_size: FullSize, tuning: Tuning) -> Result:
     explanation = None
     if not not_verified and not any(candidate.fused and candidate.compile.ok for candidate in candidates):
         with run.watch.stage("explain"):
-            explanation = explain(_outcome(whole, finalists.verified, candidates), run.rulebook, run.options, run.device)
+            explanation = diagnose(_outcome(whole, finalists.verified, candidates), run.rulebook, run.options, run.device)
     report = make_report(run, simplified, primitive, whole, finalists, candidates, explanation)
     return Result(tuple(map(finished, candidates)), report, finalists.measurements)
 

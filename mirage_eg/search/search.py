@@ -129,15 +129,15 @@ def search(
         for split in choices:
             began = perf_counter()
             if deadline is not None and began > deadline:
-                record = SplitRecord(split.show(axes), NOT_BEGUN, 0, {}, 0, False, 0.0)
+                record = SplitRecord(split.label(axes), NOT_BEGUN, 0, {}, 0, False, 0.0)
                 results.append(SearchResult((), (), (record,), 0.0))
                 continue
             oracle = build(express(program, axes, split, rulebook.domain))
             searcher = _SplitSearch((program, axes, split, rulebook.domain, Index(oracle)), limits, deadline, on_candidate)
-            structures = () if split.spread is not None else tuple(searcher.structures())
-            pairs = () if split.spread is None else tuple(searcher.split_reductions())
+            structures = () if split.grid_axis is not None else tuple(searcher.structures())
+            pairs = () if split.grid_axis is None else tuple(searcher.split_reductions())
             record = SplitRecord(
-                split.show(axes),
+                split.label(axes),
                 oracle.saturation,
                 searcher.visited,
                 dict(searcher.log.counts),

@@ -97,7 +97,7 @@ class Space:
         self.indexed = domain == "indexed"
         self.parts: dict[int, Parts] = parts_of(axes, split, domain)
         self.looped = 0 if split.looped is None or role is Role.LAST else 1 << split.looped
-        self.grid_axis = 0 if split.spread is None else 1 << split.spread
+        self.grid_axis = 0 if split.grid_axis is None else 1 << split.grid_axis
         self.tile = 1 << len(axes.sizes)
         self.grid = 1 << len(axes.sizes) + 1
         self.partials_axis = len(axes.sizes)  # in `Step.reduced`: the dim of partial results
@@ -117,7 +117,7 @@ class Space:
 
     def _rereads_split_axis(self, program: Graph, axes: Axes) -> bool:
         """Whether the last kernel has the axis that is split over the grid: outputs have it, and no block holds all of it."""
-        axis = self.split.spread
+        axis = self.split.grid_axis
         if self.role is not Role.LAST or axis is None or axes.sizes[axis] <= LONGEST_ROW:
             return False
         return any(axis in axes.of(item.operands[0]) for item in program.outputs)
@@ -164,8 +164,8 @@ class Space:
                 yield axis, bit, parts.block
             elif bit == self.looped and axes & self.tile:
                 yield axis, self.tile, parts.tile
-        if self.role is Role.LAST and axes & self.grid and self.split.spread is not None:
-            yield self.partials_axis, self.grid, self.parts[self.split.spread].grid
+        if self.role is Role.LAST and axes & self.grid and self.split.grid_axis is not None:
+            yield self.partials_axis, self.grid, self.parts[self.split.grid_axis].grid
 
     def follow(self, values: Sequence[Value], log: PruneLog) -> list[Application]:
         """The ops that become possible with the last value, in canonical order."""

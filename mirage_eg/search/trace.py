@@ -122,7 +122,7 @@ def traced_search(
     def names() -> dict[int, str]:
         return class_names(oracles[0], program.input_names)
 
-    listener = tracer.listener(split.show(axes), names) if tracer else None
+    listener = tracer.listener(split.label(axes), names) if tracer else None
     return search(program, axes, rulebook, limits, on_candidate=listener, choices=(split,), build=build_and_keep)
 
 

@@ -14,7 +14,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.pipeline import diagnosis
-from mirage_eg.pipeline.diagnosis import Outcome, explain, needed_subprogram
+from mirage_eg.pipeline.diagnosis import Outcome, diagnose, needed_subprogram
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.stage_records import Instances
@@ -82,7 +82,7 @@ def test_tiles_that_do_not_fit_are_measured(monkeypatch: pytest.MonkeyPatch, lim
     plans = result.structures[:4]
     monkeypatch.setattr(diagnosis, "TileLimits", lambda **limits: TileLimits(**(limits | {limit: 512})))
     missed = Outcome(program, axes, result, plans, [Instances((), 0)] * len(plans), [], [])
-    explanation = explain(missed, rulebook, options, device_for("sm_90"))
+    explanation = diagnose(missed, rulebook, options, device_for("sm_90"))
     assert explanation.stage == "tile limits"
     assert f"KiB of {what}, " in explanation.nearest_miss and "times the 0 KiB of a block" in explanation.nearest_miss
 

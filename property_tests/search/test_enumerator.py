@@ -146,7 +146,7 @@ def test_a_search_cut_by_a_limit_has_found_the_smallest_and_says_up_to_where() -
     for limits in (SearchLimits(16, max_kernels=1, max_structures=5), SearchLimits(16, max_kernels=1, max_states=60)):
         cut = search(program, axes, rules, limits)
         assert any(not record.complete for record in cut.records)
-        splits = {structure.split: structure.split.show(axes) for structure in whole.structures}
+        splits = {structure.split: structure.split.label(axes) for structure in whole.structures}
         for record in cut.records:
             due = {s for s in whole.structures if splits[s.split] == record.split and s.ops <= record.complete_to}
             assert due <= set(cut.structures)

@@ -183,14 +183,14 @@ def test_attention_is_found_with_its_keys_in_a_loop_and_split_over_the_grid(name
     norms = Counter(square=2, mean=2, sqrt=2) if name == "qknorm" else Counter[str]()
     flash = Counter(matmul=2, exp=1, sum=1, accum_sum=2, scale=1) + norms  # both products, and the row sums, in one loop
     assert any(s.split.looped == keys and shapes(s) - Counter(div=3, mul=3) == flash for s in result.structures)
-    decoding = [c for c in result.split_reductions if c.split.spread == keys and shapes(c.last) == Counter(sum=2, div=1)]
+    decoding = [c for c in result.split_reductions if c.split.grid_axis == keys and shapes(c.last) == Counter(sum=2, div=1)]
     assert any(shapes(c.first) - Counter(div=2, mul=2) == flash - Counter(accum_sum=2) for c in decoding)
     assert any(shapes(c.first) - Counter(div=2, mul=2) == flash for c in decoding if c.split.looped == keys)
 
 
 def test_attention_is_found_as_flash_decoding() -> None:
     _, axes, result = found("gqa")
-    chains = [c for c in result.split_reductions if axes.sizes[c.split.spread or 0] == 4096]
+    chains = [c for c in result.split_reductions if axes.sizes[c.split.grid_axis or 0] == 4096]
     assert any(shapes(c.first)["exp"] == 1 and shapes(c.last) == Counter(sum=2, div=1) for c in chains)
 
 

@@ -26,7 +26,7 @@ def targets(workload: str, domain: str) -> tuple[tuple[str, Expression], ...]:
     """A workload's expressions with the names of their splits."""
     program = expand(WORKLOADS[workload](1))
     axes = infer_axes(program)
-    return tuple((split.show(axes), express(program, axes, split, domain)) for split in splits(axes))
+    return tuple((split.label(axes), express(program, axes, split, domain)) for split in splits(axes))
 
 
 def oracles(

@@ -35,7 +35,7 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
     """
     kernels = kernels_of(plan, program, axes)
     gridded = [kernel.parallel[: MAX_GRID_DIMS - (kernel.spread is not None)] for kernel in kernels]
-    cut = {plan.split.spread, *(axis for chosen in gridded for group in chosen for axis in group)}
+    cut = {plan.split.grid_axis, *(axis for chosen in gridded for group in chosen for axis in group)}
     read = [frozenset[int]().union(*map(axes.of, item.operands)) for item in program.nodes]
     used = sorted(frozenset[int]().union(*read))
     sizes = [1] * len(axes.sizes)

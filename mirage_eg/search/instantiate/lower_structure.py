@@ -228,7 +228,7 @@ class _BlockWriter:
         """Store a value in device memory; a partial result gets the split-K axis as a new leading dim."""
         dims = _one_axis_each(self.layouts[value]) if store.dims is None else store.dims
         value = self.rearrange(value, dims)
-        spread = self.structure.split.spread if store.dims is None else None
+        spread = self.structure.split.grid_axis if store.dims is None else None
         dim_of = {axis: place for place, dim in enumerate(dims) for axis in dim}
         if spread is not None:
             dim_of[spread] = NEW_DIM

@@ -92,7 +92,7 @@ def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> 
         case Structure():
             return [_kernel(plan, sources, axes, None, plan.split.looped)]
         case SplitReduction(first, last):
-            kernel = _kernel(first, sources, axes, first.split.spread, first.split.looped)
+            kernel = _kernel(first, sources, axes, first.split.grid_axis, first.split.looped)
             partial = frozenset({len(axes.sizes)})
             sources = sources + [kernel.shapes[output].axes | partial for output in first.outputs]
             return [kernel, _kernel(last, sources, axes, None, None)]

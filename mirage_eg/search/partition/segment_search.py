@@ -131,8 +131,8 @@ def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split
         split
         for split in split_choices(axes, limits)
         if (split.looped is None or axes.sizes[split.looped] >= LOOPED or split.looped in longest)
-        and (split.spread is None or axes.sizes[split.spread] >= SPREAD or split.spread in longest)
-        and (not longest or not longest.isdisjoint((split.looped, split.spread)))
+        and (split.grid_axis is None or axes.sizes[split.grid_axis] >= SPREAD or split.grid_axis in longest)
+        and (not longest or not longest.isdisjoint((split.looped, split.grid_axis)))
     )
 
 

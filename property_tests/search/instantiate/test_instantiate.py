@@ -63,7 +63,7 @@ def test_chains_that_spread_a_reduction_equal_their_program_at_small_sizes(name:
 
 def test_attention_is_found_as_flash_decoding() -> None:
     _program, axes, result = found("attention")
-    chains = [chain for chain in result.split_reductions if axes.sizes[chain.split.spread or 0] == 64]
+    chains = [chain for chain in result.split_reductions if axes.sizes[chain.split.grid_axis or 0] == 64]
     assert any(
         [step.op for step in chain.last.steps] == ["sum", "sum", "div"] and len(chain.first.outputs) == 2 for chain in chains
     )
