@@ -1,6 +1,6 @@
-"""Why the oracle keeps an expression, or where it dies: a path of e-nodes from a root, each with the law that put it there.
+"""Why the oracle keeps or prunes an expression: a path of e-nodes from an output, each with the law that added it.
 
-Everything is read off the frozen table; nothing here is needed by the search.
+The explanation reads the frozen table only. The search does not need this file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from mirage_eg.egraph.rulebook import Rulebook
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why an expression is kept: e-nodes from a root down to its class, each with what put it there; or where it dies."""
+    """A path of e-nodes from an output down to the class of a kept expression; or the first e-node that is pruned."""
 
     kept: bool
-    steps: tuple[tuple[str, str], ...]  # an e-node, and the law, or the program, that put it into its class
+    steps: tuple[tuple[str, str], ...]  # an e-node, and the law that added it, or "the program"
 
     def __str__(self) -> str:
         head = "kept: it is part of the program by" if self.kept else "pruned at"
@@ -27,9 +27,9 @@ class Explanation:
 def explain(
     oracle: Oracle, expression: Expression, term: int, rulebook: Rulebook, program: Expression, names: Sequence[str] = ()
 ) -> Explanation:
-    """Why the oracle for `program` keeps a term of `expression`, or the first of its parts that it prunes.
+    """Why the oracle for `program` keeps a term of `expression`, or the first subterm that the oracle prunes.
 
-    `names` of the program's inputs stand in the place of x0, x1 … where they are given.
+    `names` are those of the program's inputs, and replace x0, x1 … in the text.
     """
     classes: list[int | None] = []
     for position, item in enumerate(expression.terms[: term + 1]):
@@ -37,50 +37,49 @@ def explain(
         class_ = None
         if None not in children:
             class_ = oracle.class_of(expression, position)
-            if class_ is None and _is_part(expression, term, position):
+            if class_ is None and _is_subterm(expression, term, position):
                 node = " ".join([item.constructor, *map(str, item.constants), *(f"#{child}" for child in children)])
                 return Explanation(False, ((node, "no expression that the laws make equal to the program has this e-node"),))
         classes.append(class_)
     goal = classes[term]
     if goal is None:
-        raise AssertionError("some part of a pruned term is pruned first")
-    given = {
+        raise AssertionError("a pruned term has a pruned subterm that the loop meets first")
+    of_program = {
         (item.constructor, *item.constants, *(oracle.class_of(program, child) for child in item.children))
         for item in program.terms
     }
-    finder = _Finder(oracle, rulebook)
+    finder = _LawFinder(oracle, rulebook)
     path = _path(oracle, goal)
-    steps = [(show_node(oracle, key, names), "the program" if key in given else finder.reason(key)) for key in path]
+    steps = [(show_node(oracle, key, names), "the program" if key in of_program else finder.reason(key)) for key in path]
     return Explanation(True, tuple(steps) or (("the program itself", "the program"),))
 
 
-def _is_part(expression: Expression, term: int, position: int) -> bool:
-    needed = {term}
-    for place in range(term, position, -1):
-        if place in needed:
-            needed.update(expression.terms[place].children)
-    return position in needed
+def _is_subterm(expression: Expression, term: int, position: int) -> bool:
+    subterms = {term}
+    for parent in range(term, position, -1):
+        if parent in subterms:
+            subterms.update(expression.terms[parent].children)
+    return position in subterms
 
 
 def _path(oracle: Oracle, goal: int) -> list[Key]:
-    """A shortest chain of e-nodes from a root to the class `goal`."""
-    above: dict[int, list[Key]] = {}
+    """A shortest path of e-nodes from an output to the class `goal`."""
     by_class: dict[int, list[Key]] = {}
     for key, class_ in oracle.table.items():
         by_class.setdefault(class_, []).append(key)
     frontier = list(oracle.outputs)
-    above = {class_: [] for class_ in frontier}
+    paths: dict[int, list[Key]] = {class_: [] for class_ in frontier}
     for class_ in frontier:
         for key in by_class.get(class_, ()):
             for child in children_of(oracle, key):
-                if child not in above:
-                    above[child] = [*above[class_], key]
+                if child not in paths:
+                    paths[child] = [*paths[class_], key]
                     frontier.append(child)
-    return above[goal]
+    return paths[goal]
 
 
-class _Finder:
-    """Finds a law that puts an e-node into its class: its right side matches the node, its left side another of the class."""
+class _LawFinder:
+    """Finds a law that added an e-node to its class: one side matches the e-node, the other side the class."""
 
     def __init__(self, oracle: Oracle, rulebook: Rulebook) -> None:
         matched = {name for name, _ in oracle.saturation.matches}
@@ -91,10 +90,10 @@ class _Finder:
             self.nodes.setdefault(class_, []).append(key)
 
     def reason(self, key: Key) -> str:
-        """The name of the law."""
+        """The name of the law that added an e-node."""
         class_ = self.oracle.table[key]
         for law in self.laws:
-            for left, right in _ways(law):
+            for left, right in _directions(law):
                 for bound in self._match_node(right, key, {}):
                     if any(True for _ in self._match(left, class_, bound)):
                         return law.name
@@ -115,13 +114,13 @@ class _Finder:
     def _match_node(self, pattern: Pattern, key: Key, bound: dict[str, object]) -> Iterator[dict[str, object]]:
         if not isinstance(pattern, Apply) or pattern.name != key[0] or len(pattern.arguments) != len(key) - 1:
             return
-        found = [dict(bound)]
+        matches = [dict(bound)]
         for argument, value in zip(pattern.arguments, key[1:], strict=True):
-            found = [longer for shorter in found for longer in self._match(argument, value, dict(shorter))]
-        yield from found
+            matches = [longer for shorter in matches for longer in self._match(argument, value, dict(shorter))]
+        yield from matches
 
 
-def _ways(law: Law) -> Iterator[tuple[Pattern, Pattern]]:
+def _directions(law: Law) -> Iterator[tuple[Pattern, Pattern]]:
     assert law.sides is not None
     left, right = law.sides
     yield left, right

@@ -1,8 +1,8 @@
-"""What a program computes, as terms of a rule domain, for one split of its reduced axes into parts (DESIGN §4 and §5).
+"""Programs as terms of a rule domain, for one split of the reduced axes into parts (DESIGN §4 and §5).
 
-A split says which reduced axis the loop of a block graph walks, and which one is spread over the grid of a first kernel, whose
-partial results a second kernel reduces. A reduced axis has up to three parts, `grid`, `loop` and `tile`. The indexed domain
-names them (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
+A split names the reduced axis of a block graph's loop, and the reduced axis of split-K: the grid of a first kernel divides that
+axis, and a second kernel reduces the partial results. A reduced axis has up to three parts, `grid`, `loop` and `tile`. The
+indexed domain names the parts (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain gives each a prime size.
 """
 
 import re
@@ -28,13 +28,13 @@ def primes() -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which reduced axis the loop walks and which is spread over the grid, if any; one axis may be both."""
+    """The reduced axis of the loop and the one that is split over the grid, if any; one axis may be both."""
 
     looped: int | None = None
     grid_axis: int | None = None
 
     def label(self, axes: Axes) -> str:
-        """The split in words."""
+        """The split as a phrase with the names of its axes."""
         loop = "no loop" if self.looped is None else f"loop over {axes.names[self.looped]}"
         return loop if self.grid_axis is None else f"{loop}, {axes.names[self.grid_axis]} spread over the grid"
 
@@ -45,15 +45,15 @@ def splits(axes: Axes) -> tuple[Split, ...]:
 
 
 def grid_splits(axes: Axes) -> tuple[Split, ...]:
-    """Every split that spreads a reduced axis over the grid."""
+    """Every split that divides a reduced axis over the grid (split-K)."""
     return tuple(Split(split.looped, axis) for axis in sorted(axes.reduced) for split in splits(axes))
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The constants that a reduction over parts of an axis carries, innermost first.
+    """The constants of reductions over parts of an axis, innermost first.
 
-    `block` reduces what one block sees of the axis, `whole` all of it.
+    `block` reduces the part of the axis that one block reads, `whole` the whole axis.
     """
 
     tile: tuple[Constant, ...]
@@ -71,11 +71,11 @@ def parts_of(axes: Axes, split: Split, domain: str) -> dict[int, Parts]:
         present = (True, axis == split.looped, axis == split.grid_axis)
         if domain == "indexed":
             tile, loop, grid = (
-                (f"{axes.names[axis]}.{part}",) if there else () for part, there in zip("tlg", present, strict=True)
+                (f"{axes.names[axis]}.{part}",) if used else () for part, used in zip("tlg", present, strict=True)
             )
             result[axis] = Parts(tile, loop, grid, tile + loop, tile + loop + grid)
         else:
-            sizes = [next(fresh) if there else 1 for there in present]
+            sizes = [next(fresh) if used else 1 for used in present]
             tile_, loop_, grid_ = ((size,) if size > 1 else () for size in sizes)
             result[axis] = Parts(tile_, loop_, grid_, (sizes[0] * sizes[1],), (prod(sizes),))
     return result
@@ -92,7 +92,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A DAG of terms; `inputs` and `outputs` are the program's, `free` the parts that each input varies with."""
+    """A DAG of terms; `inputs` and `outputs` are those of the program, `free` the parts of axes that each input has."""
 
     terms: tuple[Term, ...]
     inputs: tuple[int, ...]
@@ -104,7 +104,7 @@ Tree = tuple[Any, ...]  # ("Var", "x"), ("Sum", constant, tree), ("Mul", tree, t
 
 
 def flatten(trees: Iterable[Tree], free: Mapping[str, frozenset[str]]) -> Expression:
-    """Trees as the outputs of one expression; every name in `free` is an input."""
+    """One expression whose outputs are `trees`; every name in `free` is an input."""
     terms = [Term("Var", (name,)) for name in free]
 
     def add(tree: Tree) -> int:
@@ -119,17 +119,16 @@ def flatten(trees: Iterable[Tree], free: Mapping[str, frozenset[str]]) -> Expres
 
 
 def needed_for(expression: Expression, outputs: tuple[int, ...]) -> Expression:
-    """What `outputs` need of an expression, and its inputs."""
+    """The subexpression of `outputs`, with all inputs."""
     needed = {*outputs, *expression.inputs}
     for position in range(max(needed), -1, -1):
         if position in needed:
             needed.update(expression.terms[position].children)
-    place = {old: new for new, old in enumerate(sorted(needed))}
+    new = {old: position for position, old in enumerate(sorted(needed))}
     terms = tuple(
-        replace(expression.terms[old], children=tuple(place[child] for child in expression.terms[old].children))
-        for old in place
+        replace(expression.terms[old], children=tuple(new[child] for child in expression.terms[old].children)) for old in new
     )
-    return Expression(terms, tuple(place[it] for it in expression.inputs), tuple(place[it] for it in outputs), expression.free)
+    return Expression(terms, tuple(new[x] for x in expression.inputs), tuple(new[x] for x in outputs), expression.free)
 
 
 def constructor(op: str) -> str:
@@ -141,7 +140,7 @@ REDUCTIONS = {constructor(op): op for op in ("sum", "mean", "max")}  # by constr
 
 
 def op_of(name: str) -> str | None:
-    """The op of a constructor, or None where it stands for none."""
+    """The op of a constructor, or None for a constructor that is no op."""
     row = OPS.get(_op_name(name))
     return row.name if row is not None and row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION) else None
 
@@ -155,21 +154,21 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression:
-    """The program's outputs as terms, without dead code. `program` holds primitive ops whose axes are known."""
+    """The program's outputs as terms, without dead code. `program` holds primitive ops; `axes` are its axes."""
     parts = parts_of(axes, split, domain)
     terms: list[Term] = []
-    known: dict[Term, int] = {}
-    place: list[int] = []
+    memo: dict[Term, int] = {}
+    position: list[int] = []  # of each value of the program, its term
     inputs: list[int] = []
     outputs: list[int] = []
     free: list[frozenset[str]] = []
 
     def term(name: str, constants: tuple[Constant, ...], children: tuple[int, ...]) -> int:
         new = Term(name, constants, children)
-        if new not in known:
-            known[new] = len(terms)
+        if new not in memo:
+            memo[new] = len(terms)
             terms.append(new)
-        return known[new]
+        return memo[new]
 
     def reduce(name: str, x: int, reduced: Iterator[int]) -> int:
         for axis in reduced:
@@ -179,7 +178,7 @@ def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression
 
     for item, values in program.numbered():
         row = OPS[item.op]
-        operands = tuple(place[i] for i in item.operands)
+        operands = tuple(position[i] for i in item.operands)
         match row.kind:
             case Kind.BOUNDARY if item.op == "output":
                 outputs.append(operands[0])
@@ -199,7 +198,7 @@ def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression
                 result = operands[0]
             case _:
                 raise AssertionError(f"{item.op} is not primitive")
-        place.append(result)
+        position.append(result)
     return needed_for(Expression(tuple(terms), tuple(inputs), tuple(outputs), tuple(free)), tuple(outputs))
 
 
