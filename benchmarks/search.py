@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from mirage_eg.bench.search import forget_peak, guided, peak_bytes
+from mirage_eg.bench.search import guided, peak_bytes, reset_peak
 from mirage_eg.cli.terminal import plain, progress
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
@@ -92,7 +92,7 @@ def _about() -> dict[str, Any]:
 def _search(graph: Graph, rules: Any) -> dict[str, Any]:
     best: dict[str, Any] = {}
     for _ in range(REPETITIONS):
-        forget_peak()
+        reset_peak()
         start, cpu_start = perf_counter(), process_time()
         program = expand(graph)
         axes = infer_axes(program)

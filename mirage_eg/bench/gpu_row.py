@@ -2,9 +2,9 @@
 
     python -m mirage_eg.bench.gpu_row WORKLOAD BATCH FOLDER [OPTIONS in JSON]
 
-Lines go to FOLDER/rows.jsonl (one a row) and FOLDER/measurements.jsonl. Rows that run side by side share the GPU through a
-lock. A candidate that takes the GPU context down ends the process with code DEVICE_LOST; the next attempt leaves that candidate
-out and does not time again what was timed.
+Lines go to FOLDER/rows.jsonl (one for each row) and FOLDER/measurements.jsonl. Concurrent rows share the GPU through a lock.
+If a candidate loses the GPU context, the process ends with code DEVICE_LOST; the next attempt skips that candidate and
+reuses the times of the others.
 """
 
 import fcntl
@@ -39,15 +39,15 @@ T = TypeVar("T")
 
 
 def scratch(folder: Path) -> Path:
-    """A folder for what the rows of one result folder share and nobody keeps."""
-    shared = Path(gettempdir()) / f"mirage_eg-bench-{os.getuid()}-{fingerprint(str(folder.resolve()))}"
-    shared.mkdir(exist_ok=True)
-    return shared
+    """The temporary folder that the rows of one result folder share."""
+    path = Path(gettempdir()) / f"mirage_eg-bench-{os.getuid()}-{fingerprint(str(folder.resolve()))}"
+    path.mkdir(exist_ok=True)
+    return path
 
 
 @contextmanager
 def gpu_lock(folder: Path) -> Iterator[None]:
-    """Hold the GPU that this process sees; others that benchmark on it wait."""
+    """Lock the visible GPU; other benchmark processes on it wait."""
     device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").replace(",", "_")
     handle = os.open(scratch(folder) / f"gpu-{device}.lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -58,44 +58,44 @@ def gpu_lock(folder: Path) -> Iterator[None]:
 
 
 class RememberingTimer:
-    """A timer that keeps what it measured on disk, so that an attempt after a lost GPU context goes on where it was."""
+    """A timer that stores its times on disk; an attempt after a lost GPU context resumes with them."""
 
     def __init__(self, timer: Timer, path: Path, key: JsonLine) -> None:
         self.timer, self.path, self.key = timer, path, key
-        self.known: dict[str, Outcome] = {}
+        self.outcomes: dict[str, Outcome] = {}
         for line in lines(path):
             if line["kind"] == "timed" and {name: line[name] for name in key} == key:
-                self.known[line["source"]] = Outcome(line["us"], line["error"], line["problem"])
+                self.outcomes[line["source"]] = Outcome(line["us"], line["error"], line["problem"])
 
     def quick(self, source: str) -> Outcome:
-        """As remembered, or measured now."""
+        """The stored outcome, or a new measurement."""
         name = fingerprint(source)
-        if name not in self.known:
-            self.known[name] = self._guarded(name, lambda: self.timer.quick(source))
-            self._keep(name, self.known[name])
-        return self.known[name]
+        if name not in self.outcomes:
+            self.outcomes[name] = self._guarded(name, lambda: self.timer.quick(source))
+            self._store(name, self.outcomes[name])
+        return self.outcomes[name]
 
     def full(self, source: str) -> tuple[Outcome, Timing | None]:
-        """Measured now, unless it took the GPU down before."""
+        """A new measurement, unless the source lost the GPU context before."""
         name = fingerprint(source)
-        known = self.known.get(name)
-        if known is not None and known.problem is not None:
-            return known, None
+        outcome = self.outcomes.get(name)
+        if outcome is not None and outcome.problem is not None:
+            return outcome, None
         return self._guarded(name, lambda: self.timer.full(source))
 
     def _guarded(self, name: str, measure: Callable[[], T]) -> T:
         try:
             return measure()
         except DeviceLost as error:
-            self._keep(name, Outcome(None, None, str(error)))
+            self._store(name, Outcome(None, None, str(error)))
             raise
 
-    def _keep(self, name: str, outcome: Outcome) -> None:
+    def _store(self, name: str, outcome: Outcome) -> None:
         append(self.path, {"kind": "timed", "source": name} | self.key | asdict(outcome))
 
 
 def run_row(workload: str, batch: int, folder: Path, options: GpuOptions) -> Row:
-    """Tune and time one row; it is appended to the folder's lines."""
+    """Tune and time one row, and append it to the lines of the folder."""
     started = perf_counter()
     _, program = load_program(workload, batch)
     if options.reuse is None:
@@ -125,7 +125,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     started = perf_counter()
     key = {"workload": workload, "batch": batch}
 
-    def keep(measurement: Measurement) -> None:
+    def store(measurement: Measurement) -> None:
         append(folder / MEASUREMENTS, key | measurement.json())
 
     def wrap(timer: Timer) -> Timer:
@@ -134,11 +134,11 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     tuning = Tuning(
         effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
         gpu=lambda: gpu_lock(folder),
-        record=keep,
+        record=store,
         wrap=wrap,
     )
-    chosen = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
-    result = optimize(workload, program, chosen, _progress(workload, batch), tuning)
+    run_options = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
+    result = optimize(workload, program, run_options, _progress(workload, batch), tuning)
     best = result.candidates[0]
     timed = [measurement for measurement in result.measurements if measurement.us is not None]
     name = fingerprint(best.source)
@@ -162,10 +162,10 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
 
 
 def _time_again(path: Path, workload: str, batch: int, folder: Path) -> JsonLine:
-    """The choice of an earlier run, timed now."""
+    """The source of an earlier run, timed again."""
     rows = [row.ours for row in read_rows(path) if row.key == (workload, batch) and row.ours]
     if not rows:
-        raise MirageError(f"{path}: has no row of {workload} at batch {batch} whose choice could be used again")
+        raise MirageError(f"{path}: has no row of {workload} at batch {batch} with a source to time again")
     timer = CandidateTimer(rows[-1]["source"], gpu_target())
     with gpu_lock(folder):
         outcome, timing = timer.full(rows[-1]["source"])
@@ -188,7 +188,7 @@ def _progress(workload: str, batch: int) -> Callable[[str, int, int | None, str]
 
 
 def device_ceilings() -> dict[str, float]:
-    """The rates that the GPU reaches, measured."""
+    """The measured rates of the GPU."""
     from mirage_eg.backends.measure.baselines import ceilings
 
     return ceilings()
@@ -211,7 +211,7 @@ def _baselines(workload: str, program: Graph, folder: Path, options: GpuOptions)
 
 
 def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> JsonLine:
-    """Times and the error against float64, or why there are none."""
+    """Times and the error relative to float64, or the problem."""
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
@@ -225,7 +225,7 @@ def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Js
         with gpu_lock(folder):
             error = _baseline_error(run(), program, tensors)
             timing = time_launches(run)
-    except RuntimeError as problem:  # a back end that does not take these shapes, or a compiler that gave up
+    except RuntimeError as problem:  # the library refuses these shapes, or its compiler fails
         return {"problem": " ".join(str(problem).split())[:300]}
     return {"error": error} | asdict(timing)
 
@@ -264,7 +264,7 @@ def machine() -> JsonLine:
 
 
 def main() -> int:
-    """The process of a row."""
+    """Run one row; returns the exit code."""
     workload, batch, folder, *rest = sys.argv[1:]
     options = GpuOptions(**json.loads(rest[0])) if rest else GpuOptions()
     try:

@@ -1,4 +1,4 @@
-"""What a rule file changes: e-graphs, visited states and structures of each workload, with the file and without."""
+"""The impact of a rule file: e-graphs, visited states and structures of each workload, with the file and without."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """A workload without and with the file; `found` and `lost` are what only one of the two searches returns."""
+    """A workload without and with the file; `found` and `lost` are the structures of only one of the two searches."""
 
     workload: str
     without: Side
@@ -40,12 +40,12 @@ def impact(
     limits: SearchLimits,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> tuple[Impact, ...]:
-    """Search each workload twice.
+    """Search each workload with both rulebooks.
 
     Raises:
-        RuleError: the user's laws hit a limit of saturation.
+        RuleError: the laws hit a limit of saturation.
     """
-    result = []
+    impacts = []
     for workload in workloads:
         program = expand(WORKLOADS[workload](1))
         axes = infer_axes(program)
@@ -60,26 +60,26 @@ def impact(
             for rulebook in (without, with_)
         )
         old, new = _keys(before), _keys(after)
-        found, lost = ([new[key] for key in new if key not in old], [old[key] for key in old if key not in new])
-        result.append(Impact(workload, _side(before), _side(after), tuple(found), tuple(lost)))
-    return tuple(result)
+        found, lost = [new[key] for key in new if key not in old], [old[key] for key in old if key not in new]
+        impacts.append(Impact(workload, _side(before), _side(after), tuple(found), tuple(lost)))
+    return tuple(impacts)
 
 
-def _side(found: SearchResult) -> Side:
-    saturations = [record.saturation for record in found.records]
+def _side(result: SearchResult) -> Side:
+    saturations = [record.saturation for record in result.records]
     return Side(
         sum(saturation.nodes for saturation in saturations),
         1000 * sum(saturation.seconds for saturation in saturations),
-        sum(record.visited for record in found.records),
-        len(found.structures) + len(found.split_reductions),
-        all(record.complete for record in found.records),
+        sum(record.visited for record in result.records),
+        len(result.structures) + len(result.split_reductions),
+        all(record.complete for record in result.records),
     )
 
 
-def _keys(found: SearchResult) -> dict[object, str]:
-    """Structures by what they compute, in whatever order of their steps, with a description."""
-    everything: list[Structure | SplitReduction] = [*found.structures, *found.split_reductions]
-    return {_key(item): _describe(item) for item in everything}
+def _keys(result: SearchResult) -> dict[object, str]:
+    """Descriptions of the structures by their canonical form."""
+    structures: list[Structure | SplitReduction] = [*result.structures, *result.split_reductions]
+    return {_key(item): _describe(item) for item in structures}
 
 
 def _key(item: Structure | SplitReduction) -> object:
@@ -97,7 +97,7 @@ def canonical(structure: Structure) -> object:
     return (structure.split, frozenset(values), tuple(values[i] for i in structure.outputs))
 
 
-_SYMMETRIC = ("add", "mul", "matmul")  # in a structure, what a matmul contracts is named
+_SYMMETRIC = ("add", "mul", "matmul")  # a structure names the contracted axes of a matmul
 
 
 def _describe(item: Structure | SplitReduction) -> str:

@@ -1,4 +1,4 @@
-"""`bench search`: per workload the size of the e-graphs, and what the search visits with the oracle and without."""
+"""`bench search`: e-graph sizes, visited states and structures of each workload, with the oracle and without."""
 
 import resource
 import sys
@@ -31,7 +31,7 @@ PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and
 
 @dataclass(frozen=True, slots=True)
 class Unguided:
-    """One-kernel structures without the oracle; not `complete` where the time limit ended it."""
+    """One-kernel structures without the oracle; not `complete` if the time limit stopped the enumeration."""
 
     splits: int
     visited: int
@@ -42,9 +42,9 @@ class Unguided:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The search of one workload: block graphs, and chains of two with a reduction spread over the grid of the first.
+    """The search of one workload: block graphs and split-reduction pairs.
 
-    E-graph sizes and `saturation_ms` are the largest over the splits; the rest is of all splits together. `seconds` is from
+    E-graph sizes and `saturation_ms` are maxima over the splits; the other counts are sums over all splits. `seconds` runs from
     the program to its structures, saturation included. Ops are counted as primitives, without loads and stores.
     """
 
@@ -61,21 +61,21 @@ class Row:
     split_reduction: int
     complete: bool
     seconds: float
-    cpu_seconds: float  # the same, of this process alone
-    peak_bytes: int  # most resident memory of the process during the search
+    cpu_seconds: float  # of this process
+    peak_bytes: int  # largest resident memory of the process during the search
     without_oracle: Unguided | None = None
-    two_kernels: KernelSpace | None = None  # every cut into at most two kernels, each with every structure
+    two_kernels: KernelSpace | None = None  # every plan of at most two kernels, with every structure of each segment
     seconds_two_kernels: float | None = None
 
 
 def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
     """Search one workload under every split."""
-    forget_peak()
+    reset_peak()
     start, cpu_start = perf_counter(), process_time()
     program = expand(WORKLOADS[workload](1))
-    found = search(program, infer_axes(program), rulebook, limits)
+    result = search(program, infer_axes(program), rulebook, limits)
     seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
-    saturations = [record.saturation for record in found.records]
+    saturations = [record.saturation for record in result.records]
     return Row(
         workload,
         rulebook.domain,
@@ -84,11 +84,11 @@ def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
         max(saturation.nodes for saturation in saturations),
         max(saturation.classes for saturation in saturations),
         1000 * max(saturation.seconds for saturation in saturations),
-        sum(record.visited for record in found.records),
-        len(found.structures) + len(found.split_reductions),
-        len(found.structures),
-        len(found.split_reductions),
-        all(record.complete for record in found.records),
+        sum(record.visited for record in result.records),
+        len(result.structures) + len(result.split_reductions),
+        len(result.structures),
+        len(result.split_reductions),
+        all(record.complete for record in result.records),
         seconds,
         cpu_seconds,
         peak_bytes(),
@@ -96,46 +96,46 @@ def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
 
 
 def two_kernels(workload: str, rulebook: Rulebook, max_ops: int, on_progress: Callable[[int, int], None]) -> KernelSpace:
-    """Search all of one workload's ways of at most two kernels; what a split reduction makes of one is in `guided`."""
+    """Search every plan of one workload with at most two kernels; split-reduction pairs are counted in `guided`."""
     primitive = drop_shifts(expand(WORKLOADS[workload](1)))
     return kernel_space(primitive, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
 
 
-_FORGET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
-def forget_peak() -> None:
-    """Start `peak_bytes` anew, where the system can (Linux)."""
-    if _FORGET.exists():
-        _FORGET.write_text("5", encoding="ascii")
+def reset_peak() -> None:
+    """Reset `peak_bytes` to the current memory, if the system supports it (Linux)."""
+    if _CLEAR.exists():
+        _CLEAR.write_text("5", encoding="ascii")
 
 
 def peak_bytes() -> int:
-    """The most resident memory of this process: since `forget_peak` where the system can tell, else since its start."""
+    """The largest resident memory of this process: since `reset_peak` if the system supports it, else since its start."""
     if _STATUS.exists():
         for line in _STATUS.read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most  # bytes on macOS, KiB elsewhere
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else 1024 * largest  # bytes on macOS, KiB elsewhere
 
 
 def unguided(
     workload: str, rulebook: Rulebook, max_ops: int, seconds: float, on_progress: Callable[[int, int], None]
 ) -> Unguided:
-    """Enumerate one-kernel structures of one workload without the oracle, with the ops that occur in its e-graph."""
+    """Enumerate the one-kernel structures of one workload without the oracle, over the ops of its e-graph."""
     program = expand(WORKLOADS[workload](1))
     axes = infer_axes(program)
     start = perf_counter()
     visited = structures = 0
     complete = True
-    choices = splits(axes)
-    for done, split in enumerate(choices, 1):
+    all_splits = splits(axes)
+    for done, split in enumerate(all_splits, 1):
         alphabet = alphabet_of(build_oracle(rulebook, express(program, axes, split, rulebook.domain)).table)
-        left = (start + seconds - perf_counter()) / (len(choices) - done + 1)
+        left = (start + seconds - perf_counter()) / (len(all_splits) - done + 1)
         run = Exhaustive(program, axes, split, alphabet, max_ops, perf_counter() + max(left, 0.1))
         structures += sum(1 for _ in run.run())
         visited += run.visited
         complete &= run.complete
-        on_progress(done, len(choices))
-    return Unguided(len(choices), visited, structures, complete, perf_counter() - start)
+        on_progress(done, len(all_splits))
+    return Unguided(len(all_splits), visited, structures, complete, perf_counter() - start)

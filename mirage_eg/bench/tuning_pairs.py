@@ -1,8 +1,8 @@
-"""What a choice of the tuner gains where nothing else differs, from the lines that tuning leaves (`measurements.jsonl`).
+"""The gain of each schedule choice, from pairs of measurements that differ in nothing else (`measurements.jsonl`).
 
-Tuning changes one thing of one kernel at a time, so that its lines have pairs of the same µGraph in one run whose schedules
-differ in one choice of one kernel. Of each choice, workload and batch the pair with the fastest member tells most: it is
-nearest to what a user gets. The figure is time with the choice off over time with it on: above 1 the choice gains.
+Tuning changes one choice of one kernel at a time, so its lines contain pairs of schedules of one µGraph that differ in one
+choice of one kernel. Of each choice, workload and batch the pair with the fastest member counts: it is nearest to the kernel
+that a user gets. The gain is the time with the choice off over the time with the choice on: above 1 the choice gains.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ FLAGS = (
     "half_partials",
     "reverse_program_order",
     "last_block_reduction",
-    "programs",  # deleted, as the next one and many warps; older measurements have them
+    "programs",  # deleted, as are `descriptors` and 16 or 32 warps; older measurements have them
     "descriptors",
 )
 RENAMED = {  # names of choices in older measurements
@@ -31,7 +31,7 @@ RENAMED = {  # names of choices in older measurements
     "last_first": "reverse_program_order",
     "joined": "last_block_reduction",
 }
-MANY_WARPS = "16 or 32 warps"  # against the best of fewer
+MANY_WARPS = "16 or 32 warps"  # compared with the best of fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +48,30 @@ class Gain:
 
     @property
     def ratio(self) -> float:
-        """Off over on, of that pair."""
+        """Time off over time on, of the pair with the fastest member."""
         return self.off_us / self.on_us
 
 
 def gains(lines: Iterable[JsonLine]) -> list[Gain]:
-    """What the lines of one run or several say of each choice; lines of another kind, or without a time, are passed over."""
-    tried: dict[tuple[Any, ...], list[tuple[JsonLine, float]]] = defaultdict(list)
+    """The gain of each choice, from the lines of one or more runs; lines of another kind, or without a time, are skipped."""
+    timed: dict[tuple[Any, ...], list[tuple[JsonLine, float]]] = defaultdict(list)
     for line in lines:
         if line.get("kind") == "measurement" and line["us"] is not None and line["stage"] != "final" and line["grid"]:
-            tried[line["workload"], line["batch"], line["mugraph"]].append((_schedule(line), line["us"]))
+            timed[line["workload"], line["batch"], line["mugraph"]].append((_schedule(line), line["us"]))
     pairs: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
-    for (workload, batch, _), entries in tried.items():
+    for (workload, batch, _), entries in timed.items():
         for choice, on_us, off_us in _pairs(entries):
             pairs[choice, workload, batch].append((on_us, off_us))
-    made = []
+    result = []
     for (choice, workload, batch), times in sorted(pairs.items()):
         on_us, off_us = min(times, key=min)
         ratio = median(off / on for on, off in times)
-        made.append(Gain(choice, workload, batch, on_us, off_us, ratio, len(times)))
-    return made
+        result.append(Gain(choice, workload, batch, on_us, off_us, ratio, len(times)))
+    return result
 
 
 def _schedule(line: JsonLine) -> JsonLine:
-    """The schedule with one value a kernel for each choice."""
+    """The schedule with one value for each choice and kernel."""
     kernels = len(line["grid"])
     return {
         RENAMED.get(name, name): tuple(value) if isinstance(value, list) else (value,) * kernels
@@ -81,17 +81,17 @@ def _schedule(line: JsonLine) -> JsonLine:
 
 
 def _pairs(entries: Sequence[tuple[JsonLine, float]]) -> Iterator[tuple[str, float, float]]:
-    """The choice that is all that two schedules differ in, and the times with it on and off."""
+    """Each choice that is the only difference of two schedules, and the times with the choice on and off."""
     for (one, one_us), (other, other_us) in combinations(entries, 2):
-        apart = [
+        differences = [
             (name, kernel)
             for name in one
             for kernel, (left, right) in enumerate(zip(one[name], other[name], strict=True))
             if left != right
         ]
-        if len(apart) != 1:
+        if len(differences) != 1:
             continue
-        [(name, kernel)] = apart
+        [(name, kernel)] = differences
         left, right = one[name][kernel], other[name][kernel]
         if name in FLAGS and bool(left) != bool(right):
             yield (name, one_us, other_us) if left else (name, other_us, one_us)
@@ -99,16 +99,16 @@ def _pairs(entries: Sequence[tuple[JsonLine, float]]) -> Iterator[tuple[str, flo
 
 
 def _many_warps(entries: Sequence[tuple[JsonLine, float]]) -> Iterator[tuple[str, float, float]]:
-    """Of schedules that differ in the warps of one kernel alone, the best of 16 and more against the best of fewer."""
-    alike: dict[tuple[Any, ...], list[tuple[int, float]]] = defaultdict(list)
+    """Of schedules that differ in the warps of one kernel alone, the best of 16 or more warps and the best of fewer."""
+    groups: dict[tuple[Any, ...], list[tuple[int, float]]] = defaultdict(list)
     for schedule, us in entries:
         warps = schedule["num_warps"]
         for kernel in range(len(warps)):
             others = {name: value for name, value in schedule.items() if name != "num_warps"}
             rest = (*sorted(others.items()), (*warps[:kernel], *warps[kernel + 1 :]))
-            alike[kernel, rest].append((warps[kernel], us))
-    for found in alike.values():
-        many, few = ([us for warps, us in found if (warps >= 16) is wanted] for wanted in (True, False))
+            groups[kernel, rest].append((warps[kernel], us))
+    for group in groups.values():
+        many, few = ([us for warps, us in group if (warps >= 16) is wanted] for wanted in (True, False))
         if many and few:
             yield MANY_WARPS, min(many), min(few)
 

@@ -1,4 +1,4 @@
-"""What `mirage-eg bench verify` measures: how long verdicts take, on small instances and at real size, stage by stage."""
+"""`bench verify`: the time of verdicts, on small instances and at real size, stage by stage."""
 
 import platform
 from collections.abc import Callable, Sequence
@@ -25,30 +25,32 @@ from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
 
-TOGETHER = 8  # candidates that are checked together at real size
-LEAST_SECONDS = 0.3  # that a stage is run for: milliseconds vary with what else the machine does
+BATCH = 8  # candidates that are checked together at real size
+LEAST_SECONDS = 0.3  # of repetitions of a stage: single runs of milliseconds vary with the load of the machine
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One workload at one batch size; seconds are medians of the repetitions, a run of each stage before them left out."""
+    """One workload at one batch size; seconds are medians of the repetitions, after one warm-up run of each stage."""
 
     workload: str
     batch: int
     device: str
     small_per_second: float  # verdicts on small instances of the workload's structures
-    draw_seconds: float  # drawing the inputs of all draws and running the program on them, once for all candidates
-    real_per_second: float  # verdicts on the cheapest µGraphs at real size, checked together, large programs' draws counted
-    field_seconds: float  # one candidate on two draws, float64 included where the field obeys other laws
+    inputs_seconds: float  # random inputs of all trials and the program on them, once for all candidates
+    real_per_second: (
+        float  # verdicts on the cheapest µGraphs at real size, checked together, including the random inputs of large programs
+    )
+    field_seconds: float  # one candidate on two trials, float64 included if the field has other laws than numbers
     float_seconds: float  # one float check
-    prove_seconds: float  # one proof, nothing known before
+    prove_seconds: float  # one proof, with an empty memo
     proved: bool
-    peak_mib: int  # of the process until then, on the CPU
+    peak_mib: int  # of the process so far, on the CPU
     versions: str
 
 
 def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
-    """Verify the cheapest µGraph that the search finds, and the small instances of all structures."""
+    """Time the verification of the cheapest µGraphs of the search, and of the small instances of all structures."""
     xp, device, wait = _arrays(gpu)
     program = WORKLOADS[workload](batch)
     small, candidates = _candidates(program)
@@ -59,14 +61,14 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
         for graph, example in small:
             _equal(references[graph], example)
 
-    all_small()  # tables and draws are made
+    all_small()  # warm-up: tables and random inputs
     seconds = _median(all_small, wait, repetitions)
 
     reference = Reference(program, xp=xp)
     start = perf_counter()
     reference.compute_all()
     wait()
-    drawn = perf_counter() - start
+    inputs_seconds = perf_counter() - start
     _equal(reference, candidate)
     field = _median(lambda: _equal(reference, candidate), wait, repetitions)
     _all_equal(reference, candidates)
@@ -79,12 +81,23 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
     versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
     rate = len(candidates) / together
     return Measured(
-        workload, batch, device, len(small) / seconds, drawn, rate, field, floats, proving, proof.proved, peak_mib(), versions
+        workload,
+        batch,
+        device,
+        len(small) / seconds,
+        inputs_seconds,
+        rate,
+        field,
+        floats,
+        proving,
+        proof.proved,
+        peak_mib(),
+        versions,
     )
 
 
 def _arrays(gpu: bool) -> tuple[Any, str, Callable[[], None]]:
-    """The array module, the name of what it runs on, and how to wait for it."""
+    """The array module, the name of its device, and a function that waits for the device."""
     if not gpu:
         return np, platform.processor() or platform.machine(), lambda: None
     try:
@@ -92,20 +105,20 @@ def _arrays(gpu: bool) -> tuple[Any, str, Callable[[], None]]:
     except ImportError:
         raise OptionError("--gpu: CuPy is not installed; install mirage-eg[cuda12] or mirage-eg[cuda13]") from None
     if not cupy.cuda.is_available():
-        raise OptionError("--gpu: got no usable CUDA GPU; leave --gpu out to measure on the CPU")
+        raise OptionError("--gpu: got no usable CUDA GPU; to measure on the CPU, leave --gpu out")
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     return cupy, name, cupy.cuda.get_current_stream().synchronize
 
 
 def _candidates(program: Graph) -> tuple[list[tuple[Graph, Graph]], list[Graph]]:
-    """The small instances of the structures found, each with its small program, and the cheapest µGraphs at real size."""
+    """The small instances of all structures, each with its small program, and the cheapest µGraphs at real size."""
     primitive = expand(program)
     axes = infer_axes(primitive)
     structures = search(primitive, axes, load_rules("indexed")).structures
     device = device_for("sm_90")
     limits = TileLimits(shared_memory=device.shared_memory, target=device.target)
-    found = [graph for structure in structures for graph in instances(structure, primitive, axes, limits)]
-    best = sorted(found, key=lambda graph: predict_us(graph, device))[:TOGETHER]
+    graphs = [graph for structure in structures for graph in instances(structure, primitive, axes, limits)]
+    best = sorted(graphs, key=lambda graph: predict_us(graph, device))[:BATCH]
     return [small_instance(structure, primitive, axes) for structure in structures], best or [primitive]
 
 
@@ -120,7 +133,7 @@ def _all_equal(reference: Reference, candidates: Sequence[Graph]) -> None:
 
 
 def _median(work: Callable[[], object], wait: Callable[[], None], repetitions: int) -> float:
-    """The median seconds of at least so many runs; what is short is run again until LEAST_SECONDS have passed."""
+    """The median seconds of at least `repetitions` runs, which together take at least LEAST_SECONDS."""
     seconds: list[float] = []
     while len(seconds) < repetitions or sum(seconds) < LEAST_SECONDS:
         start = perf_counter()

@@ -1,4 +1,4 @@
-"""`mirage-eg bench …`: measurements that print a table. `bench search`: what the e-graph costs and what it saves."""
+"""`mirage-eg bench …`: measurements that print a table. `bench search`: the cost and the pruning of the oracle."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ def bench_search(
     domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
     max_block_ops: Annotated[int, typer.Option(help="Of one block graph: primitives, without loads and stores.")] = MOST,
     without_oracle: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time for each workload without; 0: leave it.")
+        float, typer.Option(metavar="SECONDS", help="Time for each workload without the oracle; 0: skip.")
     ] = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help=f"One JSON line for each workload and limit on block ops, from {FEWEST}.")
@@ -61,7 +61,7 @@ def bench_search(
                 observer("search", done, len(jobs), f"{name}, {ops} ops")
                 row = guided(name, rulebook, SearchLimits(ops))
                 if without_oracle and ops == max_block_ops:
-                    report = partial(_report, observer, f"blind {name}")
+                    report = partial(_report, observer, f"{name} without the oracle")
                     row = replace(row, without_oracle=unguided(name, rulebook, ops, without_oracle, report))
                 if ops == max_block_ops:
                     space = two_kernels(name, rulebook, ops, partial(_report, observer, f"two kernels of {name}"))
@@ -90,28 +90,30 @@ def _print(rows: "Sequence[Row]", by_ops: "Sequence[Row]") -> None:
     table = Table("workload", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
     table.title = (
         f"{rows[0].domain} domain, {rows[0].max_block_ops} ops without loads and stores; sizes and ms are the largest over the "
-        "splits; structures: of one kernel + of two with a split reduction"
+        "splits; structures: one kernel + split-reduction pairs"
     )
     for row in rows:
         sizes = (row.splits, row.nodes, row.classes, round(row.saturation_ms), row.visited)
-        found = f"{row.one_kernel} + {row.split_reduction}"
-        seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (cut)")
-        table.add_row(row.workload, *map(str, sizes), found, seconds, str(round(row.peak_bytes / 2**20)))
+        structures = f"{row.one_kernel} + {row.split_reduction}"
+        seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (incomplete)")
+        table.add_row(row.workload, *map(str, sizes), structures, seconds, str(round(row.peak_bytes / 2**20)))
     console().print(table)
     spaces = [(row.workload, row.two_kernels) for row in rows if row.two_kernels is not None]
-    table = Table("workload", "segments", "cuts", "visited", "structures", "µGraphs", "s", title_justify="left")
-    table.title = "at most two kernels: every cut, every structure of both; µGraphs are the combinations, without extents"
+    table = Table("workload", "segments", "plans", "visited", "structures", "µGraphs", "s", title_justify="left")
+    table.title = (
+        "at most two kernels: every plan, every structure of its segments; µGraphs are the combinations, without tilings"
+    )
     for workload, space in spaces:
-        counted = (space.segments, space.ways, space.visited, space.structures, space.mugraphs)
-        table.add_row(workload, *map(str, counted), f"{space.seconds:.2f}" + ("" if space.complete else " (cut)"))
+        counts = (space.segments, space.plans, space.visited, space.structures, space.mugraphs)
+        table.add_row(workload, *map(str, counts), f"{space.seconds:.2f}" + ("" if space.complete else " (incomplete)"))
     console().print(table)
-    blind = [(row.workload, row.without_oracle) for row in rows if row.without_oracle is not None]
-    if blind:
+    unguided = [(row.workload, row.without_oracle) for row in rows if row.without_oracle is not None]
+    if unguided:
         table = Table("workload", "splits", "visited", "structures", "s", title_justify="left")
         table.title = f"without the oracle and without bounds, one kernel, {rows[0].max_block_ops} ops"
-        for workload, entry in blind:
-            end = "" if entry.complete else " (did not end)"
-            table.add_row(workload, *map(str, (entry.splits, entry.visited, entry.structures)), f"{entry.seconds:.2f}{end}")
+        for workload, entry in unguided:
+            note = "" if entry.complete else " (incomplete)"
+            table.add_row(workload, *map(str, (entry.splits, entry.visited, entry.structures)), f"{entry.seconds:.2f}{note}")
         console().print(table)
     if by_ops:
         table = Table("ops", "here s", "structures", *_PUBLISHED_COLUMNS, title_justify="left")

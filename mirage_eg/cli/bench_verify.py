@@ -15,11 +15,11 @@ def bench_verify(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.", show_default="1")] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="On the GPU, through CuPy.")] = False,
-    repetitions: Annotated[int, typer.Option(help="Runs of each stage, at least; the median is shown.")] = 3,
+    repetitions: Annotated[int, typer.Option(help="Runs of each stage, at least; the median is printed.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Append one JSON line a row.")] = None,
     as_json: JsonOption = False,
 ) -> Job:
-    """Print how long verdicts take: on small instances, and at real size by stage."""
+    """Print the time of verdicts: on small instances, and at real size by stage."""
 
     def job() -> int:
         from mirage_eg.bench.verify import measure
@@ -41,10 +41,10 @@ def bench_verify(
         if as_json:
             print(json_line(rows))
             return 0
-        table = Table("workload", "b", "small/s", "real/s", "draws s", "field s", "float s", "proof s", "proved", "peak MiB")
+        table = Table("workload", "b", "small/s", "real/s", "inputs s", "field s", "float s", "proof s", "proved", "peak MiB")
         table.title, table.title_justify = f"verification on {rows[0].device}; {rows[0].versions}", "left"
         for row in rows:
-            seconds = (row.draw_seconds, row.field_seconds, row.float_seconds, row.prove_seconds)
+            seconds = (row.inputs_seconds, row.field_seconds, row.float_seconds, row.prove_seconds)
             cells = (f"{row.small_per_second:.0f}", f"{row.real_per_second:.3g}", *(f"{value:.3f}" for value in seconds))
             table.add_row(row.workload, str(row.batch), *cells, "yes" if row.proved else "no", str(row.peak_mib))
         console().print(table)

@@ -1,4 +1,4 @@
-"""`mirage-eg rules list | check | impact`: which laws there are, whether a file of laws is sound, and what it changes."""
+"""`mirage-eg rules list | check | impact`: list the laws, check a rule file for soundness, measure its impact."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ from mirage_eg.pipeline.run.options import Options
 if TYPE_CHECKING:
     from mirage_eg.egraph.soundness.check_file import Report
 
-app = typer.Typer(help="Laws: list them, check a file of them, see what it changes.", no_args_is_help=True)
+app = typer.Typer(help="Laws: list them, check a rule file, measure its impact.", no_args_is_help=True)
 
 DomainOption = Annotated[
     str | None, typer.Option(help=f"Read the file in this domain: {' or '.join(DOMAINS)}.", show_default=False)
@@ -74,7 +74,7 @@ def check(
         from mirage_eg.egraph.rule_files import rule_files
         from mirage_eg.egraph.soundness.check_file import check_file
 
-        Options(seed=seed, domain=domain or DOMAINS[0])  # the same checks as everywhere
+        Options(seed=seed, domain=domain or DOMAINS[0])  # its argument checks
         if examples is not None and examples < 10:
             raise RuleError(f"--examples: got {examples}, wanted at least 10")
         for file in ops or ():
@@ -98,19 +98,19 @@ def check(
 def _print_report(report: "Report") -> None:
     from mirage_eg.egraph.soundness.check_law import Truth
 
-    def say(text: str) -> None:
+    def write(text: str) -> None:
         out.print(text, soft_wrap=True, highlight=False, markup=False)
 
     out = console()
     refuted = [finding for finding in report.findings if finding.truth is Truth.REFUTED]
-    say(f"{report.path}: {len(report.findings)} laws of the {report.domain} domain, {len(refuted)} refuted")
+    write(f"{report.path}: {len(report.findings)} laws of the {report.domain} domain, {len(refuted)} refuted")
     for finding in report.findings:
         name = "" if finding.law.name == finding.law.place else f"{finding.law.name}: "
-        say(f"  {finding.law.place}: {name}{finding.truth} ({finding.trials} assignments)")
+        write(f"  {finding.law.place}: {name}{finding.truth} ({finding.trials} assignments)")
         for line in str(finding.counterexample).splitlines() if finding.counterexample else ():
-            say(f"      {line}")
+            write(f"      {line}")
     for lint in report.lints:
-        say(f"  {lint.place}: {lint.level}: {lint.message}")
+        write(f"  {lint.place}: {lint.level}: {lint.message}")
     if report.growth:
         table = Table("workload", "e-nodes", "with the file", "classes", "with the file", "ms", "with the file")
         for before, after in report.growth:
@@ -122,8 +122,8 @@ def _print_report(report: "Report") -> None:
             )
         out.print(table)
     if report.unmeasured is not None:
-        say(f"  growth was not measured to its end: {report.unmeasured}")
-    say("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")
+        write(f"  growth was not measured completely: {report.unmeasured}")
+    write("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")
 
 
 @app.command("impact")
@@ -146,22 +146,24 @@ def impact(
         for name in names:
             if name not in WORKLOADS:
                 raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
-        chosen = domain or next((found for entry in read_files(file) if (found := domain_of(entry))), DOMAINS[0])
-        Options(domain=chosen, max_block_ops=max_block_ops)  # the same checks as everywhere
-        books = load_rules(chosen), load_rules(chosen, [file])
+        chosen = domain or next((named for entry in read_files(file) if (named := domain_of(entry))), DOMAINS[0])
+        Options(domain=chosen, max_block_ops=max_block_ops)  # its argument checks
+        rulebooks = load_rules(chosen), load_rules(chosen, [file])
         with progress() as observer:
-            rows = run(*books, names, SearchLimits(max_block_ops), lambda stage, done, total: observer(stage, done, total, ""))
+            rows = run(
+                *rulebooks, names, SearchLimits(max_block_ops), lambda stage, done, total: observer(stage, done, total, "")
+            )
         if as_json:
             print(json_line({"file": file, "domain": chosen, "max_block_ops": max_block_ops, "workloads": rows}))
             return 0
         table = Table("workload", "e-nodes", "ms", "visited", "structures", "newly found", "lost", title_justify="left")
         table.title = f"{file} in the {chosen} domain, {max_block_ops} ops: without → with"
         for row in rows:
-            a, b = row.without, row.with_
-            pairs = ((a.nodes, b.nodes), (round(a.milliseconds), round(b.milliseconds)), (a.visited, b.visited))
-            cells = [f"{x:,} → {y:,}" for x, y in (*pairs, (a.structures, b.structures))]
-            cut = "" if a.complete and b.complete else " (cut)"
-            table.add_row(row.workload, *cells, f"{len(row.found)}{cut}", f"{len(row.lost)}{cut}")
+            old, new = row.without, row.with_
+            pairs = ((old.nodes, new.nodes), (round(old.milliseconds), round(new.milliseconds)), (old.visited, new.visited))
+            cells = [f"{x:,} → {y:,}" for x, y in (*pairs, (old.structures, new.structures))]
+            limited = "" if old.complete and new.complete else " (incomplete)"
+            table.add_row(row.workload, *cells, f"{len(row.found)}{limited}", f"{len(row.lost)}{limited}")
         out = console()
         out.print(table)
         for row in rows:

@@ -1,6 +1,6 @@
-"""Printing of all commands: tables and bars on a terminal, plain lines elsewhere, JSON on demand.
+"""The output of all commands: tables and progress bars on a terminal, plain lines elsewhere, JSON on demand.
 
-MIRAGE_EG_PROGRESS=off leaves out the progress lines on a stderr that is no terminal.
+MIRAGE_EG_PROGRESS=off disables the progress lines if stderr is not a terminal.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from mirage_eg.verify.verdict import Observer
 
 Job = Callable[[], int]  # the work of a command; returns the exit code
-WIDTH = 160  # columns of a table where stdout is no terminal
+WIDTH = 160  # columns of a table if stdout is not a terminal
 PROGRESS_VARIABLE, OFF = "MIRAGE_EG_PROGRESS", "off"
-SECONDS_A_LINE = 5.0  # between progress lines where stderr is no terminal
+SECONDS_A_LINE = 5.0  # between progress lines if stderr is not a terminal
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
 def console() -> Console:
-    """Stdout, wide where it is no terminal."""
-    own = Console()
-    return own if own.is_terminal else Console(width=WIDTH)
+    """Stdout, with WIDTH columns if it is not a terminal."""
+    stdout = Console()
+    return stdout if stdout.is_terminal else Console(width=WIDTH)
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Observer]:
-    """A bar for each stage on a terminal, else a line every few seconds."""
+    """A progress bar for each stage on a terminal, else a line every few seconds."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         with _lines() as observe:
@@ -64,8 +64,8 @@ def progress() -> Iterator[Observer]:
 
 @contextlib.contextmanager
 def _lines() -> Iterator[Observer]:
-    """The latest stage as a plain line on stderr every few seconds, also without new observations."""
-    begin, over, message = perf_counter(), Event(), "starting"
+    """The current stage as a plain line on stderr every few seconds, also without new observations."""
+    start, stopped, message = perf_counter(), Event(), "starting"
 
     def observe(stage: str, done: int, total: int | None, text: str) -> None:
         nonlocal message
@@ -73,9 +73,9 @@ def _lines() -> Iterator[Observer]:
         message = f"{stage}{of}{', ' if text else ''}{text}"
 
     def report() -> None:
-        while not over.wait(SECONDS_A_LINE):
+        while not stopped.wait(SECONDS_A_LINE):
             with contextlib.suppress(OSError):  # stderr is closed
-                print(f"{perf_counter() - begin:4.0f} s: {message}", file=sys.stderr, flush=True)
+                print(f"{perf_counter() - start:4.0f} s: {message}", file=sys.stderr, flush=True)
 
     if os.environ.get(PROGRESS_VARIABLE) == OFF:
         yield observe
@@ -85,7 +85,7 @@ def _lines() -> Iterator[Observer]:
     try:
         yield observe
     finally:
-        over.set()
+        stopped.set()
         reporter.join()
 
 

@@ -1,4 +1,4 @@
-"""`mirage-eg verify`: reads a µGraph or a checkpoint of mirage-project/mirage, verifies each, prints verdicts."""
+"""`mirage-eg verify`: read a µGraph or a checkpoint of mirage-project/mirage, print a verdict for each µGraph."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,10 +23,11 @@ def run_verify(
 ) -> int:
     """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported.
 
-    With `floats` each is also computed as kernels do; one beyond its tolerance counts as not equal in the exit code.
+    With `floats` each µGraph is also computed with the roundings of its kernels; an error beyond the tolerance counts as not
+    equal in the exit code.
     """
     rulebook = load_rules("indexed", rules)
-    entries, is_list = serialize.read(path, _understand)
+    entries, is_list = serialize.read(path, _parse)
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
@@ -52,7 +53,7 @@ def run_verify(
     return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries) or imprecise)
 
 
-def _understand(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
+def _parse(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:
     """The µGraphs of a parsed file, and whether it is a list of them."""
     return (read_published(data), True) if isinstance(data, list) else ([serialize.from_data(data)], False)
 
@@ -74,8 +75,8 @@ def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, che
     bound = "" if verdict.error_bound is None else f"error bound {verdict.error_bound:.3g}, "
     bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.undecided_because is None else ""
     trials = "1 trial" if verdict.trials == 1 else f"{verdict.trials} trials"
-    known = " and ".join(verdict.evidence)
-    print(f"{label}: {verdict.verdict} ({known}; {trials}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
+    evidence = " and ".join(verdict.evidence)
+    print(f"{label}: {verdict.verdict} ({evidence}; {trials}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
     if verdict.laws:
         where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
         print(f"  proved{where} with the laws {', '.join(verdict.laws)}")

@@ -7,7 +7,7 @@ from mmap import mmap
 
 import pytest
 
-from mirage_eg.bench.search import forget_peak, guided, peak_bytes
+from mirage_eg.bench.search import guided, peak_bytes, reset_peak
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import STANDARD
 from mirage_eg.search.search import SearchLimits
@@ -56,7 +56,7 @@ def test_the_table_has_the_published_figures_and_says_how_ops_are_counted() -> N
 
 @pytest.mark.parametrize("workload", STANDARD)
 def test_sizes_and_states_are_within_a_factor_of_three_of_the_prototype(workload: str) -> None:
-    forget_peak()
+    reset_peak()
     before = peak_bytes()
     row = guided(workload, load_rules("indexed"), SearchLimits(16))
     assert row.complete and row.one_kernel > 0
@@ -66,13 +66,13 @@ def test_sizes_and_states_are_within_a_factor_of_three_of_the_prototype(workload
 
 
 def test_the_peak_is_of_the_time_since_it_was_forgotten() -> None:
-    forget_peak()
+    reset_peak()
     before = peak_bytes()
     with mmap(-1, 64 << 20) as block:  # pages of its own: the heap may still hold what an earlier test freed
         block.write(b"x" * len(block))
         assert peak_bytes() - before > 48 << 20
     if sys.platform == "linux":
-        forget_peak()
+        reset_peak()
         assert peak_bytes() - before < 32 << 20
 
 

@@ -24,7 +24,7 @@ def test_a_row_has_the_rate_of_small_verdicts_and_the_seconds_of_every_stage(tmp
     assert json.loads(path.read_text()) == row
     assert (row["workload"], row["batch"], row["proved"]) == ("lora", 1, True)
     assert row["small_per_second"] > 1 and row["real_per_second"] > 0.1
-    assert all(row[f"{stage}_seconds"] > 0 for stage in ("draw", "field", "float", "prove"))
+    assert all(row[f"{stage}_seconds"] > 0 for stage in ("inputs", "field", "float", "prove"))
 
 
 @pytest.mark.parametrize(

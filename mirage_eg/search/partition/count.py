@@ -1,6 +1,6 @@
-"""All µGraphs of up to so many kernels, counted: every way to cut a program, every structure of every segment on such a way.
+"""The number of µGraphs with at most n kernels: every plan of a program, every structure of every segment of a plan.
 
-`optimize` searches only the segments of promising ways (`shortest_path`); this is what there is to search.
+`optimize` searches only the segments of promising plans (`shortest_path`); this module counts the whole space.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from mirage_eg.transforms.renamed_views import rename_views
 
 @dataclass(frozen=True, slots=True)
 class KernelSpace:
-    """Ways of at most `kernels` kernels; `structures` are of all their segments, `mugraphs` the combinations along ways."""
+    """Plans of at most `kernels` kernels; `structures` are of all their segments, `mugraphs` the combinations along plans."""
 
     kernels: int
     segments: int
-    ways: int
+    plans: int
     visited: int
     structures: int
     mugraphs: int
@@ -37,7 +37,7 @@ def kernel_space(
     limits: SearchLimits,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> KernelSpace:
-    """Search every segment of `program` (in primitive ops) that stands on a way of at most `kernels` kernels."""
+    """Search every segment of `program` (in primitive ops) of a plan of at most `kernels` kernels."""
     start = perf_counter()
     segmenter = Segmenter(program)
     edges = _edges(segmenter, kernels)
@@ -88,7 +88,7 @@ def _edges(segmenter: Segmenter, kernels: int) -> Edges:
 
 
 def _count(edges: Edges, kernels: int, weights: dict[Segment, int], start: Needed) -> int:
-    """The sum over all ways of the product of their segments' weights."""
+    """The sum over all plans of the product of their segments' weights."""
     known: dict[tuple[Needed, int], int] = {}
 
     def count(needed: Needed, left: int) -> int:
