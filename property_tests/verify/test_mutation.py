@@ -105,8 +105,8 @@ def all_examples(workload: str) -> list[tuple[Graph, Graph]]:
     if workload != CUT:
         return examples_of(primitive, SearchLimits())
     _, found, _ = cut(primitive)
-    pieces = {piece for way in found.ways for piece in way.pieces if piece.made.fused}
-    programs = [segment_program(primitive, piece.segment) for piece in pieces]
+    parts = {part for plan in found.plans for part in plan.parts if part.kernels.fused}
+    programs = [segment_program(primitive, part.segment) for part in parts]
     return [example for program in programs for example in examples_of(program, SearchLimits(max_states=2000))[:_STRUCTURES]]
 
 
