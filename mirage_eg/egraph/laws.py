@@ -1,6 +1,6 @@
-"""Laws as data: what a rewrite, birewrite or rule says, read once from egglog's commands so that it can be checked and shown.
+"""Laws as data: rewrites, birewrites and rules, read once from egglog's commands, to be checked and displayed.
 
-A rewrite `l -> r :when c` is the rule that, where c holds, l and r are one class.
+A rewrite `l -> r :when c` is the rule that l and r are one class if c holds.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
@@ -54,18 +54,18 @@ Pattern = Variable | Literal | Apply
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """The condition that two patterns are one class, or one value of a base sort; or a name for a pattern."""
+    """The condition that two patterns are one class, or one value of a base sort; or a definition of a variable."""
 
     left: Pattern
     right: Pattern
 
 
-Condition = Equal | Apply  # an Apply is a relation, or a primitive that fails where it is false
+Condition = Equal | Apply  # an Apply is a relation, or a primitive that fails if it is false
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a law does where it applies: `union`, `set`, `let`, `assert` (a relation or term), or `other` that is no claim."""
+    """An action of a law: `union`, `set`, `let`, `assert` (a relation or term), or `other`, which claims nothing."""
 
     kind: str
     arguments: tuple[Pattern, ...]
@@ -104,7 +104,7 @@ def variables(pattern: Pattern) -> Iterator[str]:
 
 
 def applications(pattern: Pattern) -> Iterator[Apply]:
-    """The pattern and all below it that apply something, outermost first."""
+    """All applications in a pattern, outermost first."""
     if isinstance(pattern, Apply):
         yield pattern
         for argument in pattern.arguments:
@@ -123,18 +123,18 @@ def _matched(law: Law) -> Iterator[Pattern]:
         yield from (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
 
 
-def ways(law: Law) -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
-    """What a law must find applied before it can match, and what it then applies; a birewrite has two ways."""
+def directions(law: Law) -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
+    """For each direction of a law the functions that it matches and those that it adds; a birewrite has two directions."""
     conditions = _applied(_matched(law))
     if law.sides is None:
         return ((conditions, _applied(pattern for action in law.actions for pattern in action.arguments)),)
     left, right = (_applied([side]) for side in law.sides)
-    there = (conditions | left, right)
-    return (there, (conditions | right, left)) if law.form == "birewrite" else (there,)
+    forward = (conditions | left, right)
+    return (forward, (conditions | right, left)) if law.form == "birewrite" else (forward,)
 
 
 def wording(law: Law) -> tuple[str, ...]:
-    """What a law says, whatever it is called and whatever names its variables have."""
+    """The content of a law: equal for laws that differ in name, place and names of variables only."""
     names: dict[str, Variable] = {}
 
     def renamed(pattern: Pattern) -> Pattern:
@@ -146,19 +146,20 @@ def wording(law: Law) -> tuple[str, ...]:
             case Literal():
                 return pattern
 
-    actions = [" ".join([action.kind, *(str(renamed(it)) for it in action.arguments)]) for action in law.actions]
+    actions = [" ".join([action.kind, *(str(renamed(argument)) for argument in action.arguments)]) for action in law.actions]
     conditions = [
-        f"{renamed(it.left)} = {renamed(it.right)}" if isinstance(it, Equal) else str(renamed(it)) for it in law.conditions
+        f"{renamed(condition.left)} = {renamed(condition.right)}" if isinstance(condition, Equal) else str(renamed(condition))
+        for condition in law.conditions
     ]
     return (law.form, law.ruleset, str(law.subsumes), *actions, "when", *conditions)
 
 
-def _applied(some: Iterable[Pattern]) -> frozenset[str]:
-    return frozenset(application.name for pattern in some for application in applications(pattern))
+def _applied(all_patterns: Iterable[Pattern]) -> frozenset[str]:
+    return frozenset(application.name for pattern in all_patterns for application in applications(pattern))
 
 
 def read_law(command: Any, place: str, text: str) -> Law:
-    """The law that a RewriteCommand, BiRewriteCommand or RuleCommand states."""
+    """The law of a RewriteCommand, BiRewriteCommand or RuleCommand."""
     if isinstance(command, bindings.RuleCommand):
         rule = command.rule
         conditions = tuple(map(_condition, rule.body))
@@ -187,7 +188,7 @@ def _condition(fact: Any) -> Condition:
     if isinstance(fact, bindings.Eq):
         return Equal(_pattern(fact.left), _pattern(fact.right))
     pattern = _pattern(fact.expr)
-    assert isinstance(pattern, Apply), "egglog's type checker wants a call here"
+    assert isinstance(pattern, Apply), "egglog's type checker accepts only a call here"
     return pattern
 
 
@@ -215,7 +216,7 @@ class Signature:
 
 
 def read_signatures(command: Any) -> Mapping[str, Signature]:
-    """What a declaration declares."""
+    """The signatures of a declaration, by name; of other commands none."""
     match command:
         case bindings.Constructor():
             return {command.name: Signature("constructor", tuple(command.schema.input), command.schema.output)}

@@ -1,4 +1,4 @@
-"""What is wrong with a rule file, in one line: egglog's messages as `path:line: mistake (hint)`."""
+"""Diagnostics of rule files in one line each: egglog's messages as `path:line: error (hint)`."""
 
 import re
 from collections.abc import Mapping
@@ -9,24 +9,25 @@ from egglog import bindings
 
 from mirage_eg.egraph.laws import Signature
 
-OWN_RULESET = "equivalence"  # what a law without :ruleset joins
-RULESETS = (OWN_RULESET, "subexpression")  # those that are run
+OWN_RULESET = "equivalence"  # of a law without :ruleset
+RULESETS = (OWN_RULESET, "subexpression")  # the rulesets that are run
 
 _PLACE = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of (?P<path>[^:\n]*): ", re.MULTILINE)
 
 
 def located(error: bindings.EggSmolError, path: str) -> str:
-    """egglog says `In 3:10-14 of FILE: SOURCE` and then the mistake; we say `FILE:3: mistake: SOURCE`."""
+    """egglog's `In 3:10-14 of FILE: SOURCE` and the error in the next line, as `FILE:3: error: SOURCE`."""
     places = list(_PLACE.finditer(str(error)))
     if not places:
         return f"{path}:1: {' '.join(str(error).split())}"
-    place = next((it for it in reversed(places) if it["path"] == path), places[-1])  # a clash is told with both places
-    source, _, mistake = str(error)[place.end() :].partition("\n")
-    shown = f": {source.strip()}" if source.strip() and source.strip() not in mistake else ""
-    return f"{path}:{place['line']}: {_OWN_NAME.sub('the left side', ' '.join(mistake.split()))}{shown}"
+    # the message of a clash has both places
+    place = next((place for place in reversed(places) if place["path"] == path), places[-1])
+    source, _, message = str(error)[place.end() :].partition("\n")
+    quoted = f": {source.strip()}" if source.strip() and source.strip() not in message else ""
+    return f"{path}:{place['line']}: {_OWN_NAME.sub('the left side', ' '.join(message.split()))}{quoted}"
 
 
-_OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own for what a rewrite matches
+_OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own name for the left side of a rewrite
 
 
 _TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
@@ -45,26 +46,26 @@ def unclosed(text: str) -> int | None:
     return opened[0] if opened else None
 
 
-def heads(text: str) -> list[tuple[int, str]]:
-    """For each form that stands in no other its line and its first word: not all of egglog's commands know their place."""
-    found: list[tuple[int, str]] = []
+def forms(text: str) -> list[tuple[int, str]]:
+    """The line and the first word of each outermost form: not all of egglog's commands have a source position."""
+    lines: list[tuple[int, str]] = []
     line, depth = 1, 0
     for match in _TOKEN.finditer(text):
         if match[0] == "(" and depth == 0:
             head = _HEAD.match(text, match.end())
-            found.append((line, head["word"] if head else ""))
+            lines.append((line, head["word"] if head else ""))
         depth += {"(": 1, ")": -1}.get(match[0], 0)
         line += match[0].count("\n")
-    return found
+    return lines
 
 
-def no_law(command: Any, word: str) -> str:
-    """What to say of a command that a rule file may not hold; `word` is how the file calls it."""
+def refused_command(command: Any, word: str) -> str:
+    """The message for a command that is not allowed in a rule file; `word` is its first word in the file."""
     wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"
     if isinstance(command, bindings.ActionCommand) and isinstance(command.action, bindings.Expr_):
         near = get_close_matches(word, _COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "is a command misspelt?"
-        return f"got ({word or '…'} …), which is no command ({hint}); {wanted}"
+        question = f"did you mean {near[0]}?" if near else "is a command misspelt?"
+        return f"got ({word or '…'} …), which is no command ({question}); {wanted}"
     if isinstance(command, bindings.Include):
         return f"got the command include; {wanted}; name the other file with --rules too"
     return f"got the command {word}; {wanted}"
@@ -72,9 +73,9 @@ def no_law(command: Any, word: str) -> str:
 
 _COMMANDS = ("rewrite", "birewrite", "rule", "sort", "constructor", "datatype", "relation", "function", "ruleset")
 _UNBOUND = re.compile(r"Unbound function (?P<name>\S+)")
-_ADVICE = (
-    ("Unbound symbol", "a variable of the right side must stand on the left"),
-    ("ungrounded", "a left side must apply a constructor, so that there is something to match"),
+_HINTS = (
+    ("Unbound symbol", "a variable of the right side must occur on the left side"),
+    ("ungrounded", "a left side must apply a constructor, else it matches everything"),
     ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
     ("already bound", "the name is taken; choose another"),
     ("Shadowing", "that is a constructor; choose another name for the variable, or apply it"),
@@ -82,15 +83,15 @@ _ADVICE = (
 )
 
 
-def advice(mistake: str, signatures: Mapping[str, Signature]) -> str:
-    """A hint for a mistake that egglog found."""
-    if match := _UNBOUND.search(mistake):
+def hint(message: str, signatures: Mapping[str, Signature]) -> str:
+    """A hint for an error of egglog."""
+    if match := _UNBOUND.search(message):
         near = get_close_matches(match["name"], signatures, n=1)
         return f" (did you mean {near[0]}?)" if near else " (declare it with (constructor NAME (E) E), or see 00_language.egg)"
-    if "Arity mismatch" in mistake:
-        name = next((name for name in _NAMES.findall(mistake) if name in signatures), None)
+    if "Arity mismatch" in message:
+        name = next((name for name in _NAMES.findall(message) if name in signatures), None)
         return f" ({name} takes {' '.join(signatures[name].inputs)})" if name else ""
-    return next((f" ({hint})" for words, hint in _ADVICE if words in mistake), "")
+    return next((f" ({text})" for words, text in _HINTS if words in message), "")
 
 
 _NAMES = re.compile(r"(?<=\()[^\s()]+")

@@ -1,7 +1,7 @@
-"""Rule files: which laws the e-graph knows, where each is written, and one clear line for every mistake in them.
+"""The rulebook: laws and declarations of rule files, parsed and type-checked, with `path:line` for each law and each error.
 
 A theory is one .egg file. The loader parses it, allows declarations and laws only, names every law, refuses a second law of
-the same name, and type-checks each command on a fresh e-graph, so that a mistake carries `path:line`.
+the same name, and type-checks each command on a fresh e-graph, so that every error message has `path:line`.
 """
 
 from collections import Counter
@@ -13,13 +13,13 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.laws import Law, Signature, read_law, read_signatures, ways, wording
-from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, advice, heads, located, no_law, unclosed
+from mirage_eg.egraph.laws import Law, Signature, directions, read_law, read_signatures, wording
+from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, forms, hint, located, refused_command, unclosed
 from mirage_eg.egraph.rule_files import RuleFile, chosen_files, header, text_hash, theory_name
 from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError
 
-READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments that the oracle's table can hold
+READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle's table
 
 CHECKING_SECONDS = 30.0
 
@@ -41,7 +41,7 @@ _LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleComman
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """One rule file; `packaged` if it came with the package."""
+    """One rule file; `packaged` if it is part of the package."""
 
     path: str
     text: str
@@ -74,46 +74,46 @@ class Rulebook:
 
     @property
     def packaged(self) -> bool:
-        """Whether all theories came with the package; others run under limits in a process of their own."""
+        """Whether all theories are packaged; other rulebooks run under limits in a separate process."""
         return all(theory.packaged for theory in self.theories)
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
-        """The names of the laws that can match something that grows from the tables `inserted`."""
-        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text) if step.ways]
+        """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""
+        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text) if step.directions]
         filled = set(inserted)
         names: set[str] = set()
         grown = True
         while grown:
             grown = False
             for law in laws:
-                for needs, gives in law.ways:
-                    if all(name in filled or name not in self.signatures for name in needs):
-                        grown |= not filled >= gives
-                        filled |= gives
+                for matched, added in law.directions:
+                    if all(name in filled or name not in self.signatures for name in matched):
+                        grown |= not filled >= added
+                        filled |= added
                         names.add(law.name)
         return frozenset(names)
 
     def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
-        """A fresh e-graph that knows the declarations, and the laws but those named in `without`.
+        """A fresh e-graph with all declarations and the applicable laws, but the laws named in `without`.
 
-        Laws that match nothing which grows from the tables `inserted` stay away: to add them takes longer than to saturate.
+        Laws that cannot match (`applicable`) are left out: adding them takes longer than saturation.
         """
         names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
         for theory in self.theories:
             steps = _parsed(theory.path, theory.text)
-            egraph.run_program(*(step.command for step in steps if not step.ways or step.name in names))
+            egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
         return egraph
 
 
 def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
-    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name), but those named in `without`, and then `extra`.
+    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name) without those named in `without`, and then `extra`.
 
-    `extra` holds files, folders of files (those whose header names another domain are left out), and names of packaged
-    theories that are off by default. Whatever did not come with the package is type-checked in a process of its own.
+    `extra` holds files, folders (without the files whose header names another domain), and names of packaged theories that
+    are off by default. Files that are not packaged are type-checked in a separate process.
 
     Raises:
-        RuleError: `path:line: what is wrong`.
+        RuleError: `path:line: the error`.
     """
     files = chosen_files(domain, extra, without)
     if not extra and not without:
@@ -122,7 +122,7 @@ def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), withou
 
 
 def is_added(theory: Theory) -> bool:
-    """Whether someone asked for the theory: a user's file, or a packaged one that is off by default."""
+    """Whether the user added the theory: a file of the user, or a packaged theory that is off by default."""
     return not theory.packaged or header(theory.text, "default") == "off"
 
 
@@ -139,31 +139,31 @@ def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
 
 def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
     egraph = bindings.EGraph()
-    places: dict[str, str] = {}
+    places: dict[str, str] = {}  # of each law by its name
     signatures: dict[str, Signature] = {}
     theories = []
     rulesets = set[str]()
     for file in files:
         laws = []
-        worded: dict[tuple[str, ...], str] = {}
+        places_by_wording: dict[tuple[str, ...], str] = {}
         for command, place in _commands(egraph, file.path, file.text):
             if isinstance(command, _LAWS):
                 law = read_law(command, place, _source(command))
                 if law.ruleset in rulesets - set(RULESETS):
                     raise RuleError(
-                        f"{place}: got the ruleset {law.ruleset}, which nothing runs; wanted {' or '.join(RULESETS)}"
+                        f"{place}: got the ruleset {law.ruleset}, which is never run; wanted {' or '.join(RULESETS)}"
                     )
                 if law.name in places:
-                    raise RuleError(f"{place}: a law named {law.name!r} stands already at {places[law.name]}; rename one")
+                    raise RuleError(f"{place}: a law named {law.name!r} is already at {places[law.name]}; rename one of them")
                 places[law.name] = place
-                if (words := wording(law)) in worded:
-                    raise RuleError(f"{place}: the same law stands already at {worded[words]}; leave one of them out")
-                worded[words] = place
+                if (words := wording(law)) in places_by_wording:
+                    raise RuleError(f"{place}: the same law is already at {places_by_wording[words]}; delete one of them")
+                places_by_wording[words] = place
                 laws.append(law)
             try:
                 egraph.run_program(command)
             except bindings.EggSmolError as error:
-                raise RuleError(located(error, file.path) + advice(str(error), signatures)) from None
+                raise RuleError(located(error, file.path) + hint(str(error), signatures)) from None
             rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
             declared = read_signatures(command)
             _check_declared(declared, place)
@@ -173,20 +173,20 @@ def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
 
 
 def _check_declared(declared: Mapping[str, Signature], place: str) -> None:
-    """What makes an expression must be readable for the oracle, and is told from other functions by its capital."""
+    """Constructors of expressions have arguments that the oracle reads, and are recognized by their capital letter."""
     for name, signature in declared.items():
         if signature.output != "E":
             continue
         if name[0].isupper() != (signature.kind == "constructor"):
-            kind = "a constructor of expressions begins with a capital, a function into expressions with a small letter"
-            raise RuleError(f"{place}: got the {signature.kind} {name}, but {kind}")
+            rule = "a constructor of expressions begins with a capital, a function into expressions with a small letter"
+            raise RuleError(f"{place}: got the {signature.kind} {name}, but {rule}")
         for sort in signature.inputs if signature.kind == "constructor" else ():
             if sort not in READABLE:
                 raise RuleError(f"{place}: {name}: got an argument of sort {sort}, wanted one of {', '.join(READABLE)}")
 
 
 def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:
-    """The commands of a file with their places; an unnamed law gets its place as name, and OWN_RULESET if it names none."""
+    """The commands of a file with their places; the default name of a law is its place, its default ruleset OWN_RULESET."""
     try:
         commands = egraph.parse_program(text, path)
     except bindings.EggSmolError as error:
@@ -194,13 +194,13 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
             raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
         raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
     unnamed: Counter[str] = Counter()
-    for command, (line, word) in zip(commands, heads(text), strict=True):
+    for command, (line, word) in zip(commands, forms(text), strict=True):
         place = f"{path}:{line}"
         if not isinstance(command, _ALLOWED):
-            raise RuleError(f"{place}: {no_law(command, word)}")
+            raise RuleError(f"{place}: {refused_command(command, word)}")
         name = place
         if isinstance(command, _LAWS) and not _core(command).name:
-            unnamed[place] += 1  # several on one line are told apart by their number
+            unnamed[place] += 1  # laws of one line are numbered
             name += f" #{unnamed[place]}" if unnamed[place] > 1 else ""
         match command:
             case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
@@ -216,18 +216,18 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A command and, for a law, its name and the ways in which it applies: what it matches, and what it then writes."""
+    """A command and, for a law, its name and its `laws.directions`."""
 
     command: Command
     name: str
-    ways: tuple[tuple[frozenset[str], frozenset[str]], ...]
+    directions: tuple[tuple[frozenset[str], frozenset[str]], ...]
 
 
 @lru_cache(maxsize=256)
 def _parsed(path: str, text: str) -> tuple[_Step, ...]:
-    """The commands of a file, parsed once: there is a fresh e-graph for each target."""
+    """The commands of a file, parsed once for the e-graphs of all targets."""
     return tuple(
-        _Step(command, _core(command).name, ways(read_law(command, place, "")))
+        _Step(command, _core(command).name, directions(read_law(command, place, "")))
         if isinstance(command, _LAWS)
         else _Step(command, "", ())
         for command, place in _commands(bindings.EGraph(), path, text)

@@ -35,13 +35,13 @@ from property_tests.support.laws import CANCELLATION, GROWS_FOREVER, TRUE_BUT_NO
 BROKEN = {
     "unbalanced parenthesis": ("(rewrite (Exp (Log x)) x", 2, "never closed"),
     "misspelt command": ("(rewrit (Exp (Log x)) x)", 2, "did you mean rewrite?"),
-    "unbound right-hand variable": ("(rewrite (Exp (Log x)) y)", 2, "must stand on the left"),
+    "unbound right-hand variable": ("(rewrite (Exp (Log x)) y)", 2, "must occur on the left"),
     "wrong arity": ("(rewrite (Exp (Log x y)) x)", 2, "Log takes E"),
     "wrong type": ('\n(rewrite (Exp (Log "x")) (Exp "x"))', 3, "type E"),
     "unknown constructor": ("(rewrite (Exp (Lug x)) x)", 2, "did you mean Log?"),
-    "bare variable on the left": ("(rewrite x (Exp (Log x)))", 2, "something to match"),
+    "bare variable on the left": ("(rewrite x (Exp (Log x)))", 2, "else it matches everything"),
     "unknown ruleset": ("(rewrite (Exp (Log x)) x :ruleset nowhere)", 2, "leave :ruleset out"),
-    "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 2, "stands already at rules/"),
+    "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 2, "is already at rules/"),
     "missing include": ('(include "nowhere.egg")', 2, "--rules"),
 }
 
