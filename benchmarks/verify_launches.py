@@ -1,7 +1,7 @@
-"""How many kernels one field check launches on CuPy, and how often it waits, on average over each workload's structures.
+"""Kernel launches and waits of one field check on CuPy, the mean over the structures of each workload.
 
-Counted without a GPU, on arrays of NumPy that stand for CuPy's (small instances: the number does not depend on sizes). Needs
-g++ and the test group; run it from the repository root: `python -m benchmarks.verify_launches [WORKLOAD…]`.
+The counts need no GPU: NumPy arrays replace those of CuPy (small instances: the counts do not depend on sizes). Needs g++
+and the test group; run it from the repository root: `python -m benchmarks.verify_launches [WORKLOAD…]`.
 """
 
 import sys
@@ -25,10 +25,12 @@ SINGLE = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "mha", "mqa
 
 
 def count(workload: str, xp: CountingCupy) -> tuple[int, Counter[str]]:
-    """The structures, and the launches of the checks of all of them, draws and tables made before."""
+    """The number of structures and the launches of all their checks, after the random inputs and tables are computed."""
     primitive = expand(WORKLOADS[workload](1))
     axes = infer_axes(primitive)
-    examples = [small_instance(found, primitive, axes) for found in search(primitive, axes, load_rules("indexed")).structures]
+    examples = [
+        small_instance(structure, primitive, axes) for structure in search(primitive, axes, load_rules("indexed")).structures
+    ]
     examples = examples[:: max(1, len(examples) // 16)]
     references = {program: Reference(program, xp=xp) for program, _ in examples}
     for program, graph in examples:
@@ -40,7 +42,7 @@ def count(workload: str, xp: CountingCupy) -> tuple[int, Counter[str]]:
 
 
 if __name__ == "__main__":
-    table = Table("workload", "structures", "launches", "of them kernels of ours", "waits", "most frequent")
+    table = Table("workload", "structures", "launches", "of which own kernels", "waits", "most frequent")
     with tempfile.TemporaryDirectory() as folder:
         xp = CountingCupy(Path(folder))
         for workload in sys.argv[1:] or SINGLE:

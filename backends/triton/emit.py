@@ -1,7 +1,7 @@
-"""From a µGraph to a standalone Triton program: one kernel a block graph, PyTorch calls for the library kernels, and a self-
-check.
+"""A µGraph as a standalone Triton program: a kernel for each block graph, PyTorch calls for library kernels, a self-check.
 
-The file imports only triton, and torch where it runs. Nothing here is trusted: emitted programs are checked against float64.
+The emitted file imports triton at once and torch when it runs. Nothing here is trusted: emitted programs are checked
+against float64.
 """
 
 import keyword
@@ -22,17 +22,17 @@ from mirage_eg.ir.graph import Graph, Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
 
-# Names that the file itself uses.
+# Names that the emitted file uses.
 _TABLES = ("INPUTS", "BUFFERS", "ZEROED", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
-_LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of functions
+_LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
 
 _DEFAULT = Schedule()
 
 
 def identifier(name: str) -> str:
-    """The name as an ASCII Python identifier: α becomes alpha."""
+    """The name as an ASCII Python identifier: alpha for α."""
     spelled = "".join(
         char if char.isascii() else (unicodedata.name(char, "x").split()[-1].lower() if char.isalnum() else "_")
         for char in name
@@ -51,11 +51,11 @@ def identifier(name: str) -> str:
 def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> str:
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
-    `run` calls `launch`, which launches the kernels, with buffers for their outputs (BUFFERS): given ones, or new ones of
-    `allocate`. Another launcher may pass its own memory (`backends.runtime.program`).
+    `run` calls `launch`, which launches the kernels, with buffers for their outputs (BUFFERS): those of the caller, or new ones
+    of `allocate`. Another launcher may pass its own memory (`backends.runtime.program`).
 
-    `schedule` is for all kernels, or one for each. With `program`, the graph as it was written, the file also has a `reference`
-    in PyTorch and checks and times itself when it is run.
+    `schedule` is one for all kernels, or one for each. With `program`, the original program, the file also has a `reference` in
+    PyTorch; run as a script, it checks and times itself.
 
     Raises:
         UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
@@ -83,7 +83,7 @@ def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule 
 def _written(
     graph: Graph, program: Graph | None, schedule: Schedule | Schedules
 ) -> tuple[ProgramFile, list[str], list[str], str]:
-    """The kernels and the body of `launch`; names of inputs and outputs, and the text of the returned values."""
+    """The program file, the names of inputs and outputs, and the text of the returned values."""
     if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
         raise GraphError(
             f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
@@ -92,8 +92,8 @@ def _written(
     named = program or graph
     strides, declared = _layouts(graph)
     views = views_of(graph, strides, declared)
-    for value, (_, shown) in views.items():
-        strides[value] = shown
+    for value, (_, view_strides) in views.items():
+        strides[value] = view_strides
     file = ProgramFile(
         graph, per_kernel(schedule, len(graph.blocks)), strides, list(graph.types), dict(enumerate(graph.numbered()))
     )
@@ -108,13 +108,13 @@ def _types(types: Sequence[object]) -> str:
 
 
 def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], returned: str) -> str:
-    """`launch`, whose last argument is the library if it calls one; `allocate`; and `run`, which calls both."""
-    made = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
+    """The text of `launch` (its last argument is torch, if it calls torch), of `allocate`, and of `run`, which calls both."""
+    listing = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
     written = [file.names[value] for value in file.buffers]
     library = ["torch"] if file.calls_torch else []
     kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
     buffers = [f"*(buffers or allocate({inputs[0]}.device))"] if written else []
-    given = [*inputs, *buffers, *(f"{name}={name}" for name in library)]
+    arguments = [*inputs, *buffers, *(f"{name}={name}" for name in library)]
     return "\n".join(
         [
             f"def launch({', '.join([*inputs, *written, *library])}):",
@@ -123,11 +123,11 @@ def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
             f"    return {returned}\n\n",
             *(_allocation(file) if written else []),
             f"def run({', '.join([*inputs, *(['buffers=None'] if written else [])])}):",
-            f'    """Run on `buffers` of `allocate`, or on new ones; returns {made}."""'
+            f'    """Run on `buffers` of `allocate`, or on new ones; returns {listing}."""'
             if written
-            else f'    """Returns {made}."""',
+            else f'    """Returns {listing}."""',
             *([_IMPORT] if library else []),
-            f"    return launch({', '.join(given)})\n",
+            f"    return launch({', '.join(arguments)})\n",
         ]
     )
 
@@ -137,15 +137,15 @@ _IMPORT = "    import torch  # here, so that the kernels can be compiled without
 
 def _allocation(file: ProgramFile) -> list[str]:
     """The lines of `allocate`."""
-    own = "torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)"
-    buffers = ["    buffers = [", f"        {own}", "        for shape, dtype, strides in BUFFERS.values()", "    ]"]
+    empty = "torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)"
+    buffers = ["    buffers = [", f"        {empty}", "        for shape, dtype, strides in BUFFERS.values()", "    ]"]
     if file.arena.buffers:
         buffers = [
             "    arena = torch.empty(ARENA_BYTES, dtype=torch.uint8, device=device)",
             "    buffers = [",
             "        arena[ARENA[name] :].view(getattr(torch, dtype)).as_strided(shape, strides)",
             "        if name in ARENA",
-            f"        else {own}",
+            f"        else {empty}",
             "        for name, (shape, dtype, strides) in BUFFERS.items()",
             "    ]",
         ]
@@ -155,8 +155,8 @@ def _allocation(file: ProgramFile) -> list[str]:
             "        if name in ZEROED:",
             "            buffer.zero_()",
         ]
-    about = '    """What the kernels write, on a device; one run at a time may use it."""'
-    return ["def allocate(device):", about, _IMPORT, *buffers, "    return buffers\n\n"]
+    docstring = '    """What the kernels write, on a device; one run at a time may use it."""'
+    return ["def allocate(device):", docstring, _IMPORT, *buffers, "    return buffers\n\n"]
 
 
 def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
@@ -206,20 +206,20 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
     declared: dict[int, tuple[Shape, str]] = {}
 
     def declare(value: int, strides: Shape, where: str) -> None:
-        before, place = declared.setdefault(value, (strides, where))
-        if before != strides:
-            raise GraphError(f"{where}: got strides {text(strides)} for %{value}, but {place} has {text(before)}")
+        first, place = declared.setdefault(value, (strides, where))
+        if first != strides:
+            raise GraphError(f"{where}: got strides {text(strides)} for %{value}, but {place} has {text(first)}")
 
     for number, (item, values) in enumerate(graph.numbered()):
         if item.op == "input" and item.get("strides") is not None:
             declare(values[0], item["strides"], f"node {number}: input")
         if item.op == "block":
-            for place, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
+            for position, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
                 if inner.get("strides") is not None:
-                    declare(operand, inner["strides"], f"node {number}: block, input {place}")
-            for place, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
+                    declare(operand, inner["strides"], f"node {number}: block, input {position}")
+            for position, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
                 if inner.get("strides") is not None:
-                    declare(value, inner["strides"], f"node {number}: block, output {place}")
+                    declare(value, inner["strides"], f"node {number}: block, output {position}")
     inputs = {values[0] for item, values in graph.numbered() if item.op == "input"}
     for value, (strides, where) in declared.items():
         if value in inputs and any(stride < 0 for stride in strides):
@@ -229,10 +229,10 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
 
 
 def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, tuple[int, Shape]]) -> str:
-    """Write the body of `run`; returns the text of its results."""
+    """Write the body of `launch`; returns the text of the returned values."""
     graph = file.graph
-    given, results = iter(inputs), iter(outputs)
-    for item, name in zip(graph.outputs, results, strict=True):
+    input_names = iter(inputs)
+    for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
     for number, (item, values) in enumerate(graph.numbered()):
@@ -240,7 +240,7 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
             file.use(operand, number)
         match item.op:
             case "input":
-                file.names[values[0]] = next(given)
+                file.names[values[0]] = next(input_names)
             case _ if values and values[0] in views:
                 base, _ = views[values[0]]
                 file.names[values[0]] = file.names[base]
@@ -265,11 +265,11 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
 
 def _empty(file: ProgramFile, value: int) -> str:
     type_, strides = file.types[value], file.strides[value]
-    made = (
+    call = (
         f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
     )
     first = file.names[0]
-    return f"{made}, dtype=torch.{type_.dtype}, device={first}.device)"
+    return f"{call}, dtype=torch.{type_.dtype}, device={first}.device)"
 
 
 def _write_library_call(file: ProgramFile, item: Node, value: int) -> None:

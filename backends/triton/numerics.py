@@ -1,4 +1,4 @@
-"""A µGraph in floating point as its kernels compute it: with their roundings and shifted exponentials.
+"""A µGraph in floating point, with the roundings and the shifted exponentials of its kernels.
 
 With e = exp(x), a kernel computes e/exp(m), m a maximum of x over a summed dim (`safe_exp`); `ShiftedFloats` computes the same.
 """
@@ -22,9 +22,9 @@ from mirage_eg.ir.logarithms import without_far_logarithms
 
 
 def shifts_exponentials(graph: Graph) -> bool:
-    """Whether the kernels of a µGraph shift all of its exponentials; `exp` of a library is not shifted, its softmax is."""
+    """Whether the kernels of a µGraph shift all of its exponentials; a library shifts its softmax, not its `exp`."""
     row_maxima: dict[int, list[RowMaximum]] = {}
-    fresh = count(len(graph.types))  # values of maxima
+    fresh = count(len(graph.types))  # numbers of the values of maxima
     for item, values in graph.numbered():
         if item.op == "exp":
             return False
@@ -43,7 +43,7 @@ def shifts_exponentials(graph: Graph) -> bool:
 
 
 def as_written(graph: Graph) -> Graph:
-    """A µGraph with each block graph as its kernel is written: without logarithms of exponentials."""
+    """A µGraph with every block graph in the form of its emitted kernel: without logarithms of exponentials."""
     nodes = [
         Node(item.op, item.operands, tuple((name, _written(value)) for name, value in item.attributes)) for item in graph.nodes
     ]
@@ -57,9 +57,9 @@ def _written(attribute: Any) -> Any:
 def as_kernels_compute(
     graph: Graph, inputs: Sequence[Array], xp: Any, working: DType, slice_elements: int = SLICE_ELEMENTS
 ) -> list[Array]:
-    """The outputs of a µGraph in `working` precision, with the roundings of its kernels and the shifts of their exponentials.
+    """The outputs of a µGraph in `working` precision, with the roundings and the shifted exponentials of its kernels.
 
-    `inputs` are numbers as memory holds them in their types, in `working` precision or a narrower one.
+    `inputs` are rounded to their types, and stored in `working` precision or a narrower one.
     """
     shifted = ShiftedFloats(FloatAlgebra(xp, working, rounds=True))
     algebra: Algebra[Any] = shifted if shifts_exponentials(graph) else shifted.plain

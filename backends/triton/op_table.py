@@ -1,8 +1,8 @@
 """The op table of the emitter: each elementwise op in Triton and in PyTorch.
 
-Its keys are exactly the elementwise rows of `ir.ops.OPS`; a property test holds them equal. Expressions are written for
-operands that are names, calls or subscripts, so that no operand needs parentheses. Nothing here is trusted: emitted kernels are
-checked against float64.
+Its keys are exactly the elementwise rows of `ir.ops.OPS`; a property test holds them equal. Operands are
+names, calls or subscripts, so that no operand needs parentheses. Nothing here is trusted: emitted kernels are checked against
+float64.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ class ElementwiseRow:
     """One op as source text, and its effect on the padding of a tile.
 
     `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands). `bounded`: finite in gives finite out, overflow
-    aside. `helper` names the `HELPERS` function that the Triton expression calls; `noun` is what a reader calls the result.
+    aside. `helper` is the function of `HELPERS` that the Triton expression calls; `noun` names the result in emitted kernels.
     """
 
     noun: str
@@ -33,7 +33,7 @@ class ElementwiseRow:
 
 
 def number(value: Fraction) -> str:
-    """An exact constant as a Python literal that Triton takes for a float."""
+    """An exact constant as a Python literal of type float."""
     return repr(float(value))
 
 
@@ -57,7 +57,7 @@ def _call(pattern: str) -> Write:
     return lambda x, attributes: pattern.format(x=x[0], **{name: number(value) for name, value in attributes.items()})
 
 
-_LARGEST_CHAIN = 8  # powers up to this one are written as products
+_LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
 
 
 def _triton_pow(x: Sequence[str], attributes: Attributes) -> str:
@@ -67,12 +67,12 @@ def _triton_pow(x: Sequence[str], attributes: Attributes) -> str:
         return f"{x[0]} * 0.0 + 1.0"
     if size == Fraction(1, 2):
         return f"tl.sqrt({x[0]})" if exponent > 0 else f"tl.rsqrt({x[0]})"
-    if size.denominator == 1 and size <= _LARGEST_CHAIN:
-        chain = " * ".join([x[0]] * int(size))
-        return chain if exponent > 0 else f"1.0 / ({chain})"
+    if size.denominator == 1 and size <= _LARGEST_PRODUCT:
+        product = " * ".join([x[0]] * int(size))
+        return product if exponent > 0 else f"1.0 / ({product})"
     magnitude = f"tl.exp2({number(exponent)} * tl.log2({{}}))"
     if size.denominator > 1:
-        return magnitude.format(x[0])  # a negative base gives NaN, as it must
+        return magnitude.format(x[0])  # NaN for a negative base
     magnitude = magnitude.format(f"tl.abs({x[0]})")
     return f"tl.where({x[0]} < 0, -1.0, 1.0) * {magnitude}" if size % 2 else magnitude
 
@@ -125,7 +125,7 @@ def _custom(spec: OpSpec) -> ElementwiseRow:
 ELEMENTWISE = OpTable(_PACKAGED, _custom)
 
 HELPERS = {
-    # Triton has no tanh on every target; near zero the quotient cancels, so a series takes over.
+    # Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
     "tanh": '''@triton.jit
 def tanh(x):
     """Hyperbolic tangent, to float32 precision over the whole line."""
@@ -160,7 +160,7 @@ NOUNS = OpTable(_NOUNS, lambda spec: spec.name)
 
 
 def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequence[tuple[int, ...]]) -> str:
-    """The PyTorch expression of any op of the kernel level but `block`; `shapes` are the operands'."""
+    """The PyTorch expression of any op of the kernel level except `block`; `shapes` are those of the operands."""
     match name:
         case "matmul":
             return f"torch.matmul({x[0]}, {x[1]})"

@@ -1,11 +1,11 @@
 """Layouts: the order of the dims of each intermediate in memory that moves the fewest bytes.
 
-A tile moves whole memory sectors; the shorter its contiguous runs, the more bytes it moves to no use. Each access has a time
-for each order of the dims of an intermediate. A kernel takes as long as its accesses to intermediates together, or as its other
-work. The sum over kernels is minimised, then the sum over accesses: a CP-SAT model (OR-tools), solved to proven optimality. If
-the best order of each intermediate alone makes every kernel as fast as possible, no model is needed. Inputs and outputs keep
-the caller's strides. An order that forces a copy of a view between kernels is not offered. Reading a tile transposed, or with
-operands swapped, is a matter of its strides: it costs what its runs cost.
+A tile moves whole memory sectors: the shorter its contiguous runs, the more unused bytes it moves. Each access has a time for
+each order of the dims of an intermediate. The time of a kernel is the maximum of its accesses to intermediates and of its other
+work. A CP-SAT model (OR-tools) minimises the sum over kernels, then the sum over accesses, to proven optimality. No model is
+needed if the best order of each intermediate alone makes every kernel as fast as possible. Inputs and outputs keep the caller's
+strides. An order that requires a copy of a view between kernels is no candidate. The strides also decide the cost of a
+transposed tile and of swapped operands.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase, node
 from mirage_eg.ir.shapes import Shape
 
 SECTOR = 64  # bytes
-_MOST_DIMS = 4  # with more than one element, beyond which only the innermost dim is chosen
+_MOST_DIMS = 4  # with more than one element; of more dims only the innermost one is chosen
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutProblem:
-    """Picoseconds: `access[v][c][k]` of kernel k for value v in its order c; `rest[k]` of the other work of kernel k."""
+    """Picoseconds: `access[v][c][k]` of kernel k for value v in order c; `rest[k]` for the other work of kernel k."""
 
     access: tuple[tuple[tuple[int, ...], ...], ...]
     rest: tuple[int, ...]
 
     def objective(self, chosen: Sequence[int]) -> tuple[int, int]:
-        """The time of all kernels, and that of all accesses."""
+        """The time of all kernels, and the time of all accesses."""
         sums = [sum(orders[c][k] for orders, c in zip(self.access, chosen, strict=True)) for k in range(len(self.rest))]
         return sum(map(max, sums, self.rest)), sum(sums)
 
@@ -53,7 +53,7 @@ class LayoutChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChosenLayouts:
-    """A µGraph with its layouts, and the objective in microseconds as chosen and row-major."""
+    """A µGraph with its layouts, and the objective in microseconds, with these layouts and row-major."""
 
     graph: Graph
     choices: tuple[LayoutChoice, ...]
@@ -67,14 +67,16 @@ def choose_layouts(graph: Graph, device: Device) -> ChosenLayouts:
     free = intermediates(graph)
     kernels = [position for position, item in enumerate(graph.nodes) if item.op == "block"]
     blocks = [part for part in parts_of(graph) if part.op == "block"]
-    offered = {value: candidate_layouts(graph, value) for value in free}
-    access = tuple(tuple(_accesses(graph, value, strides, kernels, device) for _, strides in offered[value]) for value in free)
+    candidates = {value: candidate_layouts(graph, value) for value in free}
+    access = tuple(
+        tuple(_accesses(graph, value, strides, kernels, device) for _, strides in candidates[value]) for value in free
+    )
     plain = [sum(orders[0][k] for orders in access) for k in range(len(kernels))]
     total = [round(1e6 * cost_of(part, device).us) for part in blocks]
     problem = LayoutProblem(access, tuple(max(0, whole - own) for whole, own in zip(total, plain, strict=True)))
     chosen, optimal = solve(problem)
     choices = [
-        LayoutChoice(value, graph.types[value].shape, *offered[value][c], sum(orders[c]) / 1e6, sum(orders[0]) / 1e6)
+        LayoutChoice(value, graph.types[value].shape, *candidates[value][c], sum(orders[c]) / 1e6, sum(orders[0]) / 1e6)
         for value, c, orders in zip(free, chosen, access, strict=True)
     ]
     changed = {choice.value: choice.strides for choice, c in zip(choices, chosen, strict=True) if c}
@@ -84,17 +86,17 @@ def choose_layouts(graph: Graph, device: Device) -> ChosenLayouts:
 
 @lru_cache(maxsize=1024)
 def solve(problem: LayoutProblem) -> tuple[tuple[int, ...], bool]:
-    """The best order of each value, the first of equal ones, and whether that is proved."""
+    """The best order of each value (the first of equal ones), and whether it is proved optimal."""
     alone = tuple(min(range(len(orders)), key=lambda c: (sum(orders[c]), c)) for orders in problem.access)
     least = [sum(min(order[k] for order in orders) for orders in problem.access) for k in range(len(problem.rest))]
     bound = sum(map(max, least, problem.rest))
-    if problem.objective(alone)[0] == bound:  # no kernel can be faster, and no accesses together
+    if problem.objective(alone)[0] == bound:  # no kernel can be faster, and no sum of accesses less
         return alone, True
     return solve_exactly(problem, alone)
 
 
 def solve_exactly(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """`solve` by CP-SAT alone; `start`, its hint, is returned if nothing is proved."""
+    """`solve` by CP-SAT alone; without a proof the result is the hint `start`."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -129,7 +131,7 @@ def solve_exactly(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple
 
 
 def intermediates(graph: Graph) -> list[int]:
-    """The values with free strides that generated kernels write, and that they alone read, directly or through views."""
+    """The values with free strides that generated kernels write and only generated kernels read, directly or through views."""
     declared = {
         operand
         for item in graph.nodes
@@ -144,27 +146,27 @@ def intermediates(graph: Graph) -> list[int]:
             continue
         for value, inner in zip(values, item["graph"].outputs, strict=True):
             family = {value, *(view for view, (base, _) in views.items() if base == value)}
-            readers = [(reader, made) for reader, made in graph.numbered() if family.intersection(reader.operands)]
-            ours = all(reader.op == "block" or (made and made[0] in views) for reader, made in readers)
-            if readers and ours and declared.isdisjoint(family) and inner.get("strides") is None:
+            readers = [(reader, results) for reader, results in graph.numbered() if family.intersection(reader.operands)]
+            generated = all(reader.op == "block" or (results and results[0] in views) for reader, results in readers)
+            if readers and generated and declared.isdisjoint(family) and inner.get("strides") is None:
                 free.append(value)
     return free
 
 
 def laid_out(graph: Graph) -> dict[int, Shape]:
-    """The strides of the intermediates of a graph whose layouts have been chosen."""
-    given = {
+    """The strides of the intermediates of a graph with chosen layouts."""
+    declared = {
         value: inner.get("strides")
         for item, values in graph.numbered()
         if item.op == "block"
         for value, inner in zip(values, item["graph"].outputs, strict=True)
     }
-    plain = with_strides(graph, dict.fromkeys(given, None))
-    return {value: given[value] or row_major(graph.types[value].shape) for value in intermediates(plain)}
+    plain = with_strides(graph, dict.fromkeys(declared, None))
+    return {value: declared[value] or row_major(graph.types[value].shape) for value in intermediates(plain)}
 
 
 def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
-    """Orders of the dims with their strides, row-major first; no view of the value becomes a copy."""
+    """Orders of the dims with their strides, row-major first; with each of them all views of the value remain views."""
     shape = graph.types[value].shape
     long = [dim for dim, extent in enumerate(shape) if extent > 1]
     unit = [dim for dim, extent in enumerate(shape) if extent == 1]
@@ -172,16 +174,16 @@ def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], S
         orders = [(*unit, *order) for order in permutations(long)]
     else:
         orders = [(*unit, *(other for other in long if other != dim), dim) for dim in reversed(long)]
-    given = tuple(range(len(shape)))
-    offered = [(given, row_major(shape))]
+    dims = tuple(range(len(shape)))
+    candidates = [(dims, row_major(shape))]
     for order in orders:
         dense = row_major(tuple(shape[dim] for dim in order))
-        strides = tuple(dense[order.index(dim)] for dim in given)
+        strides = tuple(dense[order.index(dim)] for dim in dims)
         plain = row_major(shape)
         same = all(strides[dim] == plain[dim] for dim in long)
         if not same and _viewable(graph, value, strides):
-            offered.append((order, strides))
-    return offered
+            candidates.append((order, strides))
+    return candidates
 
 
 def _viewable(graph: Graph, value: int, strides: Shape) -> bool:
@@ -189,14 +191,14 @@ def _viewable(graph: Graph, value: int, strides: Shape) -> bool:
 
 
 def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | None:
-    """The strides of the value and of all its views; None if a view would be a copy."""
+    """The strides of the value and of all its views; None if a view would need a copy."""
     family = {value: strides}
     for item, values in graph.numbered():
         if item.op in ("reshape", "transpose", "broadcast") and item.operands[0] in family:
-            shown = shown_strides(item, graph.types[item.operands[0]].shape, family[item.operands[0]])
-            if shown is None:
+            view_strides = shown_strides(item, graph.types[item.operands[0]].shape, family[item.operands[0]])
+            if view_strides is None:
                 return None
-            family[values[0]] = shown
+            family[values[0]] = view_strides
     return family
 
 
@@ -222,17 +224,17 @@ def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
     """All accesses of generated kernels to a value with these strides, directly and through views."""
     family = _family(graph, value, strides)
     assert family is not None
-    for position, (item, made) in enumerate(graph.numbered()):
+    for position, (item, results) in enumerate(graph.numbered()):
         if item.op != "block":
             continue
         block: Graph = item["graph"]
-        if value in made:
-            output = block.outputs[made.index(value)]
+        if value in results:
+            output = block.outputs[results.index(value)]
             lead = sum(target == NEW_DIM for target in output["omap"])
             tile = (1,) * lead + block.types[output.operands[0]].shape
             kind = graph.types[value]
             yield Access(position, True, tile, kind.shape, strides, kind.dtype.itemsize, prod(block.grid))
-        loads = [made[0] for inner, made in block.numbered() if inner.op == "input"]
+        loads = [values[0] for inner, values in block.numbered() if inner.op == "input"]
         for operand, load in zip(item.operands, loads, strict=True):
             if operand in family:
                 kind = graph.types[operand]
@@ -242,7 +244,7 @@ def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
 
 
 def _accesses(graph: Graph, value: int, strides: Shape, kernels: Sequence[int], device: Device) -> tuple[int, ...]:
-    """Picoseconds that each kernel takes for a value with these strides."""
+    """Picoseconds of the accesses of each kernel to a value with these strides."""
     moved = dict.fromkeys(kernels, 0.0)
     for access in accesses(graph, value, strides):
         moved[access.kernel] += access.tiles * _moved(access)
@@ -276,7 +278,7 @@ def run_length(tile: Shape, shape: Shape, strides: Shape) -> int:
 
 
 def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
-    """The kernel graph whose block graphs write these values with these strides."""
+    """The kernel graph with these strides for these outputs of block graphs."""
     nodes: list[Node] = []
     for item, values in graph.numbered():
         if item.op == "block" and not strides.keys().isdisjoint(values):
