@@ -138,7 +138,7 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
 
     arguments = (saturate_in_worker, rulebook, target, limits)
     try:
-        oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what=description, on_note=on_iteration)
+        oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), task=description, on_progress=on_iteration)
     except LimitError as error:
         raise LimitError(f"{_blame(rulebook, target, limits)}: {error}") from None
     if not accept_unsaturated:
@@ -170,7 +170,7 @@ def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
         without = frozenset(law.name for law in laws) - {law.name for law in chosen}
         arguments = (saturate, rulebook, target, limits, without)
         try:
-            oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), what="saturation")
+            oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), task="saturation")
         except LimitError:  # the process may have ended, or may never end
             worker.close()
             worker = None

@@ -1,4 +1,4 @@
-"""Which rule files a run reads: the packaged ones of a domain, and those that a user names. Nothing is parsed here."""
+"""The rule files of a run: the packaged files of a domain, and the files of the user. Laws are parsed in `rulebook`."""
 
 import hashlib
 import os
@@ -28,15 +28,13 @@ def chosen_files(domain: str, extra: Sequence[str | Path] = (), without: Sequenc
     """The files of `rulebook.load_rules`, in load order."""
     if domain not in DOMAINS:
         raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
-    shelf = {theory_name(file.path): file for file in packaged_files(domain)}
+    packaged = {theory_name(file.path): file for file in packaged_files(domain)}
     for name in without:
-        if name not in shelf:
-            raise RuleError(f"got theory {name!r}, wanted one of {', '.join(shelf)}")
-    files = [file for name, file in shelf.items() if name not in without and header(file.text, "default") != "off"]
-    for file in (found for path in extra for found in _find(path, domain, shelf)):
-        if file not in files:
-            files.append(file)
-    return files
+        if name not in packaged:
+            raise RuleError(f"got theory {name!r}, wanted one of {', '.join(packaged)}")
+    files = [file for name, file in packaged.items() if name not in without and header(file.text, "default") != "off"]
+    files += (file for path in extra for file in _find(path, domain, packaged))
+    return list(dict.fromkeys(files))
 
 
 def text_hash(text: str) -> str:
@@ -45,12 +43,12 @@ def text_hash(text: str) -> str:
 
 
 def packaged_names(domain: str) -> tuple[str, ...]:
-    """The names of all theories of a domain that came with the package, those that are off by default too."""
+    """The names of all packaged theories of a domain, including those that are off by default."""
     return tuple(theory_name(file.path) for file in packaged_files(domain))
 
 
 def theory_name(path: str) -> str:
-    """The name by which a packaged theory is switched on or off: its file's, without the ending."""
+    """The name of a theory, for options: its file's name without the ending."""
     return Path(path).stem
 
 
@@ -65,7 +63,11 @@ def header(text: str, key: str) -> str | None:
 
 
 def domain_of(file: RuleFile) -> str | None:
-    """The domain that the header of a rule file names, if it names one."""
+    """The domain in the header of a rule file, if it has one.
+
+    Raises:
+        RuleError: for an unknown domain.
+    """
     named = header(file.text, "domain")
     if named is not None and named not in DOMAINS:
         raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(DOMAINS)}")
@@ -74,47 +76,51 @@ def domain_of(file: RuleFile) -> str | None:
 
 @cache
 def packaged_files(domain: str) -> tuple[RuleFile, ...]:
-    """The rule files of a domain that came with the package, by name."""
+    """The packaged rule files of a domain, sorted by name."""
     folder = resources.files("mirage_eg") / "rules" / domain
     files = sorted((item for item in folder.iterdir() if item.name.endswith(".egg")), key=lambda item: item.name)
     return tuple(RuleFile(f"rules/{domain}/{item.name}", item.read_text(encoding="utf-8"), True) for item in files)
 
 
-def _find(path: str | Path, domain: str, shelf: Mapping[str, RuleFile]) -> Iterator[RuleFile]:
-    if str(path) in shelf and not os.path.exists(path):
-        yield shelf[str(path)]
+def _find(path: str | Path, domain: str, packaged: Mapping[str, RuleFile]) -> Iterator[RuleFile]:
+    if str(path) in packaged and not os.path.exists(path):
+        yield packaged[str(path)]
         return
     for file in read_files(path):
         named = domain_of(file)
         if named in (None, domain):
-            yield next((known for known in shelf.values() if known.text == file.text), file)
+            yield next((same for same in packaged.values() if same.text == file.text), file)
         elif not Path(path).is_dir():
             raise RuleError(f"{file.path}:1: got laws of the {named} domain, wanted the {domain} one; choose it with --domain")
 
 
 def read_files(path: str | Path) -> Iterator[RuleFile]:
-    """The file, or the .egg files of a folder by name."""
+    """The file, or the .egg files of a folder sorted by name.
+
+    Raises:
+        RuleError: a file is not readable, not text in UTF-8, or longer than LARGEST_FILE.
+    """
     for file in rule_files(path):
         try:
             if file.exists() and not file.is_file():
-                raise RuleError(f"{file}: got a folder, pipe or device, wanted a file of text")
+                raise RuleError(f"{file}: got a folder, pipe or device, wanted a text file")
             text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise RuleError(
-                f"{file}:{line}: got bytes that are no text in UTF-8, wanted laws; is it another kind of file?"
+                f"{file}:{line}: got bytes that are not UTF-8, wanted a text file of laws; is it another kind of file?"
             ) from None
         except OSError as error:
             raise RuleError(f"{file}: cannot be read: {error.strerror or error}") from None
-        if len(text) > LARGEST_FILE:  # parsing takes the square of the length
+        if len(text) > LARGEST_FILE:  # the time of parsing grows with the square of the length
             raise RuleError(f"{file}:1: got {len(text):,} characters, wanted at most {LARGEST_FILE:,}; split the file")
         yield RuleFile(str(file), text, False)
 
 
 def rule_files(path: str | Path) -> tuple[Path, ...]:
-    """The path itself, or the paths of the .egg files of a folder by name."""
+    """The path itself, or the paths of the .egg files of a folder sorted by name."""
     path = Path(path)
     files = tuple(sorted(path.glob("*.egg"))) if path.is_dir() else (path,)
     if not files:
-        raise RuleError(f"{path}: the folder holds no .egg file")
+        raise RuleError(f"{path}: got a folder without .egg files, wanted a rule file or a folder of them")
     return files

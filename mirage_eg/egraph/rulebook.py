@@ -133,7 +133,7 @@ def _packaged(domain: str) -> Rulebook:
 
 def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
     paths = ", ".join(file.path for file in files if not file.packaged)
-    rulebook: Rulebook = in_worker(_check, domain, files, seconds=CHECKING_SECONDS, what=f"{paths}:1: reading the rules")
+    rulebook: Rulebook = in_worker(_check, domain, files, seconds=CHECKING_SECONDS, task=f"{paths}:1: reading the rules")
     return rulebook
 
 

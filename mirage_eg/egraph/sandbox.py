@@ -1,7 +1,7 @@
-"""A process of its own for work that may not end or may take all memory: user rule files.
+"""A separate process with limits on time and memory, for laws of user rule files: saturation with them may not end.
 
-The worker is a fresh interpreter (no fork: an e-graph does not survive one; no multiprocessing: it would run the caller's
-script again). Its address space is limited, it dies with its parent, and whoever leaves the `with` block kills it.
+The worker is a fresh interpreter: an e-graph does not survive a fork, and multiprocessing would run the caller's script again.
+The worker's address space is limited. It ends with its parent, and at the end of the `with` block.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from typing import Any
 from mirage_eg.backends.evaluator.processes import begin_worker
 from mirage_eg.ir.errors import LimitError, RuleError
 
-ADDRESS_SPACE = 4 * 2**30  # bytes, the interpreter's own share included
-_START_SECONDS = 120.0  # for a worker to import what a call needs
-_PATIENCE = 5.0
-_LOOK_SECONDS = 0.1  # between looks at the time
+ADDRESS_SPACE = 4 * 2**30  # bytes, including the interpreter
+_START_SECONDS = 120.0  # for the imports of a call
+_CLOCK_FACTOR = 5.0  # the limit by the clock over the limit of processor time
+_POLL_SECONDS = 0.1
 _START = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve(int(sys.argv[2]))"
 
 
 class Worker:
-    """One process; `call` runs functions of importable modules in it, one after the other."""
+    """One process; `call` runs functions of importable modules in it, sequentially."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -53,7 +53,7 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Kill the process and wait for its end."""
+        """Kill the process and wait until it has ended."""
         self._process.kill()
         self._process.wait()
         self._connection.close()
@@ -64,45 +64,46 @@ class Worker:
         function: Callable[..., Any],
         *arguments: Any,
         seconds: float,
-        what: str | Callable[[], str],
-        on_note: Callable[[Any], None] | None = None,
+        task: str | Callable[[], str],
+        on_progress: Callable[[Any], None] | None = None,
     ) -> Any:
-        """`function(*arguments)`, with a further argument `note` if `on_note` is given, which receives what it is told.
+        """The result of `function(*arguments)`.
 
-        Seconds are those of the worker's processor once it has begun, so that the limit is no other one on a busy machine; or
-        `_PATIENCE` times as many by the clock.
+        If `on_progress` is given, the function gets one more argument: a function that passes values to `on_progress`.
+        `seconds` is processor time of the worker after its imports, so that a busy machine does not change the limit. The
+        limit by the clock is _CLOCK_FACTOR times `seconds`.
 
         Raises:
-            LimitError: it took more than `seconds` or more memory than allowed; the message starts with `what`.
-            RuleError: the function did.
+            LimitError: the call exceeded `seconds` or the memory limit; the message starts with `task`.
+            RuleError: raised by the function.
         """
 
-        def told() -> str:
-            return what if isinstance(what, str) else what()
+        def name() -> str:
+            return task if isinstance(task, str) else task()
 
         try:
-            self._connection.send((function, arguments, on_note is not None))
+            self._connection.send((function, arguments, on_progress is not None))
             if not self._connection.poll(_START_SECONDS):
-                raise LimitError(f"{told()} did not begin within {_START_SECONDS:g} s")
-            deadline, spent = monotonic() + _PATIENCE * seconds, self._cpu_seconds()
+                raise LimitError(f"{name()} did not begin within {_START_SECONDS:g} s")
+            deadline, spent = monotonic() + _CLOCK_FACTOR * seconds, self._cpu_seconds()
             while monotonic() < deadline and self._cpu_seconds() - spent <= seconds:
-                if not self._connection.poll(_LOOK_SECONDS):
+                if not self._connection.poll(_POLL_SECONDS):
                     continue
                 kind, value = self._connection.recv()
                 if kind == "result":
                     return value
                 if kind == "error":
                     raise value
-                if kind == "note" and on_note is not None:
-                    on_note(value)
+                if kind == "progress" and on_progress is not None:
+                    on_progress(value)
         except (EOFError, ConnectionError):
-            raise LimitError(f"{told()} {self._cause()}") from None
+            raise LimitError(f"{name()} {self._cause()}") from None
         except MemoryError:
-            raise LimitError(f"{told()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
-        raise LimitError(f"{told()} stopped after {seconds:g} s")
+            raise LimitError(f"{name()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
+        raise LimitError(f"{name()} stopped after {seconds:g} s")
 
     def _cpu_seconds(self) -> float:
-        """Of the worker so far; by the clock where the system does not tell."""
+        """Processor time of the worker so far; the clock on systems without /proc."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -112,21 +113,21 @@ class Worker:
     def _cause(self) -> str:
         code = self._process.wait()
         self._stderr.seek(0)
-        words = self._stderr.read().decode(errors="replace").split("\n")
-        if any("memory allocation" in line or "MemoryError" in line for line in words):
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        if any("memory allocation" in line or "MemoryError" in line for line in lines):
             return f"needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed"
-        last = next((line.strip() for line in reversed(words) if line.strip()), "no message")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
         return f"ended its process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'}: {last[:200]})"
 
 
-def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, what: str) -> Any:
-    """`function(*arguments)` in a worker that serves this call alone."""
+def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, task: str) -> Any:
+    """The result of `function(*arguments)` in a worker for this call only."""
     with Worker() as worker:
-        return worker.call(function, *arguments, seconds=seconds, what=what)
+        return worker.call(function, *arguments, seconds=seconds, task=task)
 
 
 def serve(descriptor: int) -> None:
-    """The worker's side: answer calls until the parent closes the connection."""
+    """The main function of the worker: answer calls until the parent closes the connection."""
     begin_worker()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE, hard)
@@ -134,11 +135,11 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            function, arguments, notes = connection.recv()  # imports what it needs
+            function, arguments, reports_progress = connection.recv()  # unpickling imports the function's module
             connection.send(("begun", None))
-            note = (lambda value: connection.send(("note", value)),) if notes else ()
+            on_progress = (lambda value: connection.send(("progress", value)),) if reports_progress else ()
             try:
-                answer = ("result", function(*arguments, *note))
+                answer = ("result", function(*arguments, *on_progress))
             except (RuleError, MemoryError) as error:
                 answer = ("error", error)
             connection.send(answer)

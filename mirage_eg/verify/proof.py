@@ -106,10 +106,10 @@ class Prover:
             self._worker = Worker()
             finalize(self, self._worker.close)
         paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
-        what = f"{paths}: saturation of program and µGraph together"
+        task = f"{paths}: saturation of program and µGraph together"
         arguments = (saturate, self.rulebook, joint, self.limits, without)
         try:
-            oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, what=what)
+            oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
         except RuleError:  # the process may have ended, or may never end
             self._worker.close()
             self._worker = None

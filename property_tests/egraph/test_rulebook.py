@@ -63,7 +63,7 @@ def test_a_folder_gives_its_files_by_name(tmp_path: Path) -> None:
 def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="cannot be read"):
         load_rules("indexed", [tmp_path / "none.egg"])
-    with pytest.raises(RuleError, match=r"holds no \.egg file"):
+    with pytest.raises(RuleError, match=r"got a folder without \.egg files"):
         load_rules("indexed", [tmp_path])
     with pytest.raises(RuleError, match="got domain 'concrete'"):
         load_rules("concrete")

@@ -188,9 +188,9 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
     with Worker() as worker:
 
         def prove(checkable: CheckableLaw) -> bool:
-            what = f"{checkable.law.place}: asking whether the law follows from the others"
+            task = f"{checkable.law.place}: asking whether the law follows from the others"
             seconds = _PROOF_LIMITS.seconds + 10
-            return all_true(checkable, lambda job: worker.call(reaches, *job, seconds=seconds, what=what) is True)
+            return all_true(checkable, lambda job: worker.call(reaches, *job, seconds=seconds, task=task) is True)
 
         yield prove
 

@@ -190,13 +190,13 @@ def test_a_worker_ends_when_its_time_is_up_or_its_caller_leaves() -> None:
     with Worker() as worker:
         process = worker._process
         with pytest.raises(RuleError, match=r"sleeping stopped after 0\.5 s"):
-            worker.call(time.sleep, 60, seconds=0.5, what="sleeping")
+            worker.call(time.sleep, 60, seconds=0.5, task="sleeping")
     assert process.poll() is not None
 
 
 def test_a_worker_that_takes_too_much_memory_is_stopped() -> None:
     with Worker() as worker, pytest.raises(RuleError, match="more memory than the 4 GiB"):
-        worker.call(bytearray, 2**34, seconds=20, what="filling memory")
+        worker.call(bytearray, 2**34, seconds=20, task="filling memory")
 
 
 def test_ctrl_c_ends_a_saturation_and_its_worker(tmp_path: Path) -> None:
