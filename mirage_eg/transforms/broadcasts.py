@@ -1,8 +1,8 @@
-"""Broadcasts before the search: every op is done on the narrow tensor, and its result is broadcast last.
+"""Late broadcasts: every op computes on the narrow tensor, and its result is broadcast last, before the search.
 
-A broadcast copies nothing: exp(broadcast x) is broadcast(exp x), a sum along an axis with which nothing varies is a multiple,
-and a product that contracts such an axis multiplies by the sum of the other operand. The search has no axis for a value that
-does not vary with it. Nothing here is trusted: what is found is verified against the program as it was written.
+exp(broadcast x) is broadcast(exp x). The sum of x along a broadcast axis is a multiple of x. A matmul that contracts an axis
+along which one operand is broadcast multiplies that operand by the sum of the other. In the search a value has only axes along
+which it varies. Nothing here is trusted: candidates are verified against the program as the user wrote it.
 """
 
 from collections.abc import Sequence
@@ -16,81 +16,81 @@ from mirage_eg.ir.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class _Wide:
-    """A value of the program as a value of the new one, and the shape to which that broadcasts."""
+class _Operand:
+    """A value of the program: a narrow value of the new program, and the shape to which that is broadcast."""
 
     value: int
     shape: Shape
 
 
 def with_late_broadcasts(program: Graph) -> Graph:
-    """The program with broadcasts only of what is returned, reshaped, cut or joined.
+    """The program with broadcasts only of values that are returned, reshaped, sliced or concatenated.
 
-    `program` holds primitive ops and no block graphs; it is given back as it is where it broadcasts nothing.
+    `program` holds primitive ops and no block graphs. A program without broadcasts is returned unchanged.
     """
     if not any(item.op == "broadcast" for item in program.nodes):
         return program
-    writer = _Writer()
+    narrow = _NarrowProgram()
     for item, values in program.numbered():
-        writer.write(item, [program.types[value].shape for value in values])
-    return Graph(tuple(writer.nodes))
+        narrow.copy(item, [program.types[value].shape for value in values])
+    return Graph(tuple(narrow.nodes))
 
 
-class _Writer:
-    """The new program as it grows; `place` has the values of the old one."""
+class _NarrowProgram:
+    """The new program; `operands` has the values of the old program."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.checker = Checker(Level.KERNEL)
-        self.place: list[_Wide] = []
-        self.known: dict[Node, int] = {}
+        self.operands: list[_Operand] = []
+        self.memo: dict[Node, int] = {}
 
-    def write(self, item: Node, shapes: Sequence[Shape]) -> None:
-        """Append what a node computes, on narrow operands."""
-        x = [self.place[operand] for operand in item.operands]
+    def copy(self, item: Node, shapes: Sequence[Shape]) -> None:
+        """Append a node of the old program, on narrow operands."""
+        x = [self.operands[operand] for operand in item.operands]
         narrow = [operand.value for operand in x]
         if not shapes:
-            output = Node(item.op, (self.spread(x[0]),), item.attributes)
+            output = Node(item.op, (self.broadcast(x[0]),), item.attributes)
             self.checker.append(output)
             self.nodes.append(output)
             return
         [shape] = shapes
         match OPS[item.op].kind, item.op:
             case Kind.REARRANGEMENT, "broadcast":
-                made = narrow[0]
+                value = narrow[0]
             case Kind.ELEMENTWISE, _:
-                made = self.append(Node(item.op, tuple(narrow), item.attributes))
+                value = self.append(Node(item.op, tuple(narrow), item.attributes))
             case Kind.REDUCTION, _:
-                made = self.reduction(item.op, x[0], item["dim"])
+                value = self.reduction(item.op, x[0], item["dim"])
             case Kind.MATMUL, _:
-                made = self.product(*x)
+                value = self.product(*x)
             case Kind.REARRANGEMENT, "transpose":
-                made = self.append(Node(item.op, (self.of_rank(narrow[0], len(shape)),), item.attributes))
+                value = self.append(Node(item.op, (self.of_rank(narrow[0], len(shape)),), item.attributes))
             case _:
-                made = self.append(Node(item.op, tuple(map(self.spread, x)), item.attributes))
-        self.place.append(_Wide(made, shape))
+                value = self.append(Node(item.op, tuple(map(self.broadcast, x)), item.attributes))
+        self.operands.append(_Operand(value, shape))
 
     def append(self, item: Node) -> int:
-        """The value of a node, which is written once."""
-        if item.op == "input" or item not in self.known:
-            [self.known[item]] = self.checker.append(item)
+        """The value of a node; equal nodes are one node, but inputs."""
+        if item.op == "input" or item not in self.memo:
+            [self.memo[item]] = self.checker.append(item)
             self.nodes.append(item)
-        return self.known[item]
+        return self.memo[item]
 
     def shape(self, value: int) -> Shape:
         return self.checker.types[value].shape
 
-    def spread(self, x: _Wide) -> int:
-        """The value in its whole shape."""
+    def broadcast(self, x: _Operand) -> int:
+        """The value, broadcast to its shape."""
         return x.value if self.shape(x.value) == x.shape else self.append(node("broadcast", x.value, shape=x.shape))
 
     def of_rank(self, value: int, rank: int) -> int:
-        """The value with leading dims of 1."""
+        """The value with leading dims of 1 up to `rank`."""
         shape = self.shape(value)
         lead = (1,) * (rank - len(shape))
         return self.append(node("reshape", value, shape=(*lead, *shape))) if lead else value
 
-    def reduction(self, op: str, x: _Wide, dim: int) -> int:
+    def reduction(self, op: str, x: _Operand, dim: int) -> int:
         own = dim - len(x.shape) + len(self.shape(x.value))
         if own >= 0 and self.shape(x.value)[own] == x.shape[dim]:
             return self.append(node(op, x.value, dim=own))
@@ -99,19 +99,19 @@ class _Writer:
     def times(self, value: int, count: int) -> int:
         return self.append(node("scale", value, factor=Fraction(count)))
 
-    def product(self, left: _Wide, right: _Wide) -> int:
-        """A matmul; elementwise where one operand does not vary along what is contracted."""
+    def product(self, left: _Operand, right: _Operand) -> int:
+        """A matmul; an elementwise product if an operand is broadcast along the contracted axis."""
         x, y = (self.of_rank(operand.value, 2) for operand in (left, right))
         contracted = left.shape[-1]
-        same = [self.shape(x)[-1] == 1 < contracted, self.shape(y)[-2] == 1 < contracted]
-        if not any(same):
+        is_broadcast = [self.shape(x)[-1] == 1 < contracted, self.shape(y)[-2] == 1 < contracted]
+        if not any(is_broadcast):
             return self.append(node("matmul", x, y))
-        if not same[0]:
+        if not is_broadcast[0]:
             x = self.append(node("sum", x, dim=len(self.shape(x)) - 1))
-        if not same[1]:
+        if not is_broadcast[1]:
             y = self.append(node("sum", y, dim=len(self.shape(y)) - 2))
-        made = self.append(node("mul", x, y))
-        return self.times(made, contracted) if all(same) else made
+        product = self.append(node("mul", x, y))
+        return self.times(product, contracted) if all(is_broadcast) else product
 
 
 __all__ = ["with_late_broadcasts"]

@@ -1,7 +1,7 @@
 """Chains of matrix products, associated for the fewest multiplications by dynamic programming (Godbole, 1973).
 
-An e-graph that holds every bracketing of a chain grows fourfold with each product. Here a chain of n factors takes n³ steps. A
-value that another op reads too ends a chain, and so does any op between two products.
+An e-graph with every association of a chain grows fourfold with each product. Dynamic programming takes n³ steps for a chain of
+n factors. A chain ends at a value with several readers, and at any op that is not a matmul.
 """
 
 from collections import Counter
@@ -15,30 +15,30 @@ from mirage_eg.ir.graph import Graph, node
 from mirage_eg.ir.rewriting import GraphCopy
 from mirage_eg.ir.shapes import Shape
 
-MOST_FACTORS = 64  # a longer chain is left as it is
+MOST_FACTORS = 64  # longer chains stay unchanged
 
-Tree = int | tuple["Tree", "Tree"]  # a factor by its place, or a product of two
+Tree = int | tuple["Tree", "Tree"]  # the position of a factor, or a product of two
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A product of products as it is written: its factors in order, the products inside, and its multiplications."""
+    """A chain of products in the program: its factors in order, its inner products, and its multiplications."""
 
     factors: tuple[int, ...]
-    inside: frozenset[int]
+    inner: frozenset[int]
     multiplications: int
 
 
 def associate(program: Graph) -> Graph:
-    """The program with each chain of products in its cheapest order; `program` itself where all of them are."""
+    """The program with each chain of products in its cheapest association; `program` itself if no chain changes."""
     readers = Counter(operand for item in program.nodes for operand in item.operands)
     chains: dict[int, _Chain] = {}  # by the value of their last product
     for item, values in program.numbered():
         if item.op == "matmul":
             chains[values[0]] = _chain(program, item.operands, chains, readers)
-    inside = frozenset[int]().union(*(chain.inside for chain in chains.values()))
+    inner = frozenset[int]().union(*(chain.inner for chain in chains.values()))
     cheaper: dict[int, Tree] = {}
-    for value in chains.keys() - inside:
+    for value in chains.keys() - inner:
         if 2 < len(chains[value].factors) <= MOST_FACTORS:
             least, tree = _cheapest([program.types[factor].shape for factor in chains[value].factors])
             if least < chains[value].multiplications:
@@ -49,15 +49,15 @@ def associate(program: Graph) -> Graph:
 def _chain(program: Graph, operands: Sequence[int], chains: Mapping[int, _Chain], readers: Mapping[int, int]) -> _Chain:
     left, right = (program.types[i] for i in operands)
     factors: tuple[int, ...] = ()
-    inside, count = frozenset[int](), _multiplications(left.shape, right.shape)
+    inner, count = frozenset[int](), _multiplications(left.shape, right.shape)
     for i in operands:
         if i in chains and readers[i] == 1 and left.dtype is right.dtype:
             factors += chains[i].factors
-            inside |= chains[i].inside | {i}
+            inner |= chains[i].inner | {i}
             count += chains[i].multiplications
         else:
             factors += (i,)
-    return _Chain(factors, inside, count)
+    return _Chain(factors, inner, count)
 
 
 def _multiplications(left: Shape, right: Shape) -> int:
@@ -65,7 +65,7 @@ def _multiplications(left: Shape, right: Shape) -> int:
 
 
 def _cheapest(shapes: Sequence[Shape]) -> tuple[int, Tree]:
-    """The fewest multiplications of a chain of factors with these shapes, and the products that take them."""
+    """The fewest multiplications of a chain of factors with these shapes, and the association with that many."""
     count = len(shapes)
     leads = {(i, i): shapes[i][:-2] for i in range(count)}
     best: dict[tuple[int, int], tuple[int, Tree]] = {(i, i): (0, i) for i in range(count)}
@@ -80,7 +80,7 @@ def _cheapest(shapes: Sequence[Shape]) -> tuple[int, Tree]:
 
 
 def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Graph:
-    gone = frozenset[int]().union(*(chain.inside for chain, _ in cheaper.values()))
+    replaced = frozenset[int]().union(*(chain.inner for chain, _ in cheaper.values()))
     copy = GraphCopy(program)
 
     def product(tree: Tree, factors: Sequence[int]) -> int:
@@ -92,7 +92,7 @@ def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Gr
         if values and values[0] in cheaper:
             chain, tree = cheaper[values[0]]
             copy.position[values[0]] = product(tree, chain.factors)
-        elif gone.isdisjoint(values):
+        elif replaced.isdisjoint(values):
             copy.copy(item, values)
     return copy.graph()
 
