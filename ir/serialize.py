@@ -53,12 +53,12 @@ def from_json(text: str | bytes, source: str = "graph") -> Graph:
 
 
 def load(path: str | Path) -> Graph:
-    """Read a graph from a JSON file; mistakes are GraphErrors that start with the path."""
+    """Read a graph from a JSON file; errors are GraphErrors that start with the path."""
     return read(path, from_data)
 
 
 def read(path: str | Path, understand: Callable[[Any], T]) -> T:
-    """What `understand` makes of the JSON in a file; mistakes are GraphErrors that start with the path."""
+    """The result of `understand` for the JSON in a file; errors are GraphErrors that start with the path."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -101,18 +101,18 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _layout(value: Any, indent: str = "", room: int = 160) -> str:
+def _layout(value: Any, indent: str = "", width: int = 160) -> str:
     """JSON text; a list or object stands on one line if it fits, else one entry a line."""
     line = json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, dict | list) or not value or len(line) + len(indent) <= room:
+    if not isinstance(value, dict | list) or not value or len(line) + len(indent) <= width:
         return line
     inner = indent + "  "
     match value:
         case dict():
-            entries = [f"{json.dumps(key)}: {_layout(entry, inner, room)}" for key, entry in value.items()]
+            entries = [f"{json.dumps(key)}: {_layout(entry, inner, width)}" for key, entry in value.items()]
             opening, closing = "{", "}"
         case list():
-            entries = [_layout(entry, inner, room) for entry in value]
+            entries = [_layout(entry, inner, width) for entry in value]
             opening, closing = "[", "]"
     return f"{opening}\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}{closing}"
 

@@ -14,7 +14,7 @@ Attributes = Mapping[str, Any]
 
 
 def text(shape: Sequence[int]) -> str:
-    """The way shapes are shown to people."""
+    """The text of a shape in listings and messages."""
     return "[" + ", ".join(map(str, shape)) + "]"
 
 

@@ -22,7 +22,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Node
 from mirage_eg.ir.ops import OPS, Kind
 
-MEMO_BYTES = 1 << 30  # of all memos of one program; without room a value is computed again where it is needed
+MEMO_BYTES = 1 << 30  # of all memos of one program; beyond it a value is computed again for each use
 
 V = TypeVar("V")
 

@@ -12,7 +12,7 @@ from mirage_eg.ir.errors import UnsupportedError
 
 
 class CompiledKernel:
-    """Stands in an emitted program where its `@triton.jit` function stood: `kernel[grid](*tensors)` launches at once."""
+    """Replaces a `@triton.jit` function of an emitted program: `kernel[grid](*tensors)` launches at once."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled

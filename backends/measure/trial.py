@@ -19,7 +19,7 @@ _NEAR_OVERFLOW = 0.9  # of the largest finite number: what is beyond it may roun
 
 
 class DeviceLost(MirageError):
-    """The GPU context is unusable (an illegal address, say): go on in a fresh process."""
+    """The GPU context is unusable (an illegal address, say): continue in a fresh process."""
 
 
 @dataclass(frozen=True, slots=True)

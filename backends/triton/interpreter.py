@@ -32,7 +32,7 @@ def interpreter(module: str = __name__) -> Iterator[RunProgram]:
     """A function that runs an emitted program (its text or path) on arrays and gives its outputs in float64.
 
     Arrays are rounded to the element types that the program declares and laid out with its strides. `module` is what the
-    process runs: this one, or one that calls `serve` with a way of its own to run programs.
+    process runs: this one, or one that calls `serve` with a function of its own to run programs.
     """
     workers: list[subprocess.Popen[bytes]] = []
 

@@ -132,7 +132,7 @@ def _reshape(writer: Writer, tile: Tile, result: Tile, value: int) -> tuple[str,
 
 
 def _digits(index: str, have: Shape, want: Shape) -> str:
-    """The index of an element in an array of extents `have`, turned into its index in one of extents `want`."""
+    """The index of an element in an array of extents `want`, from its index in an array of extents `have`."""
     if have == want:
         return index
     terms = []

@@ -38,7 +38,7 @@ class ExportedMaximum:
 class RowMaximum:
     """Row maxima in memory that belong to partial results: the value of the kernel graph, its shape, the power (`degree`).
 
-    Scales (`float16_partials`) are read in the same way; they are no `exponents`.
+    Scales (`float16_partials`) are read like maxima; they are no `exponents`.
     """
 
     value: int

@@ -106,7 +106,7 @@ def _check_owner(folder: Path, source: str) -> None:
     """Refuse a folder with the results of another program of the same name, if that program still exists."""
     try:
         report = json.loads((folder / "report.json").read_bytes())
-    except (OSError, ValueError):  # no report of ours: no results can be lost
+    except (OSError, ValueError):  # no report of mirage_eg: no results can be lost
         return
     owner = report.get("source") if isinstance(report, dict) else None
     if isinstance(owner, str) and owner != source and (owner.startswith("workload ") or Path(owner).exists()):

@@ -52,7 +52,7 @@ def optimize(
     """Superoptimize `program`.
 
     Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
-    there is a GPU. The results of finished work are written to the file `checkpoint`; with `resume` the run goes on from there.
+    there is a GPU. Finished results are written to the file `checkpoint`; with `resume` the run continues from there.
     `tracer` receives every candidate of the search with the stage at which it ended.
 
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's

@@ -1,4 +1,4 @@
-"""Bar charts of times: µGraphs beside each other, with vertical lines for lower bounds and baselines."""
+"""Bar charts of times: one bar for each µGraph, with vertical lines for lower bounds and baselines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ class Terms(dict[Key, int]):
         super().__init__()
         self.alphabet = alphabet
         self.terms: list[Term] = []
-        self.meanings: dict[int, TensorValue | None] = {}
+        self.semantics: dict[int, TensorValue | None] = {}
         parts = sorted(
             {part for free in expression.free for part in free}
             | {str(term.constants[0]) for term in expression.terms if term.constructor in REDUCTIONS}
@@ -66,7 +66,7 @@ class Terms(dict[Key, int]):
         for position, free in zip(expression.inputs, expression.free, strict=True):
             shape = [_PART_SIZE if part in free else 1 for part in parts]
             value = self.model.tensor(generator.uniform(0.5, 1.5, shape), free)
-            self.meanings[self._add(expression.terms[position])] = value
+            self.semantics[self._add(expression.terms[position])] = value
         self.inputs = tuple(range(len(expression.inputs)))
         classes = dict(zip(expression.inputs, self.inputs, strict=True))
         for position, term in enumerate(expression.terms):
@@ -92,16 +92,16 @@ class Terms(dict[Key, int]):
 
     def meaning(self, number: int) -> TensorValue | None:
         """The value of a term on the random tensors, computed once; None where undefined."""
-        if number not in self.meanings:
+        if number not in self.semantics:
             term = self.terms[number]
             operands = [self.meaning(child) for child in term.children]
-            self.meanings[number] = None
+            self.semantics[number] = None
             if all(operand is not None for operand in operands):
                 with contextlib.suppress(UndefinedError):
-                    self.meanings[number] = self.model.apply(
+                    self.semantics[number] = self.model.apply(
                         term.constructor, term.constants, cast(list[TensorValue], operands)
                     )
-        return self.meanings[number]
+        return self.semantics[number]
 
     def get(self, key: Key, default: Any = None) -> Any:
         """A reduction of a class."""

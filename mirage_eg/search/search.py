@@ -295,7 +295,7 @@ class _SplitSearch:
 
 
 def _structure(space: Space, enumerator: Enumerator, combination: Combination, partials: Sequence[int] = ()) -> Structure:
-    """A combination as a structure; of `partials`, the partial results that it loads, the inputs are numbered anew."""
+    """A combination as a structure; of `partials`, the partial results that it loads, the inputs are renumbered."""
     graph = enumerator.unfold(combination.outputs)
     loads = [space.loads[number][0] for number in graph.loads]
     if space.partials:

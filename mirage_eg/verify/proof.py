@@ -160,7 +160,7 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
     """Both graphs as indexed terms over the same parts: the program's outputs, then the candidate's.
 
     Raises:
-        UnsupportedError: axes that cannot be inferred, or that the two graphs use in contradicting ways.
+        UnsupportedError: axes that cannot be inferred, or that the two graphs use contradictorily.
     """
     flat = Flat()
     inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
@@ -189,7 +189,7 @@ def _joint_axes(program: Graph, both: Graph) -> Axes:
     try:
         axes = infer_axes(both, repeats=True)
     except UnsupportedError:
-        raise UnsupportedError("program and µGraph split an axis in ways that have no common parts") from None
+        raise UnsupportedError("program and µGraph split an axis into parts without a common refinement") from None
     for value, name in enumerate(program.input_names):
         for (one, dim), (two, other) in combinations(enumerate(axes.dims[value]), 2):
             if set(dim) & set(other):

@@ -169,7 +169,7 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
 
 @contextmanager
 def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
-    """A function that tells whether the other laws derive a law's right side from its left; for a birewrite both ways."""
+    """A test whether the other laws derive a law's right side from its left; for a birewrite in both directions."""
 
     def jobs(checkable: CheckableLaw) -> list[tuple[Any, ...]]:
         both = sides(checkable, rulebook.domain)

@@ -1,7 +1,7 @@
 """Finished results on disk, so that a program is optimized once: found again by all that they depend on.
 
 An entry is one file: a line that says what it is the result of, and when it was computed, and a line with the result. It is
-written beside its place and renamed, so that processes need no locks: a reader sees a whole entry or none. Nothing in here can
+written to a temporary file and renamed, so that processes need no locks: a reader gets a whole entry or none. Nothing here can
 make a run fail: what cannot be read or is not ours is ignored with a warning.
 
 MIRAGE_EG_CACHE names the folder (default: the user's cache folder), or is `off`.
@@ -110,7 +110,7 @@ def _read(path: Path, key: Mapping[str, Any], program: Graph) -> Found:
 
 
 def is_as_written(candidate: Candidate, program: Graph) -> bool:
-    """Whether a candidate's source is its graph's, written anew with its schedule."""
+    """Whether a candidate's source equals the source emitted again from its graph and schedule."""
     if candidate.schedule is None:
         return candidate.source.startswith(NOT_WRITTEN) and not candidate.compile.ok
     try:

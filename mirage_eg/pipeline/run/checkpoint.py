@@ -29,7 +29,7 @@ class Checkpoint:
     """The results of finished work items, by stage and item; `put` writes through to the file."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], resume: bool = False) -> None:
-        """Start a checkpoint at `path`, over an older one if there is any; with `resume`, go on with what is there.
+        """Start a checkpoint at `path`, over an older one if there is any; with `resume`, continue with its contents.
 
         Raises:
             CheckpointError: the file cannot be used, is held by another run, or is of another run.

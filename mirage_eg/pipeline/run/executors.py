@@ -69,7 +69,7 @@ class Workers:
     def run(self, stage: str, function: Function, common: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """The results of all items, each with its position, as they are finished.
 
-        Without an executor they run here, one after the other, until it is seen that processes are worth starting.
+        Without an executor they run here, sequentially, until processes are worth starting.
         """
         left = list(range(len(items)))
         if self._given is None:

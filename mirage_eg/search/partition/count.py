@@ -72,7 +72,7 @@ Edges = dict[tuple[Needed, int], list[tuple[Segment, Needed]]]
 
 
 def _edges(segmenter: Segmenter, kernels: int) -> Edges:
-    """From each state, with so many kernels left, the segments that lie on a way to the end."""
+    """From each state, with so many kernels left, the segments on a path to the end."""
     edges: Edges = {}
 
     def ends(needed: Needed, left: int) -> bool:

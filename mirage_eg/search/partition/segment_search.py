@@ -176,7 +176,7 @@ class FieldCheck:
 def _best(
     structures: Sequence[AnyStructure], program: Graph, axes: Axes, task: Task, device: Device, tracer: Tracer | None
 ) -> list[tuple[AnyStructure, Graph, float]]:
-    """The best µGraphs of the first structures of each split and way to load, the cheapest first."""
+    """The best µGraphs of the first structures of each split and set of loads, the cheapest first."""
     seen: Counter[tuple[Split, frozenset[Load]]] = Counter()
     tried: list[AnyStructure] = []
     for structure in structures:

@@ -84,7 +84,7 @@ def counts(item: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """Of some ops: the values that they make, those needed for them, and whether they may be cut off in front."""
+    """Of some ops: the values that they make, those needed for them, and whether a boundary before them is allowed."""
 
     made: frozenset[int]
     needed: Needed
@@ -101,7 +101,7 @@ class Segmenter:
         self.items = list(program.nodes)
         self.makers: list[int] = []  # of every value the position of its node
         self.values: list[range] = []  # of every node
-        self.level: list[int] = []  # of every node: the longest way from an input
+        self.level: list[int] = []  # of every node: the longest path from an input
         for position, (item, values) in enumerate(program.numbered()):
             self.values.append(values)
             self.level.append(1 + max((self.level[self.makers[i]] for i in item.operands), default=-1))

@@ -94,7 +94,7 @@ class Partition:
 
 Find = Callable[[Sequence[Segment]], list[tuple[PlanPart, ...]]]  # of each segment the best µGraph of each number of kernels
 LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
-Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best plan; whether to go on
+Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best plan; whether to continue
 
 
 def partition(

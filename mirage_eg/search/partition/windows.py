@@ -1,6 +1,6 @@
 """Where a deep program is cut before its kernels are searched: windows of consecutive ops, between which few values pass.
 
-The ways to cut a program into kernels grow exponentially with its layers, those of its windows in proportion. No kernel reaches
+The number of plans of a program is exponential in its layers; the number of plans of its windows is linear. No kernel reaches
 from one window into the next; layers that are alike give windows that are alike, which are searched once.
 """
 
@@ -44,7 +44,7 @@ def windows(program: Graph, most: int) -> tuple[int, ...]:
 
 
 def _levels(program: Graph) -> list[int]:
-    """Of each node the longest way from an input; views and outputs that others read are as late as their first reader."""
+    """Of each node the longest path from an input; views and outputs that others read are as late as their first reader."""
     makers = [position for position, (_, values) in enumerate(program.numbered()) for _ in values]
     levels: list[int] = []
     for item in program.nodes:
@@ -60,8 +60,8 @@ def _levels(program: Graph) -> list[int]:
 
 
 def _crossing(program: Graph, levels: list[int]) -> list[float]:
-    """What a cut behind each level costs: a value that passes is 1, half as much again where one elementwise op alone reads it,
-    which belongs into its kernel, and too much where no kernel may leave it; behind the last level nothing passes."""
+    """The cost of a boundary after each level: 1 for each value needed after it, 1.5 if its only reader is an elementwise op
+    (which belongs to its kernel), prohibitive if no kernel may store it; 0 after the last level."""
     unsafe = shifted_values(program)
     values = [made for _, made in program.numbered()]
     makers = [position for position, made in enumerate(values) for _ in made]
