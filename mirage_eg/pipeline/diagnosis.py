@@ -16,7 +16,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph, Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.report import Explanation
+from mirage_eg.pipeline.run.report import Diagnosis
 from mirage_eg.pipeline.stage_records import Instances
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
@@ -47,7 +47,7 @@ class Outcome:
     compile_errors: Sequence[str]  # of fused candidates
 
 
-def diagnose(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> Explanation:
+def diagnose(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> Diagnosis:
     """The explanation of a run without a fused result, in JSON's types.
 
     `ended` says how many candidates died of what, `stage` where the last of them did, `nearest_miss` is what came closest,
@@ -59,7 +59,7 @@ def diagnose(found: Outcome, rulebook: Rulebook, options: Options, device: Devic
         ended["tile limits"] = sum(not entry.count for entry in found.instances)
     stage, miss, change = _nearest(found, rulebook, options, device)
     counts = {reason: count for reason, count in sorted(ended.items(), key=lambda item: -item[1]) if count}
-    return Explanation(found.search.visited, counts, stage, miss, change)
+    return Diagnosis(found.search.visited, counts, stage, miss, change)
 
 
 def _nearest(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:

@@ -19,9 +19,9 @@ from mirage_eg.pipeline.run.report import (
     Best,
     BufferSummary,
     Cost,
+    Diagnosis,
     EGraph,
     EGraphs,
-    Explanation,
     FloatSummary,
     Memory,
     MuGraphSummary,
@@ -63,7 +63,7 @@ def make_report(
     whole: WholeProgram,
     finalists: Finalists,
     candidates: Sequence[Candidate],
-    explanation: Explanation | None,
+    explanation: Diagnosis | None,
 ) -> RunReport:
     """The report of a run whose ranked candidates these are."""
     best, device, found = candidates[0], run.device, whole.search

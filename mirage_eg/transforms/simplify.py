@@ -89,7 +89,7 @@ def weight(graph: Graph) -> int:
 
 
 def _cost(enode: ENode) -> float:
-    """Of equal terms that of the program is kept: every e-node costs a little."""
+    """The cost of an e-node for extraction: positive, so that the smallest of equal terms is extracted."""
     if enode.constructor == "NoOp":
         return inf
     if enode.constructor in LISTS:

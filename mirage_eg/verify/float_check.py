@@ -49,8 +49,8 @@ def float_checks(
     return _Checker(reference).check_all(candidates, on_progress)
 
 
-class _Result(NamedTuple):
-    """On one trial: the largest error, the first difference, and whether every output has a finite element."""
+class _TrialResult(NamedTuple):
+    """The result of one trial: the largest error, the first difference, and whether every output has a finite element."""
 
     error: float
     difference: Difference | None
@@ -71,8 +71,8 @@ class _Checker:
     def check_all(self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None]) -> list[FloatCheck]:
         """See `float_checks`."""
         names = far_names(self._inputs.primitive)
-        usual: list[_Result] = []
-        far: list[list[_Result]] = [[] for _ in candidates]
+        usual: list[_TrialResult] = []
+        far: list[list[_TrialResult]] = [[] for _ in candidates]
         done, total, magnitude = 0, len(candidates) * (1 + len(names)), 1.0
         for name in (*names, None):  # large inputs are in memory after the verdict
             trial = self._inputs.far(name) if name else self._inputs.numbers(self._inputs.usual)
@@ -90,7 +90,7 @@ class _Checker:
             for candidate, first, rest in zip(candidates, usual, far, strict=True)
         ]
 
-    def _on_usual(self, candidate: Graph, trial: FloatTrial) -> _Result:
+    def _on_usual(self, candidate: Graph, trial: FloatTrial) -> _TrialResult:
         """A difference counts if it is larger than what rounding does to the program."""
         tolerance, got = self._tolerance(candidate), self._as_kernels_compute(candidate, trial.inputs)
         result = self._compare(got, trial, trial.sizes, tolerance)
@@ -107,18 +107,18 @@ class _Checker:
         sizes = with_spread(self._xp, trial.sizes, self._spreads, tolerance)
         return self._compare(got, replace(trial, outputs=outputs), sizes, tolerance)
 
-    def _on_far(self, candidate: Graph, trial: FloatTrial, own: Sequence[float]) -> _Result:
+    def _on_far(self, candidate: Graph, trial: FloatTrial, own: Sequence[float]) -> _TrialResult:
         tolerance = self._tolerance(candidate)
         sizes = [self._xp.maximum(size, ERROR_RATIO * error / tolerance) for size, error in zip(trial.sizes, own, strict=True)]
         return self._compare(self._as_kernels_compute(candidate, trial.inputs), trial, sizes, tolerance)
 
-    def _compare(self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float) -> _Result:
+    def _compare(self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float) -> _TrialResult:
         domain = "float64" if trial.name == self._inputs.usual else f"float64, {trial.name} inputs"
         names, types = self._program.output_names, self._program.output_types
         wanted = [  # elements beyond the range of their type are left out
             self._xp.where(abs(want) <= kind.dtype.largest, want, inf) for want, kind in zip(trial.outputs, types, strict=True)
         ]
-        return _Result(*compare_numbers(self._xp, names, got, wanted, sizes, tolerance, domain)())
+        return _TrialResult(*compare_numbers(self._xp, names, got, wanted, sizes, tolerance, domain)())
 
     def _as_kernels_compute(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
         working = max(self._working, candidate.working_dtype, key=lambda dtype: dtype.itemsize)
@@ -129,7 +129,7 @@ class _Checker:
         return 16 * self._roundoff + 2 * longest * self._working.unit_roundoff
 
 
-def _check(usual: _Result, far: Sequence[_Result], tolerance: float, magnitude: float) -> FloatCheck:
+def _check(usual: _TrialResult, far: Sequence[_TrialResult], tolerance: float, magnitude: float) -> FloatCheck:
     overflows = any(not isfinite(result.error) for result in far)
     difference = next((result.difference for result in (usual, *far) if result.difference), None)
     ok = usual.compared and difference is None

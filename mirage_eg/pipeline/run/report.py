@@ -177,7 +177,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Diagnosis:
     """Why no fused kernel was found: candidates by prune reason, the last stage that any reached, and two sentences."""
 
     visited: int
@@ -218,7 +218,7 @@ class RunReport:
     simplification: Mapping[str, Any]
     optimizer: Mapping[str, Any]
     memory: Memory
-    explanation: Explanation | None
+    explanation: Diagnosis | None
     tuning: Mapping[str, int] | None = None
     cache: str = "off"
     computed: str | None = None
