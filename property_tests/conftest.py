@@ -7,6 +7,7 @@ HYPOTHESIS_PROFILE chooses. Tests marked `slow` run nightly, and where -m is giv
 import ctypes.util
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,25 +27,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 # Files by the CPU time of their tests, over 20 s each: handed out first, so that no worker has a long one alone at the end.
 _LONGEST = (
-    "test_published.py",
-    "test_docs.py",
-    "test_rules_check.py",
-    "test_notebooks.py",
-    "test_partition.py",
-    "test_rules_readme.py",
-    "test_soundness.py",
-    "test_addresses.py",
-    "test_rules_docs.py",
-    "test_verify.py",
-    "test_emit_choices.py",
-    "test_emit.py",
-    "test_cache.py",
-    "test_unfold.py",
-    "test_executor.py",
-    "test_mutation.py",
-    "test_passes.py",
-    "test_checkpoint.py",
-    "test_bench_gpu.py",
+    "frontend/test_mirage_json.py",
+    "repository/test_docs.py",
+    "egraph/soundness/test_check_file.py",
+    "repository/test_notebooks.py",
+    "search/partition/test_partition.py",
+    "repository/test_rules_readme.py",
+    "egraph/soundness/test_check_law.py",
+    "backends/triton/test_addressing.py",
+    "repository/test_rules_docs.py",
+    "verify/test_reference.py",
+    "backends/triton/test_schedule.py",
+    "backends/triton/test_emit.py",
+    "pipeline/run/test_cache.py",
+    "egraph/soundness/test_unfold.py",
+    "pipeline/run/test_executors.py",
+    "verify/test_mutation.py",
+    "backends/evaluator/test_elementwise_kernels.py",
+    "pipeline/run/test_checkpoint.py",
+    "bench/test_gpu.py",
 )
 
 
@@ -69,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: with HYPOTHESIS_PROFILE=nightly, or -m slow"))
-    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+    first = {Path(__file__).parent / name: rank for rank, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     reason = _no_gpu() if gpu_tests else ""
     if reason and os.environ.get("MIRAGE_EG_REQUIRE_GPU") != "1":

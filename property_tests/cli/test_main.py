@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -363,6 +363,19 @@ class Result:
     candidates: list[Candidate]
 
 
+@dataclass(frozen=True)
+class Report:
+    """A report in the place of `RunReport`, of few entries."""
+
+    entries: dict[str, Any]
+
+    def written(self, source: str, best: str) -> "Report":
+        return Report(self.entries | {"source": source, "best": self.entries["best"] | {"source": best}})
+
+    def data(self) -> dict[str, Any]:
+        return self.entries
+
+
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     """A pipeline in the place of the real one, which gives the program back `top` times; collects the options of its runs."""
@@ -376,7 +389,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
         observer("search", 1, None, "working")
         observer("search", 2, 2, "done")
         report = {"program": name, "seed": options.seed, "best": {"kernels": 1, "measured_us": None}, "seconds": float("nan")}
-        return Result(report, [Candidate(program, f"# source {rank}\n") for rank in range(options.top)])
+        return Result(Report(report), [Candidate(program, f"# source {rank}\n") for rank in range(options.top)])
 
     module = ModuleType("mirage_eg.pipeline.optimize")
     module.optimize = optimize  # type: ignore[attr-defined]

@@ -237,7 +237,8 @@ def report(folder: Path, *more: str) -> Any:
 def stopped(folder: Path, number: signal.Signals, lines: int, *more: str) -> tuple[int, str, int]:
     """Start a run, send it a signal once its checkpoint has so many lines; its exit code, stderr, and the lines at the end."""
     (folder / "mirage_out/small" / NAME).unlink(missing_ok=True)
-    with subprocess.Popen(command(*more), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(*more), cwd=folder, stdout=pipe, stderr=pipe, text=True, preexec_fn=hear_sigint) as process:
         deadline = monotonic() + 120
         while count_lines(folder) < lines and process.poll() is None and monotonic() < deadline:
             sleep(0.005)
@@ -246,6 +247,11 @@ def stopped(folder: Path, number: signal.Signals, lines: int, *more: str) -> tup
         out, err = process.communicate(timeout=60)
     assert out == ""
     return process.returncode, err, count_lines(folder)
+
+
+def hear_sigint() -> None:
+    """A shell ignores SIGINT for its background jobs, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def count_lines(folder: Path) -> int:
