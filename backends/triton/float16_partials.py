@@ -32,7 +32,7 @@ class ScaledHalfOutput:
 def scaled_half_outputs(block: Graph, inside: Collection[int]) -> list[ScaledHalfOutput]:
     """The float32 outputs of values of a narrower type; only generated kernels read the outputs at positions `inside`.
 
-    A row lies in one block, and is the longest there is.
+    A row is as long as one block allows.
     """
     graph = flatten(expand(block))
     outputs = []

@@ -129,7 +129,7 @@ def _factors(sums: _Sums, item: Node, position: int, operand: int) -> Weights:
 
 
 def _opposite_dim(item: Node, position: int, dim: int, rank: int, other_rank: int) -> int:
-    """The dim of the other operand of a product that lies along a dim of this one; negative where it has none."""
+    """The dim of the other operand of a product that matches a dim of this one; negative if there is none."""
     if item.op == "mul" or dim < rank - 2:
         return dim + other_rank - rank
     contracted = rank - (1 if position == 0 else 2)

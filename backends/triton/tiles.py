@@ -29,7 +29,7 @@ class Tile:
 
     `padded` has an extent for every logical dim (1 where the dim is squeezed). `ends` has, for each dim that is cut into parts
     of unequal extents, the number of its elements from the start of this block's tile, as an expression; the elements after
-    them are padding too. At every position whose index in a dim of `zero` lies in the padding, the value is exactly 0.
+    them are padding too. At every position whose index in a dim of `zero` is in the padding, the value is exactly 0.
     `finite`: no NaN or infinity stands in the padding unless the values themselves overflow.
     """
 

@@ -230,8 +230,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _seconds_of_work() -> float:
-    """Seconds of a processor that this thread has worked, or processes that it waited for: beside other work much of a
-    clock's seconds pass waiting for a turn."""
+    """CPU seconds of this thread and of the processes that it waited for; under other load wall time is much longer."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return thread_time() + children.ru_utime + children.ru_stime
 
@@ -240,7 +239,7 @@ def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
     """The futures as they are completed.
 
     Raises:
-        StoppedError: this is work beside a body that has ended.
+        StoppedError: this is background work, and its body has ended.
     """
     waiting = set(futures)
     while waiting:

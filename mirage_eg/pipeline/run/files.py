@@ -51,7 +51,7 @@ def remove_made(paths: Iterable[Path]) -> None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether something bears this name; unlike Path.exists, errors other than its absence are raised."""
+    """Whether something bears this name; other errors than its absence are raised, which Path.exists hides."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
