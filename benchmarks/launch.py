@@ -31,12 +31,13 @@ from mirage_eg.backends.measure.timing import gpu_available
 from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
-from mirage_eg.backends.runtime.program import Program
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.runtime.torch_arrays import Torch
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.ir.graph import Graph, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
 
@@ -86,7 +87,7 @@ def _wait(library: Library) -> None:
         cupy.cuda.runtime.deviceSynchronize()
 
 
-def bare_launch_us(program: Program, library: Library, calls: int) -> float:
+def bare_launch_us(program: RunningProgram, library: Library, calls: int) -> float:
     """The driver's own part of a launch: the same foreign call, alone."""
     [state] = program._stream_states.values()
     entered = program.driver.enter(0)
@@ -146,7 +147,7 @@ def main() -> int:
                 program = mugraph._program()
             else:
                 outputs = [ArrayLayout("y", (SIZE,), "float16", row_major((SIZE,)))]
-                program = Program(resources.enter_context(loaded(emit(graph))), graph.input_names, outputs, driver)
+                program = RunningProgram(resources.enter_context(loaded(emit(graph))), graph.input_names, outputs, driver)
             arrays = [library.empty(layout, 0) for layout in program.plan.inputs]
             [buffer] = [library.empty(layout, 0) for layout in program.outputs]
             if driver is None:

@@ -3,9 +3,9 @@
     python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines all|quick|none]
     python benchmarks/on_gpu.py --list
 
-Each step is a command under a time limit, whose output goes to STEP.log in the folder $OUT (./gpu_out where that is not set),
-beside the JSON lines that it writes, which a step that is cut off has kept; a line a step says how it ended, and the next one
-runs whatever happened. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of
+Each step is a command under a time limit. Its output goes to STEP.log in the folder $OUT (./gpu_out by default), with the JSON
+lines that it writes; an interrupted step keeps its lines. Each step ends with a line of its result, and the next starts after
+a failed step, too. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of
 several runs are merged by appending them to docs/measurements/{gpu,verify}_h100.jsonl, of which the newest of each row
 counts; then `python docs/build.py`.
 """
@@ -77,7 +77,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             300,
         ),
         Step("compile", "emitted programs check and time themselves", (_tests("backends/triton/test_compile.py"),), 500),
-        Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("backends/runtime/test_program_on_gpu.py"),), 580),
+        Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("backends/runtime/test_running_program_on_gpu.py"),), 580),
         Step("spread", "tuning on every visible GPU", (_tests("optimizer/test_multi_gpu_on_gpu.py"),), 120),
         Step(
             "memcheck",

@@ -116,7 +116,7 @@ def main() -> None:
         work(arguments.top)
         return
     seconds, counts = list[float](), Counter[str]()
-    print(f"{'program':>7} {'ops':>4} {'seconds':>7} {'kernels':>7} {'verdict':>10} {'error':>8}  (of what is allowed)")
+    print(f"{'program':>7} {'ops':>4} {'seconds':>7} {'kernels':>7} {'verdict':>10} {'error':>8}  (error over tolerance)")
     with arguments.out.open("w") as lines:
         for number, outcome in outcomes(arguments):
             lines.write(json.dumps({"program": number, **asdict(outcome)}) + "\n")

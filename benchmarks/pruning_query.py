@@ -135,12 +135,12 @@ def main() -> None:
             verdict = ask(query)
             times.append(1e6 * (perf_counter() - start))
         theirs = statistics.median(times)
-        told = {"unsat": "yes", "sat": "no", "unknown": "no answer"}[verdict]
-        row = {"query": kind, "egraph": "yes" if answer else "no", "egraph_us": ours, "z3": told, "z3_us": theirs}
+        reply = {"unsat": "yes", "sat": "no", "unknown": "no answer"}[verdict]
+        row = {"query": kind, "egraph": "yes" if answer else "no", "egraph_us": ours, "z3": reply, "z3_us": theirs}
         if chosen.json:
             print(json.dumps(row | {"ratio": theirs / ours}))
         else:
-            print(f"{kind:24} {row['egraph']:>8} {ours:8.2f}   {told:>9} {theirs:12,.0f} {theirs / ours:12,.0f}")
+            print(f"{kind:24} {row['egraph']:>8} {ours:8.2f}   {reply:>9} {theirs:12,.0f} {theirs / ours:12,.0f}")
 
 
 if __name__ == "__main__":

@@ -14,16 +14,18 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from mirage_eg.bench.search import guided, peak_bytes, reset_peak
-from mirage_eg.cli.terminal import plain, progress
+from mirage_eg.bench.search import guided
+from mirage_eg.cli.terminal import progress
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
+from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.search.partition.count import kernel_space
-from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
 REPETITIONS = 5  # the fastest counts

@@ -17,7 +17,7 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.search.instantiate.instantiate import small_instance
-from mirage_eg.search.search import search
+from mirage_eg.search.structure_search import search
 from mirage_eg.verify.reference import Reference
 from property_tests.support.fake_launches import LAUNCHES, CountingCupy
 

@@ -95,7 +95,7 @@ def _text(room: Room) -> list[str]:
 
 
 def _expanded(names: tuple[str, ...]) -> set[str]:
-    """All rooms that the names of a row of the table stand for."""
+    """The rooms of a row: a name of a folder means all rooms in it."""
     return {room for room in MAY_IMPORT for name in names if room == name or room.startswith(f"{name}/")}
 
 

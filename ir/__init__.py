@@ -1,1 +1,1 @@
-"""What a program and a µGraph are; imports nothing else of this package, no egglog and no GPU library."""
+"""Programs and µGraphs as data; imports nothing else of this package, no egglog and no GPU library."""

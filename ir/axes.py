@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -20,7 +21,7 @@ Dims = tuple[Dim, ...]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What axis inference found: every axis' name and size, and for each value the axes of its dims."""
+    """The result of axis inference: name and size of every axis, and the axes of the dims of each value."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -39,7 +40,7 @@ class Axes:
 def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
-    With `barriers`, what an op makes whose axes cannot be inferred has axes of its own.
+    With `barriers`, the result of an op without axis inference has axes of its own.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
@@ -115,8 +116,8 @@ class _Inference:
         """The dims of an elementwise result."""
         rank = max(map(len, operands))
         result: list[Dim] = []
-        for place in range(-rank, 0):
-            aligned = [dims[place] for dims in operands if len(dims) >= -place and dims[place]]
+        for dim_from_end in range(-rank, 0):
+            aligned = [dims[dim_from_end] for dims in operands if len(dims) >= -dim_from_end and dims[dim_from_end]]
             for other in aligned[1:]:
                 self.unify(aligned[0], other)
             result.append(aligned[0] if aligned else ())

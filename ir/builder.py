@@ -1,28 +1,28 @@
-"""Writing programs and block graphs by hand: the API behind `mirage_eg.new_kernel_graph` and `new_threadblock_graph`.
+"""Writing a program by hand: tensors, the methods for ops, inputs and outputs; the names are those of mirage-project/mirage.
 
-A builder appends nodes, each checked at once; `graph()` freezes what was written. Names follow mirage-project/mirage.
+A builder checks each node as it appends it; `graph()` gives the frozen graph.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
-from numbers import Integral, Real
+from math import inf
+from numbers import Integral
 from typing import Any, ClassVar
 
+from mirage_eg.ir.arguments import AS_INPUT, Number, described, dtype_of, exact, whole
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, TensorType, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.ops import Level
-from mirage_eg.ir.shapes import Shape, text
-
-Number = int | float | Fraction  # and NumPy's scalars, which are registered as `numbers.Real`
+from mirage_eg.ir.shapes import Shape, taken_by_slice, text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A handle on one value of a builder; `+ - * / @ **` and `abs` write ops, and numbers become exact constants."""
+    """A value of a builder; `+ - * / @ **` and `abs` append ops, and numbers become exact constants."""
 
     __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves `array + tensor` to the tensor, which refuses it
 
@@ -84,7 +84,7 @@ class Tensor:
         return reciprocal if exact(other) == 1 else self.builder.scale(reciprocal, other)
 
     def __rmatmul__(self, other: object) -> "Tensor":
-        raise GraphError(f"matmul: got {_described(other)} as operand 0, wanted a tensor of this graph; {_AS_INPUT}")
+        raise GraphError(f"matmul: got {described(other)} as operand 0, wanted a tensor of this graph; {AS_INPUT}")
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -94,80 +94,31 @@ class Tensor:
 
 
 _POWERS = {Fraction(2): "square", Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt"}  # exponents that have an op of their own
-_AS_INPUT = "make it an input: new_input(shape)"
-
-
-def exact(value: Number) -> Fraction:
-    """The constant as it is written: 0.1 is 1/10, not the float nearest to it.
-
-    Raises:
-        GraphError: no number (an array is an input), or one that is not finite.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        hint = f"; {_AS_INPUT}" if hasattr(value, "shape") else ""
-        raise GraphError(f"got constant {_described(value)}, wanted a finite number{hint}")
-    if isinstance(value, Integral):
-        constant = Fraction(int(value))
-    elif isinstance(value, Fraction):
-        constant = value
-    else:
-        written = str(value)  # NumPy's scalars too are written with the fewest digits that tell them apart
-        if not written.lstrip("-")[:1].isdigit():
-            raise GraphError(f"got constant {written}, wanted a finite number")
-        constant = Fraction(written)
-    return constant
-
-
-def _described(value: object) -> str:
-    """A value in a few characters: arrays by type and shape."""
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple) and not isinstance(value, Tensor):
-        return f"an array ({type(value).__module__}.{type(value).__qualname__} of shape {tuple(shape)})"
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}…"
-
-
-def dtype_of(value: object) -> str:
-    """The name of an element type: a DType, a name, or a type of NumPy's, torch's or CuPy's.
-
-    Raises:
-        GraphError: a type that mirage_eg has not.
-    """
-    names = (str(value).removeprefix("torch."), getattr(value, "name", None), getattr(value, "__name__", None))
-    for name in names:
-        if name in DType.__members__:
-            return str(name)
-    raise GraphError(f"got dtype {_described(value)}, wanted one of {', '.join(DType)}")
-
-
-def _whole(name: str, values: Iterable[Any], what: str) -> tuple[int, ...]:
-    """Whole numbers of any kind (NumPy's too) as ints."""
-    given = tuple(values) if isinstance(values, Iterable) else (values,)
-    for value in given:
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise GraphError(f"{name}: got {_described(value)} in {what}, wanted whole numbers")
-    return tuple(map(int, given))
 
 
 class Builder:
-    """The ops that kernel and block graphs share; each method appends one node and gives its value."""
+    """The ops that kernel and block graphs share; each method appends a node and returns its value."""
 
     def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
         self.nodes: list[Node] = []
         self.checker = Checker(level, grid, loop)
 
     def op(self, name: str, /, *operands: Tensor, **attributes: Any) -> Tensor:
-        """Append any op of the op table that makes one value; dims are counted from 0."""
+        """Append an op of the op table that has one value; dims are counted from 0."""
         return self._append(node(name, *self._positions(name, operands), **attributes))[0]
+
+    def graph(self) -> Graph:
+        """The graph, frozen."""
+        raise NotImplementedError
 
     def _positions(self, name: str, operands: Iterable[Tensor]) -> list[int]:
         positions = []
-        for place, operand in enumerate(operands):
+        for index, operand in enumerate(operands):
             if not isinstance(operand, Tensor):
-                hint = f"; {_AS_INPUT}" if hasattr(operand, "shape") else ""
-                raise GraphError(f"{name}: got {_described(operand)} as operand {place}, wanted a tensor of this graph{hint}")
+                hint = f"; {AS_INPUT}" if hasattr(operand, "shape") else ""
+                raise GraphError(f"{name}: got {described(operand)} as operand {index}, wanted a tensor of this graph{hint}")
             if operand.builder is not self:
-                raise GraphError(f"{name}: operand {place} belongs to another graph, wanted a tensor of this one")
+                raise GraphError(f"{name}: operand {index} belongs to another graph, wanted a tensor of this one")
             positions.append(operand.position)
         return positions
 
@@ -212,26 +163,61 @@ class Builder:
             return self.op(name, x, y)
         tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
         if not isinstance(tensor, Tensor):
-            raise GraphError(f"{name}: got {_described(x)} and {_described(y)}, wanted at least one tensor of this graph")
+            raise GraphError(f"{name}: got {described(x)} and {described(y)}, wanted at least one tensor of this graph")
         constant = exact(number)  # type: ignore[arg-type]
         if constant == 0:
             return self.relu(tensor) if name == "maximum" else -self.relu(-tensor)
-        return self.op(name, tensor, self.shift(self.scale(tensor, 0), constant))
+        return self.op(name, tensor, self._constant(tensor, constant))
 
     def abs(self, x: Tensor) -> Tensor:
         """The absolute value."""
         return self.op("abs", x)
 
-    def where(self, mask: Tensor, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
-        """x where `mask` is 1 and y where it is 0: mask · x + (1 − mask) · y; x and y must be finite in both places.
+    def where(self, condition: Tensor, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
+        """x where `condition` is 1 and y where it is 0; undefined elsewhere. At most one of x and y may be a number.
 
-        `mask` is a tensor of zeros and ones (an indicator, in an element type of the program): the program means this formula,
-        also for other numbers. At most one of x and y may be a number.
+        `condition` is an indicator: an input of dtype bool, or zeros and ones of any element type.
         """
-        if not isinstance(x, Tensor) and not isinstance(y, Tensor):
-            raise GraphError(f"where: got {_described(x)} and {_described(y)}, wanted at least one tensor of this graph")
-        self._positions("where", [mask])
-        return mask * x + (1 - mask) * y
+        if any(isinstance(it, float) and it == -inf for it in (x, y)):
+            raise GraphError("where: got −∞, wanted a finite number; a softmax masks its scores by softmax(x, dim, mask)")
+        tensor = x if isinstance(x, Tensor) else y
+        if not isinstance(tensor, Tensor):
+            raise GraphError(f"where: got {described(x)} and {described(y)}, wanted at least one tensor of this graph")
+        self._positions("where", [condition])
+        return self.op("where", condition, *(it if isinstance(it, Tensor) else self._constant(tensor, it) for it in (x, y)))
+
+    def _constant(self, like: Tensor, value: Number) -> Tensor:
+        """A constant in the shape and element type of a tensor."""
+        zero = self.scale(like, 0)
+        return zero if exact(value) == 0 else self.shift(zero, value)
+
+    def less(self, x: Tensor, y: "Tensor | Number") -> Tensor:
+        """The indicator of x < y: 1 where it holds, 0 elsewhere, in the element type of x and y."""
+        return self._compared("less", x, y)
+
+    def less_equal(self, x: Tensor, y: "Tensor | Number") -> Tensor:
+        """The indicator of x ≤ y."""
+        return self._compared("less_equal", x, y)
+
+    def equal(self, x: Tensor, y: "Tensor | Number") -> Tensor:
+        """The indicator of x = y."""
+        return self._compared("equal", x, y)
+
+    def _compared(self, name: str, x: Tensor, y: "Tensor | Number") -> Tensor:
+        self._positions(name, [x])
+        return self.op(name, x, y if isinstance(y, Tensor) else self._constant(x, y))
+
+    def cast(self, x: Tensor, dtype: object) -> Tensor:
+        """x in another element type: rounded to it, or computed with in it from here on."""
+        return self.op("cast", x, dtype=dtype_of(dtype))
+
+    def neg(self, x: Tensor) -> Tensor:
+        """−x."""
+        return self.scale(x, -1)
+
+    def reciprocal(self, x: Tensor) -> Tensor:
+        """1 / x."""
+        return self.pow(x, -1)
 
     def exp(self, x: Tensor) -> Tensor:
         """e to the x."""
@@ -269,6 +255,26 @@ class Builder:
         """x · Φ(x) with the normal distribution function Φ, exact form."""
         return self.op("gelu", x)
 
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, the approximate form of gelu."""
+        return self.op("gelu_tanh", x)
+
+    def softplus(self, x: Tensor) -> Tensor:
+        """log(1 + exp(x))."""
+        return self.op("softplus", x)
+
+    def mish(self, x: Tensor) -> Tensor:
+        """x · tanh(softplus(x))."""
+        return self.op("mish", x)
+
+    def leaky_relu(self, x: Tensor, slope: Number = 0.01) -> Tensor:
+        """x where it is positive, slope · x elsewhere."""
+        return self.op("leaky_relu", x, slope=exact(slope))
+
+    def elu(self, x: Tensor, alpha: Number = 1.0) -> Tensor:
+        """x where it is positive, alpha · (exp(x) − 1) elsewhere."""
+        return self.op("elu", x, alpha=exact(alpha))
+
     def relu(self, x: Tensor) -> Tensor:
         """max(x, 0)."""
         return self.op("relu", x)
@@ -282,11 +288,11 @@ class Builder:
         return self.op("clamp", x, low=exact(low), high=exact(high))
 
     def scale(self, x: Tensor, c: Number) -> Tensor:
-        """c · x for a constant c, kept exact."""
+        """c · x for an exact constant c."""
         return self.op("scale", x, factor=exact(c))
 
     def shift(self, x: Tensor, c: Number) -> Tensor:
-        """x + c for a constant c, kept exact."""
+        """x + c for an exact constant c."""
         return self.op("shift", x, offset=exact(c))
 
     def matmul(self, x: Tensor, y: Tensor) -> Tensor:
@@ -294,51 +300,61 @@ class Builder:
         return self.op("matmul", x, y)
 
     def reduction(self, x: Tensor, dim: int) -> Tensor:
-        """Sum over `dim`, which stays with extent 1."""
+        """Sum over `dim`, whose extent becomes 1."""
         return self.op("sum", x, dim=self._dim("reduction", x, dim))
 
     def sum(self, x: Tensor, dim: int) -> Tensor:
-        """Sum over `dim`, which stays with extent 1."""
+        """Sum over `dim`, whose extent becomes 1."""
         return self.op("sum", x, dim=self._dim("sum", x, dim))
 
     def mean(self, x: Tensor, dim: int) -> Tensor:
-        """Mean over `dim`, which stays with extent 1."""
+        """Mean over `dim`, whose extent becomes 1."""
         return self.op("mean", x, dim=self._dim("mean", x, dim))
 
     def max(self, x: Tensor, dim: int) -> Tensor:
-        """Maximum over `dim`, which stays with extent 1."""
+        """Maximum over `dim`, whose extent becomes 1."""
         return self.op("max", x, dim=self._dim("max", x, dim))
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """The same elements in row-major order under another shape."""
-        return self.op("reshape", x, shape=_whole("reshape", shape, "the shape"))
+        return self.op("reshape", x, shape=whole("reshape", shape, "the shape"))
 
     def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
         """Result dim i is dim permutation[i] of x."""
         return self.op("transpose", x, permutation=tuple(self._dim("transpose", x, dim) for dim in permutation))
 
     def concat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
-        """The tensors one behind the other along `dim`."""
+        """The tensors joined along `dim`, in order."""
         if not tensors:
             raise GraphError("concat: got no tensors, wanted at least one")
         return self.op("concat", *tensors, dim=self._dim("concat", tensors[0], dim))
 
+    def slice(self, x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
+        """Every `step`-th element from `start` to before `stop` along `dim`, as in Python; `split` gives equal parts."""
+        dim = self._dim("slice", x, dim)
+        taken = taken_by_slice(x.shape[dim], *whole("slice", (start, stop, step), "its bounds"))
+        return self.op("slice", x, dim=dim, start=taken.start, stop=taken.stop, step=taken.step)
+
     def split(self, x: Tensor, parts: int, dim: int) -> list[Tensor]:
-        """`parts` equal pieces along `dim`."""
+        """`parts` equal parts along `dim`; `slice` gives any part."""
         dim = self._dim("split", x, dim)
         return [self.op("split", x, dim=dim, parts=parts, index=index) for index in range(parts)]
 
     def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """x with extents of 1 repeated up to `shape`."""
-        return self.op("broadcast", x, shape=_whole("broadcast", shape, "the shape"))
+        return self.op("broadcast", x, shape=whole("broadcast", shape, "the shape"))
 
     def repeat(self, x: Tensor, times: int, dim: int) -> Tensor:
         """Each slice along `dim` `times` times in a row (torch.repeat_interleave)."""
         return self.op("repeat", x, times=times, dim=self._dim("repeat", x, dim))
 
-    def softmax(self, x: Tensor, dim: int) -> Tensor:
-        """exp(x) / Σ exp(x) over `dim`."""
-        return self.op("softmax", x, dim=self._dim("softmax", x, dim))
+    def softmax(self, x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
+        """exp(x) / Σ exp(x) over `dim`; with a mask exp(x) · mask / Σ exp(x) · mask, as if x were −∞ where the mask is 0.
+
+        The mask is of dtype bool. A row that is masked whole is undefined, as it is in torch.
+        """
+        operands = (x,) if mask is None else (x, mask)
+        return self.op("softmax", *operands, dim=self._dim("softmax", x, dim))
 
     def rms_norm(
         self, x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: Number = 0.0
@@ -372,7 +388,7 @@ class Builder:
 
 
 class KernelGraph(Builder):
-    """A tensor program being written: inputs, ops, outputs. Values not marked as outputs but used by nothing are outputs."""
+    """A tensor program being written; if no value is marked as an output, all values without a use are outputs."""
 
     def __init__(self) -> None:
         super().__init__(Level.KERNEL)
@@ -389,25 +405,63 @@ class KernelGraph(Builder):
 
         `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that name.
         """
-        dense = _whole("new_input", strides, "strides") if strides is not None else None
-        return self.op("input", shape=_whole("new_input", dims, "dims"), dtype=dtype_of(dtype), name=name, strides=dense)
+        dense = whole("new_input", strides, "strides") if strides is not None else None
+        return self.op("input", shape=whole("new_input", dims, "dims"), dtype=dtype_of(dtype), name=name, strides=dense)
+
+    def gather(self, x: Tensor, indices: Tensor, dim: int = 0) -> Tensor:
+        """The slices of x at `indices` (int32 or int64) along `dim`: an embedding, torch.index_select."""
+        return self.op("gather", x, indices, dim=self._dim("gather", x, dim))
+
+    def take_along_dim(self, x: Tensor, indices: Tensor, dim: int) -> Tensor:
+        """The elements of x at `indices` along `dim`, other dims in step (torch.gather)."""
+        return self.op("take_along_dim", x, indices, dim=self._dim("take_along_dim", x, dim))
+
+    def index_write(self, x: Tensor, indices: Tensor, values: Tensor, dim: int = 0) -> Tensor:
+        """x with the slices at `indices` (one dim) along `dim` replaced by those of `values` (torch.index_copy)."""
+        return self.op("index_write", x, indices, values, dim=self._dim("index_write", x, dim))
+
+    def scatter(self, x: Tensor, indices: Tensor, values: Tensor, dim: int) -> Tensor:
+        """x with the elements at `indices` along `dim` replaced by `values`, other dims in step (torch.scatter)."""
+        return self.op("scatter", x, indices, values, dim=self._dim("scatter", x, dim))
+
+    def cumsum(self, x: Tensor, dim: int) -> Tensor:
+        """The sums of the first 1, 2, … elements along `dim`."""
+        return self.op("cumsum", x, dim=self._dim("cumsum", x, dim))
+
+    def argsort(self, x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+        """The places of the elements along `dim` in order (int64); equal elements stay in theirs."""
+        return self.op("argsort", x, dim=self._dim("argsort", x, dim), descending=int(descending))
+
+    def sort(self, x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+        """The elements along `dim` in order, and their places."""
+        places = self.argsort(x, dim, descending)
+        return self.take_along_dim(x, places, dim), places
+
+    def topk(self, x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+        """The k largest (or smallest) elements along `dim` in order, and their places."""
+        places = self.op("argsort", x, dim=self._dim("topk", x, dim), descending=int(largest), count=k)
+        return self.take_along_dim(x, places, dim), places
+
+    def iota(self, extent: int) -> Tensor:
+        """0, 1, …, extent − 1, of int64."""
+        return self.op("iota", extent=extent)
 
     def mark_output(self, x: Tensor, name: str | None = None) -> None:
-        """Make x an output; outputs stand in the order in which they were marked.
+        """Make x an output; outputs are in the order of the calls.
 
         Raises:
-            GraphError: x is an output already, by another name.
+            GraphError: x is already an output with another name.
         """
         [position] = self._positions("mark_output", [x])
-        known = self._outputs.get(position)
-        if known is not None and name is not None and name != known:
+        earlier = self._outputs.get(position)
+        if earlier is not None and name is not None and name != earlier:
             raise GraphError(
-                f"mark_output: %{position} is the output {known!r} already, got the name {name!r}; one value, one name"
+                f"mark_output: %{position} is already the output {earlier!r}, got the name {name!r}; one value, one name"
             )
-        self._outputs[position] = name if name is not None else known
+        self._outputs[position] = name if name is not None else earlier
 
-    def customized(self, inputs: Sequence[Tensor], block_graph: "ThreadblockGraph") -> list[Tensor]:
-        """Run a hand-written block graph as one kernel; gives one tensor for each of its outputs."""
+    def customized(self, inputs: Sequence[Tensor], block_graph: Builder) -> list[Tensor]:
+        """Run a `ThreadblockGraph` as one kernel; the result is one tensor for each of its outputs."""
         graph = block_graph.graph()
         return self._append(node("block", *self._positions("customized", inputs), graph=graph))
 
@@ -422,70 +476,6 @@ class KernelGraph(Builder):
         return str(self.graph())
 
 
-_ACCUMULATORS = {
-    None: ("accum_sum", False),
-    "sum": ("accum_sum", True),
-    "mean": ("accum_mean", True),
-    "max": ("accum_max", True),
-    "rms": ("accum_rms", True),
-}
-
-
-class ThreadblockGraph(Builder):
-    """A block graph being written by hand: loads, tile ops, accumulators, stores."""
-
-    def __init__(self, grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1) -> None:
-        super().__init__(Level.BLOCK, _extents("grid_dim", grid_dim), forloop_range)
-        self.threads = prod(_extents("block_dim", block_dim))
-
-    def new_input(self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = REPLICATED) -> Tensor:
-        """Load a tile: `input_map` sends each grid dim to a dim of the tensor or −1; the loop walks `forloop_dim`."""
-        if not isinstance(dtensor, Tensor):
-            raise GraphError(f"new_input: got {dtensor!r}, wanted a tensor of the kernel graph")
-        imap = tuple(input_map)[: len(self.checker.grid)]
-        return self.op("input", shape=dtensor.shape, dtype=str(dtensor.dtype), imap=imap, fmap=forloop_dim)
-
-    def forloop_accum(self, x: Tensor, acc: str | None = None, dim: int = -1) -> Tensor:
-        """Sum over the loop; with `acc` ("sum", "mean", "max", "rms") reduce `dim` of the tile too."""
-        if acc not in _ACCUMULATORS:
-            raise GraphError(f"forloop_accum: got {acc!r}, wanted None or one of {', '.join(filter(None, _ACCUMULATORS))}")
-        name, reduces = _ACCUMULATORS[acc]
-        return self.op(name, x, dim=self._dim(name, x, dim) if reduces else None)
-
-    def forloop_accum_strided(self, x: Tensor, columns: int, dim: int = -1) -> Tensor:
-        """out[i] = Σ over the loop and k of x[i + k·columns] along `dim`."""
-        return self.op("accum_strided_sum", x, dim=self._dim("accum_strided_sum", x, dim), columns=columns)
-
-    def new_output(self, stensor: Tensor, output_map: Sequence[int], dtype: object = None) -> None:
-        """Store a tile: each grid dim goes to a dim by concatenation, to a new one (NEW_DIM), or to −1 if nothing varies.
-
-        `dtype` is the element type in memory where it is not that of the tile: partial results are best kept in float32.
-        """
-        [position] = self._positions("new_output", [stensor])
-        stored = None if dtype is None else dtype_of(dtype)
-        self._append(node("output", position, omap=tuple(output_map)[: len(self.checker.grid)], dtype=stored))
-
-    def graph(self) -> Graph:
-        """The block graph, frozen."""
-        return Graph(tuple(self.nodes), Level.BLOCK, self.checker.grid, self.checker.loop, self.threads)
-
-
 def new_kernel_graph() -> KernelGraph:
     """Start a tensor program."""
     return KernelGraph()
-
-
-def _extents(name: str, given: object) -> Shape:
-    if isinstance(given, Sequence) and all(isinstance(extent, int) and extent >= 1 for extent in given):
-        return tuple(given)
-    raise GraphError(f"new_threadblock_graph: {name}: got {given!r}, wanted extents of at least 1, as (128, 1, 1)")
-
-
-def new_threadblock_graph(
-    grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1
-) -> ThreadblockGraph:
-    """Start a block graph that runs on `grid_dim` blocks of `block_dim` threads and loops `forloop_range` times."""
-    return ThreadblockGraph(grid_dim, block_dim, forloop_range)
-
-
-__all__ = ["NEW_DIM", "REPLICATED", "KernelGraph", "Tensor", "ThreadblockGraph", "new_kernel_graph", "new_threadblock_graph"]

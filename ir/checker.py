@@ -6,23 +6,24 @@ from math import log10, prod
 from sys import float_info
 from typing import Any
 
-from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP, Cut, Cuts, part_extent, result_cuts
+from mirage_eg.ir.result_dtypes import result_dtype
 from mirage_eg.ir.shapes import Shape, text
 
 
 class Checker:
-    """Types, phases and grid dependence of a graph that grows node by node; what `Graph` and the builders check with."""
+    """Types, phases and grid dependence of a graph that grows node by node; `Graph` and the builders use it."""
 
     def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
         if level is Level.BLOCK:
             if not 1 <= len(grid) <= 3 or any(extent < 1 for extent in grid) or loop < 1:
                 raise GraphError(f"got grid {text(grid)} and loop {loop}; wanted one to three grid extents and a loop, all ≥ 1")
         elif grid or loop != 1:
-            raise GraphError(f"got grid {text(grid)} and loop {loop} at the {level} level; only block graphs run so")
+            raise GraphError(f"got grid {text(grid)} and loop {loop} at the {level} level; only block graphs have them")
         self.level, self.grid, self.loop = level, grid, loop
         self.count = 0
         self.types: list[TensorType] = []
@@ -32,7 +33,7 @@ class Checker:
         self.outputs: list[TensorType] = []
 
     def append(self, item: Node) -> range:
-        """Check one more node and give the positions of its values; on an error nothing is changed."""
+        """Check one more node and return the positions of its values; an error changes nothing."""
         try:
             _check_form(self, item)
             operands = [self.types[i] for i in item.operands]
@@ -62,7 +63,7 @@ def _check_form(checker: Checker, item: Node) -> None:
     if row is None:
         raise GraphError(f"no such op; the op table has {', '.join(sorted(OPS))}")
     if checker.level not in row.levels:
-        raise GraphError(f"got it at the {checker.level} level; it stands at {', '.join(sorted(row.levels))}")
+        raise GraphError(f"got it at the {checker.level} level, wanted {', '.join(sorted(row.levels))}")
     if not row.arity[0] <= len(item.operands) <= row.arity[1]:
         wanted = row.arity[0] if row.arity[0] == row.arity[1] else f"{row.arity[0]} to {row.arity[1]}"
         raise GraphError(f"got {len(item.operands)} operands, wanted {wanted}")
@@ -102,7 +103,7 @@ def _is_of(value: Any, kind: str) -> bool:
         case "rational":
             return isinstance(value, Fraction)
         case "text":
-            return isinstance(value, str) and value.isprintable()  # it stands in listings and messages of one line
+            return isinstance(value, str) and value.isprintable()  # for listings and messages of one line
         case "graph":
             return isinstance(value, NestedGraph)
         case _:
@@ -116,11 +117,8 @@ def _result_types(checker: Checker, item: Node, operands: Sequence[TensorType]) 
         case "block" | "thread":
             return _call_types(item, operands)
         case _:
-            dtype = operands[0].dtype
-            for other in operands[1:]:
-                dtype = promote(dtype, other.dtype)
             shape = OPS[item.op].shape([operand.shape for operand in operands], item.mapping)
-            return [TensorType(shape, dtype)]
+            return [TensorType(shape, result_dtype(item, [operand.dtype for operand in operands]))]
 
 
 def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
@@ -214,10 +212,10 @@ def _block_dependence(
         )
         return (Phase.LOOP if looped else Phase.PROLOGUE), varies
     if operand_phases >= {Phase.LOOP, Phase.EPILOGUE}:
-        raise GraphError("got one operand that varies over the loop and one from behind it; accumulate the first")
+        raise GraphError("got one operand that varies over the loop and one computed after it; accumulate the first")
     if kind is Kind.ACCUMULATOR:
         if phase is Phase.EPILOGUE:
-            raise GraphError("got an operand from behind the loop; an accumulator takes one from the loop or before it")
+            raise GraphError("got an operand computed after the loop; an accumulator takes one from the loop or before it")
         return Phase.EPILOGUE, varies
     if item.op == "output" and phase is Phase.LOOP:
         raise GraphError("got a value that varies over the loop; accumulate it first")

@@ -1,5 +1,6 @@
 """Element types of tensors."""
 
+import builtins
 from enum import StrEnum
 
 
@@ -10,6 +11,14 @@ class DType(StrEnum):
     bfloat16 = "bfloat16"
     float32 = "float32"
     float64 = "float64"
+    bool = "bool"  # an indicator: 0 or 1
+    int32 = "int32"
+    int64 = "int64"
+
+    @property
+    def is_integer(self) -> builtins.bool:
+        """Whether its numbers are whole: indices; indicators are not counted."""
+        return self in (DType.int32, DType.int64)
 
     @property
     def itemsize(self) -> int:
@@ -27,18 +36,42 @@ class DType(StrEnum):
         return _LARGEST[self]
 
 
-_ITEMSIZE = {DType.float16: 2, DType.bfloat16: 2, DType.float32: 4, DType.float64: 8}
-_UNIT_ROUNDOFF = {DType.float16: 2.0**-11, DType.bfloat16: 2.0**-8, DType.float32: 2.0**-24, DType.float64: 2.0**-53}
+_ITEMSIZE = {
+    DType.float16: 2,
+    DType.bfloat16: 2,
+    DType.float32: 4,
+    DType.float64: 8,
+    DType.bool: 1,
+    DType.int32: 4,
+    DType.int64: 8,
+}
+_UNIT_ROUNDOFF = {
+    DType.float16: 2.0**-11,
+    DType.bfloat16: 2.0**-8,
+    DType.float32: 2.0**-24,
+    DType.float64: 2.0**-53,
+    **dict.fromkeys((DType.bool, DType.int32, DType.int64), 0.0),
+}
 _LARGEST = {
     DType.float16: 65504.0,
     DType.bfloat16: (2 - 2.0**-7) * 2.0**127,
     DType.float32: (2 - 2.0**-23) * 2.0**127,
     DType.float64: (2 - 2.0**-52) * 2.0**1023,
+    DType.bool: 1.0,
+    DType.int32: 2.0**31 - 1,
+    DType.int64: 2.0**63,
 }
 
 
 def promote(left: DType, right: DType) -> DType:
-    """The narrowest type that holds both: itself for equals, else float32, or float64 where one of the two is."""
-    if left is right:
+    """The narrowest type that holds both: float32 for unequal ones, or float64 where one is; of bool and another that one.
+
+    Of integers the wider.
+    """
+    if left is right or right is DType.bool:
         return left
+    if left is DType.bool:
+        return right
+    if left.is_integer and right.is_integer:
+        return DType.int64
     return DType.float64 if DType.float64 in (left, right) else DType.float32

@@ -1,4 +1,4 @@
-"""Every error that this package raises on purpose: what was got, what was wanted, where, and a hint."""
+"""The errors of this package; a message has the value, the expected value, the place and a hint."""
 
 
 class MirageError(ValueError):
@@ -10,7 +10,7 @@ class GraphError(MirageError):
 
 
 class ProgramError(MirageError):
-    """A PROGRAM argument that names no workload and gives no graph."""
+    """A PROGRAM argument that is neither a workload nor a file with a graph."""
 
 
 class RuleError(MirageError):
@@ -18,12 +18,12 @@ class RuleError(MirageError):
 
 
 class LimitError(RuleError):
-    """Laws that took more time or memory than they may."""
+    """Laws that exceeded the limit of time or memory."""
 
 
 class OptionError(MirageError):
-    """An option value outside what is offered."""
+    """An option with a wrong value."""
 
 
 class UnsupportedError(MirageError):
-    """A well-formed graph that holds an op or shape which this stage cannot treat."""
+    """A well-formed graph with an op or shape that this stage does not support."""

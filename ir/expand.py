@@ -3,7 +3,8 @@
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS
 
 

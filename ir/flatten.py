@@ -1,8 +1,8 @@
 """A µGraph written as one program: every block graph becomes library ops on arrays of all its tiles.
 
 A tile value is an array with leading dims (grid dims …, F), of extent 1 where it does not vary. A loader is a reshape and a
-transpose, an accumulator a reduction over F, a saver the inverse of a loader. So what knows programs (axes, expressions) knows
-µGraphs. A test holds the flattened graph equal to the graph as the evaluator runs it.
+transpose, an accumulator a reduction over F, a saver the inverse of a loader. So axes and expressions are inferred for programs
+and µGraphs by the same code. A test compares the values of both graphs.
 
     lead   number of leading dims: grid dims and F in a block graph, else 0
 """
@@ -15,16 +15,18 @@ from typing import Any
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.tile_maps import load_map, store_map
 
 
 def flatten(graph: Graph) -> Graph:
     """The same function without block and thread graphs, in primitive ops.
 
     Raises:
-        UnsupportedError: a concat or split of tiles, parts of unequal extents.
+        UnsupportedError: parts of unequal extents.
     """
     flat = Flat()
     for item in graph.inputs:
@@ -37,22 +39,22 @@ def flatten(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class Flat:
-    """A kernel graph that grows op by op; what stands there already is not computed again."""
+    """A kernel graph that grows op by op; an op that it already has is not appended again."""
 
     checker: Checker = field(default_factory=lambda: Checker(Level.KERNEL))
     nodes: list[Node] = field(default_factory=list)
-    known: dict[Node, int] = field(default_factory=dict)
+    values: dict[Node, int] = field(default_factory=dict)  # of ops
 
     def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
         """The value of an op; an output has none and gives -1."""
         item = node(name, *operands, **attributes)
-        if item in self.known:
-            return self.known[item]
+        if item in self.values:
+            return self.values[item]
         self.nodes.append(item)
-        made = self.checker.append(item)
-        if made and OPS[name].kind is not Kind.BOUNDARY:
-            self.known[item] = made[0]
-        return made[0] if made else -1
+        results = self.checker.append(item)
+        if results and OPS[name].kind is not Kind.BOUNDARY:
+            self.values[item] = results[0]
+        return results[0] if results else -1
 
     def shape(self, value: int) -> Shape:
         """Extents of a value."""
@@ -70,7 +72,7 @@ class Flat:
 
 
 def append(flat: Flat, graph: Graph, inputs: Sequence[int]) -> list[int]:
-    """The values of the outputs of a kernel graph on values that stand there already."""
+    """The values of the outputs of a kernel graph on values that `flat` already has."""
     return _append(flat, expand(graph), inputs, 0)
 
 
@@ -100,10 +102,12 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
 
 def _op(flat: Flat, item: Node, operands: list[int], lead: int) -> int:
     attributes = item.mapping
-    if lead and item.op in ("concat", "split"):
-        raise UnsupportedError(f"{item.op} of tiles: its axes cannot be inferred (it cuts or joins extents)")
+    if OPS[item.op].kind is Kind.LIBRARY:  # at the kernel level, where there are no leading dims
+        return flat.apply(item.op, *operands, **attributes)
     if len(operands) > 1:
         operands = _aligned(flat, operands, lead)
+    if item.op == "concat" and lead:
+        operands = _spread(flat, operands, lead)
     shape = flat.shape(operands[0])
     match item.op:
         case "reshape":
@@ -129,6 +133,16 @@ def _aligned(flat: Flat, operands: Sequence[int], lead: int) -> list[int]:
     ]
 
 
+def _spread(flat: Flat, operands: Sequence[int], lead: int) -> list[int]:
+    """The operands with the same leading dims."""
+    shapes = [flat.shape(operand) for operand in operands]
+    leading = tuple(map(max, zip(*(shape[:lead] for shape in shapes), strict=True)))
+    return [
+        operand if shape[:lead] == leading else flat.apply("broadcast", operand, shape=(*leading, *shape[lead:]))
+        for operand, shape in zip(operands, shapes, strict=True)
+    ]
+
+
 def _accumulate(flat: Flat, item: Node, x: int, loop: int, lead: int) -> int:
     """Reduce over F; a value that does not vary over the loop counts F times."""
     kind, attributes = OPS[item.op].reduction, item.mapping
@@ -138,48 +152,24 @@ def _accumulate(flat: Flat, item: Node, x: int, loop: int, lead: int) -> int:
         x = flat.apply("scale", x, factor=Fraction(loop))
     if attributes.get("dim") is None:
         return x
-    place = lead + attributes["dim"]
+    dim = lead + attributes["dim"]
     if (columns := attributes.get("columns")) is None:
-        return flat.apply(kind, x, dim=place)
+        return flat.apply(kind, x, dim=dim)
     # Strided group sum: dim n becomes (n / columns, columns), and the first is summed.
     shape = flat.shape(x)
-    x = flat.reshape(x, (*shape[:place], shape[place] // columns, columns, *shape[place + 1 :]))
-    return flat.reshape(flat.apply(kind, x, dim=place), (*shape[:place], columns, *shape[place + 1 :]))
+    x = flat.reshape(x, (*shape[:dim], shape[dim] // columns, columns, *shape[dim + 1 :]))
+    return flat.reshape(flat.apply(kind, x, dim=dim), (*shape[:dim], columns, *shape[dim + 1 :]))
 
 
 def _load(flat: Flat, x: int, item: Node, graph: Graph) -> int:
-    """The tiles of x: each dim is split by every grid dim mapped to it (first listed is slowest), then by the loop."""
-    splits = [*zip(graph.grid, item["imap"], strict=True), (graph.loop, item.get("fmap", REPLICATED))]
-    factors: list[int] = []
-    leading: dict[int, int] = {}  # leading dim -> its place among the factors
-    tile: list[int] = []  # dim of the tile -> its place among the factors
-    for dim, extent in enumerate(flat.shape(x)):
-        for place, (parts, target) in enumerate(splits):
-            if target == dim:
-                leading[place] = len(factors)
-                factors.append(parts)
-                extent //= parts
-        tile.append(len(factors))
-        factors.append(extent)
-    permutation = [leading[place] for place in sorted(leading)] + tile
-    spread = [factors[leading[place]] if place in leading else 1 for place in range(len(splits))] + [factors[i] for i in tile]
-    return flat.reshape(flat.transpose(flat.reshape(x, tuple(factors)), permutation), tuple(spread))
+    """The tiles of x."""
+    tiles = load_map(flat.shape(x), graph.grid, graph.loop, item["imap"], item.get("fmap", REPLICATED))
+    return flat.reshape(flat.transpose(flat.reshape(x, tiles.split), tiles.permutation), tiles.joined)
 
 
 def _store(flat: Flat, tile: int, omap: Sequence[int], graph: Graph) -> int:
-    """The whole tensor from its tiles: new dims first, then each dim with its grid dims before the tile's."""
-    lead = len(graph.grid) + 1
-    extents = flat.shape(tile)[lead:]
-    full = (*(1 if target == REPLICATED else parts for parts, target in zip(graph.grid, omap, strict=True)), 1, *extents)
-    if flat.shape(tile) != full:
-        tile = flat.apply("broadcast", tile, shape=full)
-    dropped = [place for place, target in enumerate(omap) if target == REPLICATED] + [len(graph.grid)]
-    new = [place for place, target in enumerate(omap) if target == NEW_DIM]
-    order, shape = list(new), [full[place] for place in new]
-    for dim, extent in enumerate(extents):
-        mapped = [place for place, target in enumerate(omap) if target == dim]
-        order += [*mapped, lead + dim]
-        for place in mapped:
-            extent *= full[place]
-        shape.append(extent)
-    return flat.reshape(flat.transpose(tile, dropped + order), tuple(shape))
+    """The whole tensor from its tiles."""
+    tensor = store_map(flat.shape(tile)[len(graph.grid) + 1 :], graph.grid, omap)
+    if flat.shape(tile) != tensor.split:
+        tile = flat.apply("broadcast", tile, shape=tensor.split)
+    return flat.reshape(flat.transpose(tile, tensor.permutation), tensor.joined)

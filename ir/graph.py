@@ -11,7 +11,7 @@ from typing import Any
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType, is_kernel, node, result_count
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType, is_kernel, result_count
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.ragged import Cuts
 from mirage_eg.ir.shapes import text
@@ -19,11 +19,11 @@ from mirage_eg.ir.shapes import text
 
 @dataclass(frozen=True)
 class Graph(NestedGraph):
-    """A kernel graph, a block graph (`grid`, `loop`, `threads` say how it runs) or a thread graph.
+    """A kernel graph, a block graph (run with `grid`, `loop` and `threads`) or a thread graph.
 
     Raises:
         GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, a map that leaves parts
-            empty, a value of the loop mixed with one from behind it. The message names the node.
+            empty, a value of the loop mixed with one computed after it. The message names the node.
     """
 
     nodes: tuple[Node, ...]
@@ -45,7 +45,7 @@ class Graph(NestedGraph):
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived later, perhaps by another thread while this one sends the graph away."""
+        """Without properties that are computed later, perhaps by another thread while this one pickles the graph."""
         return {name: self.__dict__[name] for name in ("nodes", "level", "grid", "loop", "threads", "_checker")}
 
     @cached_property
@@ -79,7 +79,7 @@ class Graph(NestedGraph):
 
     @property
     def output_types(self) -> tuple[TensorType, ...]:
-        """What the graph returns, in the order of its output nodes."""
+        """The types of the results, in the order of the output nodes."""
         return tuple(self._checker.outputs)
 
     @cached_property
@@ -99,7 +99,7 @@ class Graph(NestedGraph):
 
     @property
     def working_dtype(self) -> DType:
-        """What its kernels compute and accumulate in."""
+        """The type in which its kernels compute and accumulate."""
         return DType.float64 if DType.float64 in self.dtypes else DType.float32
 
     @cached_property
@@ -118,21 +118,26 @@ class Graph(NestedGraph):
         return tuple(TensorType(item["shape"], DType(item["dtype"])) for item in self.inputs)
 
     def numbered(self) -> Iterator[tuple[Node, range]]:
-        """Each node with the positions of the values that it makes."""
+        """Each node with the positions of its values."""
         start = 0
         for item in self.nodes:
             count = result_count(item)
             yield item, range(start, start + count)
             start += count
 
+    @cached_property
+    def input_values(self) -> tuple[int, ...]:
+        """The values of the input nodes, in order."""
+        return tuple(values[0] for item, values in self.numbered() if item.op == "input")
+
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The names of the inputs; an unnamed one is called after its place."""
+        """The names of the inputs; an unnamed one is named after its position."""
         return tuple(item.get("name") or f"x{i}" for i, item in enumerate(self.inputs))
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of the outputs; an unnamed one is called after its place."""
+        """The names of the outputs; an unnamed one is named after its position."""
         return tuple(item.get("name") or f"out{i}" for i, item in enumerate(self.outputs))
 
     def __str__(self) -> str:
@@ -154,7 +159,7 @@ def _attribute_text(name: str, value: Any) -> str:
 
 
 def _type_text(graph: Graph, value: int) -> str:
-    """The type; a ragged dim with the extent of the last part behind that of the others, as 64|13."""
+    """The type; a ragged dim with the extent of the last part after that of the others, as 64|13."""
     kind = graph.types[value]
     if value not in graph.cuts:
         return str(kind)
@@ -181,23 +186,10 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
             if name not in hidden
         )
         words = [item.op, item.get("name") or "", operands, attributes]
-        phrase = " ".join(word for word in words if word)
+        call = " ".join(word for word in words if word)
         types = ", ".join(_type_text(graph, value) for value in values)
         phase = f"  {graph.phases[values[0]].name.lower()}" if graph.level is Level.BLOCK and values else ""
-        statement = f"{left} = {phrase}" if left else phrase
+        statement = f"{left} = {call}" if left else call
         yield f"{indent}  {statement:<44} {types}{phase}".rstrip()
         if inner is not None:
             yield from _lines(inner, indent + "    ")
-
-
-__all__ = [
-    "NEW_DIM",
-    "REPLICATED",
-    "Graph",
-    "Node",
-    "Phase",
-    "TensorType",
-    "is_kernel",
-    "node",
-    "result_count",
-]

@@ -6,9 +6,10 @@ is far below the others; then log 0 is not finite, but x − log s is.
 
 from fractions import Fraction
 
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.rewriting import GraphCopy
 
 
 def without_far_logarithms(graph: Graph) -> Graph:

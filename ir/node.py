@@ -1,4 +1,4 @@
-"""What a graph consists of: nodes, and for each value its type and, in a block graph, the phase in which it is computed.
+"""The parts of a graph: nodes, and for each value its type and, in a block graph, the phase in which it is computed.
 
 A node is `(op, operands, attributes)`. Operands are positions of *values*: every node has one value but `output` (none)
 and `block` (one for each output of its graph).
@@ -80,7 +80,7 @@ class Phase(IntEnum):
 
     PROLOGUE = 0  # varies with nothing of the loop: once, before it
     LOOP = 1
-    EPILOGUE = 2  # behind an accumulator: once, after the loop
+    EPILOGUE = 2  # after an accumulator: once, after the loop
 
 
 class NestedGraph:
@@ -110,7 +110,7 @@ def is_kernel(item: Node) -> bool:
 
 
 def result_count(item: Node) -> int:
-    """How many values a node makes."""
+    """The number of values of a node."""
     if item.op == "output":
         return 0
     return len(item["graph"].outputs) if item.op == "block" else 1

@@ -1,6 +1,6 @@
 """The op table: every op is one row; elsewhere only the tables of the algebras and of the emitter know ops by name.
 
-A row says how many operands an op takes, which attributes, at which levels it may stand, the shape of its result, how it moves
+A row says how many operands an op takes, which attributes, at which levels it is allowed, the shape of its result, how it moves
 data (rearrangements) or what it expands to (derived ops), and the algebraic properties that the search uses. What an
 elementwise op computes is a row of each algebra's own table (`backends/`); a property test holds the key sets equal.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from mirage_eg.ir import shapes
+from mirage_eg.ir import indexing, shapes
 from mirage_eg.ir.custom_ops import OpTable
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.shapes import Shape
 
 
@@ -32,6 +33,7 @@ class Kind(StrEnum):
     MATMUL = "matmul"
     REARRANGEMENT = "rearrangement"  # moves elements, computes nothing
     ACCUMULATOR = "accumulator"  # over the loop of a block graph
+    LIBRARY = "library"  # always a kernel of its own, of the library: moves by computed indices, scans, orders
     DERIVED = "derived"  # expands into other ops
     GRAPH = "graph"  # holds a graph of the next level
 
@@ -52,7 +54,9 @@ class Op:
     """One row of the op table.
 
     `attributes` maps each attribute to its type: `int`, `ints`, `rational`, `text`, `graph`, with `?` where it may be absent.
-    `rearrange(xp, arrays, lead, attributes)` moves arrays whose first `lead` dims are not the op's business.
+    An attribute `dtype` is the element type of the result.
+    `rearrange(xp, arrays, lead, attributes)` moves arrays whose first `lead` dims are not the op's business. The operand at
+    `indices` is a tensor of integers that says where.
     `expand(apply, operands, shapes, attributes)` writes a derived op through `apply(name, *operands, **attributes)`.
     """
 
@@ -63,7 +67,10 @@ class Op:
     shape: ShapeRule
     attributes: Mapping[str, str] = field(default_factory=dict)
     commutative: bool = False
+    conditions: int = 0  # so many first operands are indicators, which do not count for the element type
     rearrange: Rearrange | None = None
+    indices: int | None = None
+    dtype: DType | None = None  # of the result of a library op; without it that of the first operand
     expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
     reduction: str = ""  # the reduction that an accumulator performs over the loop
 
@@ -83,11 +90,9 @@ def _concat(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -
     )
 
 
-def _split(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    axis = lead + attributes["dim"]
-    size = arrays[0].shape[axis] // attributes["parts"]
-    start = size * attributes["index"]
-    return arrays[0][(slice(None),) * axis + (slice(start, start + size),)]
+def _slice(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    taken = slice(attributes["start"], attributes["stop"], attributes["step"])
+    return arrays[0][(slice(None),) * (lead + attributes["dim"]) + (taken,)]
 
 
 def _broadcast(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
@@ -101,8 +106,16 @@ def _repeat(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -
     return arrays[0].repeat(attributes["times"], axis=lead + attributes["dim"])
 
 
+def _split(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    dim, parts, index = attributes["dim"], attributes["parts"], attributes["index"]
+    size = shapes[0][dim] // parts
+    return apply("slice", operands[0], dim=dim, start=size * index, stop=size * (index + 1), step=1)
+
+
 def _softmax(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
     exponentials = apply("exp", operands[0])
+    for mask in operands[1:]:
+        exponentials = apply("mul", exponentials, mask)
     return apply("div", exponentials, apply("sum", exponentials, dim=attributes["dim"]))
 
 
@@ -167,6 +180,11 @@ def _rearrangement(name: str, rearrange: Rearrange, shape: ShapeRule, arity: tup
     )
 
 
+def _library(name: str, shape: ShapeRule, arity: int = 1, **given: Any) -> Op:
+    rest: dict[str, Any] = {"attributes": {"dim": "int"}} | given
+    return Op(name=name, kind=Kind.LIBRARY, arity=(arity, arity), levels=KERNEL, shape=shape, **rest)
+
+
 def _accumulator(name: str, reduction: str, **given: Any) -> Op:
     rest: dict[str, Any] = {"shape": shapes.accumulate, "attributes": {"dim": "int?"}} | given
     return Op(name=name, kind=Kind.ACCUMULATOR, arity=(1, 1), levels=BLOCK, reduction=reduction, **rest)
@@ -205,6 +223,12 @@ _ROWS = (
     _elementwise("maximum", 2, commutative=True),
     _elementwise("minimum", 2, commutative=True),
     _elementwise("abs", 1),
+    # Indicators: 1 where the comparison holds, 0 elsewhere; a condition is an indicator.
+    _elementwise("less", 2),
+    _elementwise("less_equal", 2),
+    _elementwise("equal", 2, commutative=True),
+    _elementwise("where", 3, conditions=1),
+    _elementwise("cast", 1, attributes={"dtype": "text"}),
     _elementwise("exp", 1),
     _elementwise("log", 1),
     _elementwise("square", 1),
@@ -215,6 +239,11 @@ _ROWS = (
     _elementwise("gelu", 1),
     _elementwise("relu", 1),
     _elementwise("tanh", 1),
+    _elementwise("gelu_tanh", 1),
+    _elementwise("softplus", 1),
+    _elementwise("mish", 1),
+    _elementwise("leaky_relu", 1, attributes={"slope": "rational"}),
+    _elementwise("elu", 1, attributes={"alpha": "rational"}),
     _elementwise("pow", 1, attributes={"exponent": "rational"}),
     _elementwise("clamp", 1, attributes={"low": "rational", "high": "rational"}),
     _elementwise("scale", 1, attributes={"factor": "rational"}),
@@ -234,9 +263,22 @@ _ROWS = (
     _rearrangement("reshape", _reshape, shapes.reshape, attributes={"shape": "ints"}),
     _rearrangement("transpose", _transpose, shapes.transpose, attributes={"permutation": "ints"}),
     _rearrangement("concat", _concat, shapes.concat, (1, 64), attributes={"dim": "int"}),
-    _rearrangement("split", _split, shapes.split, attributes={"dim": "int", "parts": "int", "index": "int"}),
+    _rearrangement("slice", _slice, shapes.slice_dim, attributes={"dim": "int", "start": "int", "stop": "int", "step": "int"}),
     _rearrangement("broadcast", _broadcast, shapes.broadcast_to, attributes={"shape": "ints"}),
     _rearrangement("repeat", _repeat, shapes.repeat, attributes={"dim": "int", "times": "int"}),
+    # Library ops.
+    _library("gather", indexing.gather_shape, 2, rearrange=indexing.gather, indices=1),
+    _library("take_along_dim", indexing.take_along_shape, 2, rearrange=indexing.take_along_dim, indices=1),
+    _library("index_write", indexing.index_write_shape, 3, rearrange=indexing.index_write, indices=1),
+    _library("scatter", indexing.scatter_shape, 3, rearrange=indexing.scatter, indices=1),
+    _library("cumsum", shapes.along_dim),
+    _library(  # the places of the elements in order, equal ones as they come; the first `count` of them
+        "argsort",
+        shapes.first_along_dim,
+        attributes={"dim": "int", "descending": "int", "count": "int?"},
+        dtype=DType.int64,
+    ),
+    _library("iota", shapes.of_extent, 0, attributes={"extent": "int"}, dtype=DType.int64),  # 0, 1, 2, …
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
     _accumulator("accum_sum", "sum"),
     _accumulator("accum_mean", "mean"),
@@ -250,9 +292,18 @@ _ROWS = (
     ),
     # Derived ops: defined by what they expand to.
     Op(
-        name="softmax",
+        name="split",
         kind=Kind.DERIVED,
         arity=(1, 1),
+        levels=KERNEL_AND_BLOCK,
+        shape=shapes.split,
+        attributes={"dim": "int", "parts": "int", "index": "int"},
+        expand=_split,
+    ),
+    Op(
+        name="softmax",
+        kind=Kind.DERIVED,
+        arity=(1, 2),  # with a mask
         levels=KERNEL_AND_BLOCK,
         shape=shapes.softmax,
         attributes={"dim": "int"},
@@ -297,4 +348,4 @@ _ROWS = (
 
 OPS = OpTable({row.name: row for row in _ROWS}, lambda spec: _elementwise(spec.name, 1))
 
-VIEWS = frozenset({"reshape", "broadcast"})  # in a kernel graph they look otherwise at memory: no kernel
+VIEWS = frozenset({"reshape", "broadcast", "slice", "split"})  # in a kernel graph they look otherwise at memory: no kernel

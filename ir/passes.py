@@ -1,6 +1,7 @@
 """Passes that keep the function of a graph: dead code and common subexpressions are removed."""
 
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 
 

@@ -71,9 +71,13 @@ def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, 
             return _broadcast(operands, len(result))
         case Kind.REARRANGEMENT if op == "reshape":
             return _reshaped(*operands[0], result)
-        case Kind.DERIVED if op == "softmax":
+        case Kind.REARRANGEMENT if op == "slice" and operands[0][1][attributes["dim"]] is None:
             return operands[0][1]
-        case Kind.DERIVED if not any(operands[0][1][-attributes["dims"] :]) and not any(map(any, (x for _, x in operands[1:]))):
+        case Kind.DERIVED if op == "softmax" or (op == "split" and operands[0][1][attributes["dim"]] is None):
+            return operands[0][1]
+        case Kind.DERIVED if (
+            op != "split" and not any(operands[0][1][-attributes["dims"] :]) and not any(map(any, (x for _, x in operands[1:])))
+        ):
             return operands[0][1]
         case _:
             raise GraphError(

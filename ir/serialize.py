@@ -1,4 +1,4 @@
-"""Versioned JSON for graphs: exact round trips, and one line that names file and place for every mistake.
+"""Versioned JSON for graphs: exact round trips, and for every error one line with file and place.
 
     {"format": "mirage_eg.graph", "version": 1, "graph": {"level": "kernel", "nodes": [
       {"op": "input", "operands": [], "results": [{"id": 0, "shape": [2, 64]}], "shape": [2, 64], "dtype": "float16", …},
@@ -6,7 +6,7 @@
       {"op": "output", "operands": [1], "results": [], "name": null}]}}
 
 Every attribute of an op is written, null where it is absent, so that a deleted field never means another graph. Rationals
-are texts ("1/8"); in an omap -2 may be written "new". Shapes of results stand at the kernel level, where they are the
+are texts ("1/8"); in an omap -2 may be written "new". Shapes of results are at the kernel level, where they are the
 interface; tile shapes follow from grid, loop and maps.
 """
 
@@ -20,7 +20,8 @@ from typing import Any, NoReturn, TypeVar
 
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import NEW_DIM, Graph, Node, node, result_count
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, Node, node, result_count
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import text as shape_text
 
@@ -102,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 
 def _layout(value: Any, indent: str = "", width: int = 160) -> str:
-    """JSON text; a list or object stands on one line if it fits, else one entry a line."""
+    """JSON text; a list or object is on one line if it fits, else each entry has a line."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or not value or len(line) + len(indent) <= width:
         return line
@@ -139,7 +140,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise GraphError(f"field {_shown(twice)} stands twice in one object")
+        raise GraphError(f"field {_shown(twice)} occurs twice in one object")
     return fields
 
 
@@ -207,7 +208,7 @@ def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
             raise GraphError(f"got op {_shown(op)}, wanted one of {', '.join(sorted(OPS))}")
         place = f"{place}: {op}"
         if checker.level not in OPS[op].levels:  # also keeps the recursion three levels deep
-            raise GraphError(f"got it at the {checker.level} level; it stands at {', '.join(sorted(OPS[op].levels))}")
+            raise GraphError(f"got it at the {checker.level} level, wanted {', '.join(sorted(OPS[op].levels))}")
         kinds = _attributes(checker.level, op)
         younger = {name: None for of, name in LATER_FIELDS if of == op and name in kinds}
         fields = _fields(younger | data, ("op", "operands", "results", *kinds))

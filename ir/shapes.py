@@ -1,6 +1,6 @@
 """Shape rules: from operand shapes and attributes to the result's shape, or a GraphError saying which rule is broken.
 
-Dims are counted from 0; every message is put behind the place of the node by `ir.graph`.
+Dims are counted from 0; `ir.checker` puts the node before every message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ def text(shape: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
-def _check_dim(dim: Any, shape: Shape, name: str = "dim") -> int:
+def check_dim(dim: Any, shape: Shape, name: str = "dim") -> int:
+    """The dim, which must be one of the shape's."""
     if not isinstance(dim, int) or isinstance(dim, bool) or not 0 <= dim < len(shape):
         raise GraphError(f"got {name} {dim!r} for shape {text(shape)}; wanted 0 ≤ {name} < {len(shape)}")
     return dim
@@ -44,7 +45,7 @@ def broadcast(operands: Sequence[Shape], attributes: Attributes) -> Shape:
 
 def reduce_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """The reduced dim stays with extent 1."""
-    dim = _check_dim(attributes["dim"], operands[0])
+    dim = check_dim(attributes["dim"], operands[0])
     return operands[0][:dim] + (1,) + operands[0][dim + 1 :]
 
 
@@ -93,7 +94,7 @@ def transpose(operands: Sequence[Shape], attributes: Attributes) -> Shape:
 
 def concat(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """All dims but `dim` are equal."""
-    dim = _check_dim(attributes["dim"], operands[0])
+    dim = check_dim(attributes["dim"], operands[0])
     first = operands[0]
     for shape in operands:
         if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
@@ -101,10 +102,32 @@ def concat(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     return first[:dim] + (sum(shape[dim] for shape in operands),) + first[dim + 1 :]
 
 
+def taken_by_slice(extent: int, start: int, stop: int, step: int) -> range:
+    """The indices that Python's slice takes of a dim; the stop is 1 above the last index."""
+    if step < 1:
+        raise GraphError(f"slice: got step {step}, wanted at least 1")
+    taken = range(extent)[slice(start, stop, step)]
+    if not taken:
+        raise GraphError(f"slice: got {start}:{stop}:{step} of a dim of {extent}, wanted at least one element")
+    return range(taken[0], taken[-1] + 1, step if len(taken) > 1 else 1)
+
+
+def slice_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The elements start, start + step, … below stop along `dim`; at least one."""
+    shape, start, stop, step = operands[0], attributes["start"], attributes["stop"], attributes["step"]
+    dim = check_dim(attributes["dim"], shape)
+    if step < 1 or not 0 <= start < stop <= shape[dim]:
+        raise GraphError(
+            f"got start {start}, stop {stop}, step {step} for dim {dim} of {text(shape)}; "
+            f"wanted 0 ≤ start < stop ≤ {shape[dim]} and step ≥ 1"
+        )
+    return shape[:dim] + (len(range(start, stop, step)),) + shape[dim + 1 :]
+
+
 def split(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """Part `index` of `parts` equal ones along `dim`."""
     shape, parts, index = operands[0], attributes["parts"], attributes["index"]
-    dim = _check_dim(attributes["dim"], shape)
+    dim = check_dim(attributes["dim"], shape)
     if parts < 1 or shape[dim] % parts or not 0 <= index < parts:
         raise GraphError(
             f"got part {index} of {parts} of dim {dim} of {text(shape)}; the extent {shape[dim]} must divide "
@@ -122,9 +145,9 @@ def broadcast_to(operands: Sequence[Shape], attributes: Attributes) -> Shape:
 
 
 def repeat(operands: Sequence[Shape], attributes: Attributes) -> Shape:
-    """Each slice along `dim` stands `times` times in a row."""
+    """Each slice along `dim` is repeated `times` times."""
     shape, times = operands[0], attributes["times"]
-    dim = _check_dim(attributes["dim"], shape)
+    dim = check_dim(attributes["dim"], shape)
     if times < 1:
         raise GraphError(f"got times {times}; wanted at least 1")
     return shape[:dim] + (shape[dim] * times,) + shape[dim + 1 :]
@@ -138,16 +161,45 @@ def accumulate(operands: Sequence[Shape], attributes: Attributes) -> Shape:
 def accumulate_strided(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """`dim` shrinks to `columns`, which must divide it."""
     shape, columns = operands[0], attributes["columns"]
-    dim = _check_dim(attributes["dim"], shape)
+    dim = check_dim(attributes["dim"], shape)
     if columns < 1 or shape[dim] % columns:
         raise GraphError(f"got {columns} columns for dim {dim} of {text(shape)}; they must divide {shape[dim]}")
     return shape[:dim] + (columns,) + shape[dim + 1 :]
 
 
-def softmax(operands: Sequence[Shape], attributes: Attributes) -> Shape:
-    """The operand's shape."""
-    _check_dim(attributes["dim"], operands[0])
+def along_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The first operand's shape."""
+    check_dim(attributes["dim"], operands[0])
     return operands[0]
+
+
+def softmax(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The first operand's shape, to which a mask broadcasts."""
+    shape = along_dim(operands, attributes)
+    if broadcast(operands, attributes) != shape:
+        raise GraphError(f"got the mask {text(operands[1])} for {text(shape)}; wanted one that broadcasts to it")
+    return shape
+
+
+def first_along_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The first `count` of `dim`, or all."""
+    [shape] = operands
+    dim = check_dim(attributes["dim"], shape)
+    given = attributes.get("count")
+    count = shape[dim] if given is None else given
+    if attributes["descending"] not in (0, 1) or not 1 <= count <= shape[dim]:
+        raise GraphError(
+            f"got descending {attributes['descending']} and count {count} for dim {dim} of {text(shape)}; "
+            f"wanted 0 or 1, and 1 ≤ count ≤ {shape[dim]}"
+        )
+    return shape[:dim] + (count,) + shape[dim + 1 :]
+
+
+def of_extent(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """One dim of the given extent."""
+    if attributes["extent"] < 1:
+        raise GraphError(f"got extent {attributes['extent']}, wanted at least 1")
+    return (attributes["extent"],)
 
 
 def normalize(operands: Sequence[Shape], attributes: Attributes) -> Shape:

@@ -12,33 +12,41 @@ from mirage_eg.version import __version__
 
 if TYPE_CHECKING:
     from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
+    from mirage_eg.frontend import torch_export as torch
     from mirage_eg.frontend.custom_op import register_op
-    from mirage_eg.ir.builder import NEW_DIM, REPLICATED, KernelGraph, Tensor, ThreadblockGraph, new_threadblock_graph
+    from mirage_eg.ir.builder import KernelGraph, Tensor
     from mirage_eg.ir.dtypes import DType
     from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
-    from mirage_eg.ir.graph import Graph, Node
+    from mirage_eg.ir.graph import Graph
+    from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node
     from mirage_eg.ir.serialize import from_json, to_json
+    from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
     from mirage_eg.report.draw import picture
 
-    float16, bfloat16, float32, float64 = DType
+    float16, bfloat16, float32, float64, _, int32, int64 = DType
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "api": ("MuGraph", "MuGraphs", "Program", "new_kernel_graph", "superoptimize"),
     "report.draw": ("picture",),
-    "ir.builder": ("NEW_DIM", "REPLICATED", "KernelGraph", "Tensor", "ThreadblockGraph", "new_threadblock_graph"),
+    "ir.builder": ("KernelGraph", "Tensor"),
     "ir.dtypes": ("DType",),
     "ir.errors": ("GraphError", "MirageError", "OptionError", "ProgramError", "RuleError", "UnsupportedError"),
-    "ir.graph": ("Graph", "Node"),
+    "ir.graph": ("Graph",),
+    "ir.node": ("NEW_DIM", "REPLICATED", "Node"),
     "ir.serialize": ("from_json", "to_json"),
+    "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
 }
+_MODULES = {"torch": "frontend.torch_export"}  # a public name that is a module
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
+_DTYPES = ("bfloat16", "float16", "float32", "float64", "int32", "int64")
 
 
 def __getattr__(name: str) -> Any:
     if name in _DTYPES:
         value = import_module("mirage_eg.ir.dtypes").DType[name]
+    elif name in _MODULES:
+        value = import_module(f"mirage_eg.{_MODULES[name]}")
     elif name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
     else:
@@ -78,10 +86,13 @@ __all__ = [
     "float32",
     "float64",
     "from_json",
+    "int32",
+    "int64",
     "new_kernel_graph",
     "new_threadblock_graph",
     "picture",
     "register_op",
     "superoptimize",
     "to_json",
+    "torch",
 ]

@@ -14,31 +14,34 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.calls import CudaGraph, call, capture
 from mirage_eg.backends.runtime.library_lookup import library_of
-from mirage_eg.backends.runtime.program import Program as RunningProgram
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.builder import Builder, KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
-from mirage_eg.ir.graph import Graph, TensorType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.whole_inputs import index_bounds
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import Candidate, optimize
-from mirage_eg.pipeline.phrase import phrase
-from mirage_eg.pipeline.run.files import write_atomically
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import write_atomically
+from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.notebook import result_html
 from mirage_eg.report.tables import table
 
 
 class MuGraph:
-    """One verified µGraph of a program: its graph, its Triton source, what is known of it; callable on arrays."""
+    """One verified µGraph of a program: graph, Triton source and record; callable on arrays."""
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
         self._input_names, self._output_names = candidate.graph.input_names, candidate.graph.output_names
-        self._resources = ExitStack()  # the imported source, until the µGraph is gone
+        self._resources = ExitStack()  # the imported source, until the µGraph is deleted
         finalize(self, self._resources.close)
         self._runtime: RunningProgram | None = None
 
@@ -106,6 +109,8 @@ class MuGraph:
     def _evaluate(self, arrays: Sequence[Any], out: Sequence[Any] | None) -> tuple[Any, ...]:
         for name, array, wanted in zip(self.graph.input_names, arrays, self.graph.input_types, strict=True):
             _check_numpy(f"argument {name}", array, wanted)
+        for place, bound in index_bounds(self.graph).items():
+            _check_indices(f"argument {self.graph.input_names[place]}", arrays[place], bound)
         wide, bfloat16 = self.graph.working_dtype, FloatAlgebra(np, DType.float32, rounds=True)
         inputs = [
             bfloat16.cast(array, wanted.dtype) if wanted.dtype is DType.bfloat16 else array.astype(str(wide), copy=False)
@@ -136,7 +141,8 @@ class MuGraph:
         it = self.candidate
         measured = "" if it.measured_us is None else f", measured {it.measured_us:.1f} µs"
         verified = "proved" if it.proved else str(it.verdict.verdict)
-        return f"MuGraph({phrase(it.graph)}; {_interface(it.graph)}; predicted {it.predicted_us:.1f} µs{measured}; {verified})"
+        about = f"{kernel_summary(it.graph)}; {_interface(it.graph)}; predicted {it.predicted_us:.1f} µs{measured}"
+        return f"MuGraph({about}; {verified})"
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -162,8 +168,14 @@ def _check_numpy(what: str, array: Any, wanted: TensorType) -> None:
         raise GraphError(f"{what}: got {array.dtype}, wanted {_numpy_dtype(wanted)}{held}; convert it with .astype")
 
 
+def _check_indices(what: str, indices: Any, bound: int) -> None:
+    wrong = indices[(indices < 0) | (indices >= bound)]
+    if wrong.size:
+        raise GraphError(f"{what}: got index {wrong[0]}, wanted 0 ≤ index < {bound}")
+
+
 def _interface(graph: Graph) -> str:
-    """Names and types of what a graph takes and gives."""
+    """Names and types of the inputs and outputs of a graph."""
     taken, given = (
         ", ".join(f"{name} {kind}" for name, kind in zip(names, types, strict=True))
         for names, types in ((graph.input_names, graph.input_types), (graph.output_names, graph.output_types))
@@ -174,9 +186,14 @@ def _interface(graph: Graph) -> str:
 class MuGraphs(Sequence[MuGraph]):
     """The µGraphs that `superoptimize` found, best first, with the `report` of the run."""
 
-    def __init__(self, items: Sequence[MuGraph], report: dict[str, Any]) -> None:
-        self.report = report
+    def __init__(self, items: Sequence[MuGraph], record: RunReport) -> None:
+        self._record = record
         self._items = tuple(items)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report of the run in JSON's types, as in report.json."""
+        return self._record.data()
 
     @overload
     def __getitem__(self, index: int) -> MuGraph: ...
@@ -185,22 +202,28 @@ class MuGraphs(Sequence[MuGraph]):
     def __getitem__(self, index: slice) -> "MuGraphs": ...
 
     def __getitem__(self, index: "int | slice") -> "MuGraph | MuGraphs":
-        return MuGraphs(self._items[index], self.report) if isinstance(index, slice) else self._items[index]
+        return MuGraphs(self._items[index], self._record) if isinstance(index, slice) else self._items[index]
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __repr__(self) -> str:
-        head = f"MuGraphs of {self.report['program']}: {len(self)}, best first"
+        head = f"MuGraphs of {self._record.program}: {len(self)}, best first"
         return "\n".join([head, *(f"  {rank}. {item!r}" for rank, item in enumerate(self, 1))])
 
     def _repr_html_(self) -> str:
         candidates = [item.candidate for item in self]
         rows = [
-            (rank, phrase(it.graph), f"{it.predicted_us:.1f}", "proved" if it.proved else it.verdict.verdict, it.compile.ok)
+            (
+                rank,
+                kernel_summary(it.graph),
+                f"{it.predicted_us:.1f}",
+                "proved" if it.proved else it.verdict.verdict,
+                it.compile.ok,
+            )
             for rank, it in enumerate(candidates, 1)
         ]
-        return table(("", "what it does", "predicted µs", "verified", "compiles"), rows) + result_html(self.report)
+        return table(("", "what it does", "predicted µs", "verified", "compiles"), rows) + result_html(self._record)
 
 
 def superoptimize(
@@ -247,7 +270,7 @@ def superoptimize(
     if not isinstance(name, str):
         raise OptionError(f"name: got {name!r}, wanted a text")
     result = optimize(name, program, chosen, _log if verbose else None)
-    return MuGraphs([*map(MuGraph, result.candidates)], result.report.data())
+    return MuGraphs([*map(MuGraph, result.candidates)], result.report)
 
 
 _LOGGER = logging.getLogger("mirage_eg")
@@ -258,7 +281,7 @@ def _log(stage: str, done: int, total: int | None, text: str) -> None:
 
 
 def _described(value: object) -> str:
-    """What was given in place of a program, in a few characters."""
+    """An argument that is not a program, in a few characters."""
     match value:
         case Graph():
             return f"a {value.level} graph"
@@ -270,7 +293,7 @@ def _described(value: object) -> str:
 
 
 class Program(KernelGraph):
-    """A tensor program being written, with its optimizer at hand."""
+    """A tensor program being written, with its optimizer as a method."""
 
     def superoptimize(self, **options: Any) -> MuGraphs:
         """`mirage_eg.superoptimize` of this program."""

@@ -6,11 +6,13 @@ HYPOTHESIS_PROFILE chooses. Tests marked `slow` run nightly, and where -m is giv
 
 import ctypes.util
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from mirage_eg.backends.triton.interpreter import Array, RunProgram, interpreter
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -29,24 +31,52 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 _LONGEST = (
     "frontend/test_mirage_json.py",
     "repository/test_docs.py",
+    "pipeline/test_end_to_end.py",
     "egraph/soundness/test_check_file.py",
     "repository/test_notebooks.py",
     "search/partition/test_partition.py",
     "repository/test_rules_readme.py",
     "egraph/soundness/test_check_law.py",
     "backends/triton/test_addressing.py",
-    "repository/test_rules_docs.py",
-    "verify/test_reference.py",
+    "verify/test_maxima.py",
+    "verify/test_float64_check.py",
     "backends/triton/test_schedule.py",
     "backends/triton/test_emit.py",
     "pipeline/run/test_cache.py",
+    "pipeline/run/test_custom_op_workers.py",
     "egraph/soundness/test_unfold.py",
     "pipeline/run/test_executors.py",
     "verify/test_mutation.py",
-    "backends/evaluator/test_elementwise_kernels.py",
     "pipeline/run/test_checkpoint.py",
     "bench/test_gpu.py",
 )
+
+
+@pytest.fixture(scope="session")
+def run_program() -> Iterator[RunProgram]:
+    """Triton's interpreter; its process starts at the first program, in about two seconds."""
+    with interpreter() as run:
+        yield _once(run)
+
+
+@pytest.fixture(scope="session")
+def run_guarded() -> Iterator[RunProgram]:
+    """Triton's interpreter with every address checked."""
+    with interpreter("property_tests.support.guarded_interpreter") as run:
+        yield _once(run)
+
+
+def _once(run: RunProgram) -> RunProgram:
+    """Runs each program once on the same arrays: its results are the same ones."""
+    results: dict[tuple[Hashable, ...], list[Array]] = {}
+
+    def run_once(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+        given = (source, *((array.shape, array.dtype.str, array.tobytes()) for array in arrays))
+        if given not in results:
+            results[given] = run(source, arrays)
+        return [result.copy() for result in results[given]]
+
+    return run_once
 
 
 def pytest_configure(config: pytest.Config) -> None:

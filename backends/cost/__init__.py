@@ -1,1 +1,1 @@
-"""What a µGraph costs: device records, the roofline model, and its calibration."""
+"""The cost of a µGraph: device records, the roofline model, and its calibration."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import Part, part_us, parts_of
+from mirage_eg.backends.cost.roofline_model import KernelWork, kernel_us, kernel_works
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_data
@@ -45,7 +45,7 @@ class Measured:
 
     workload: str
     graph: Graph
-    parts: tuple[Part, ...]
+    kernels: tuple[KernelWork, ...]
     us: float
 
 
@@ -79,7 +79,7 @@ def read_lines(paths: Sequence[Path]) -> list[Measured]:
                 raise OptionError(f"{where}: got us = {us!r}, wanted microseconds above 0")
             times[workload, key] = min(us, times.get((workload, key), us))
     measured = [
-        Measured(workload, graphs[key], parts_of(graphs[key]), us) for (workload, key), us in times.items() if key in graphs
+        Measured(workload, graphs[key], kernel_works(graphs[key]), us) for (workload, key), us in times.items() if key in graphs
     ]
     if not measured:
         listed = ", ".join(map(str, paths))
@@ -131,7 +131,7 @@ def _workload(line: dict[str, Any]) -> str:
 
 def predicted(measured: Measured, device: Device) -> float:
     """Microseconds by the cost model."""
-    return sum(part_us(part, device) for part in measured.parts)
+    return sum(kernel_us(kernel, device) for kernel in measured.kernels)
 
 
 def fit(lines: Sequence[Measured], device: Device, on_round: Callable[[int, float], None] = lambda done, loss: None) -> Device:

@@ -3,7 +3,7 @@
 A value is live from the task that defines it to its last reader. In a block graph the phases are taken one by one: a value that
 a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
 tiles in registers; a load that only matmuls read goes through shared memory, and a product that is only accumulated is added in
-place: both take none.
+place: both take none. In a kernel graph, bytes are of intermediates in device memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.triton.tiles import power_of_two
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
+
+_VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,31 @@ def needed_before(problem: OrderProblem) -> tuple[tuple[int, int], ...]:
     """The values that are live before the tasks and that a task or a later reader needs."""
     needed = problem.live_after.union(*(task.reads for task in problem.tasks))
     return tuple((value, size) for value, size in problem.live_before if value in needed)
+
+
+def kernels_problem(graph: Graph) -> tuple[OrderProblem, list[int]]:
+    """The order problem of the nodes of a kernel graph but inputs and outputs, and the positions of these nodes.
+
+    A view lives in the memory of its base. Outputs live in the memory of the caller and count 0.
+    """
+    shown: dict[int, int] = {}
+    for item, values in graph.numbered():
+        for value in values:
+            base = item.operands[0] if item.op in _VIEWS else None
+            shown[value] = value if base is None else shown[base]
+    given = {shown[i] for item in graph.outputs for i in item.operands}
+    tasks, positions = list[OrderTask](), list[int]()
+    maker: dict[int, int] = {}
+    for position, (item, values) in enumerate(graph.numbered()):
+        if OPS[item.op].kind is Kind.BOUNDARY:
+            continue
+        makes = tuple((value, 0 if value in given or shown[value] != value else graph.types[value].nbytes) for value in values)
+        after = frozenset(maker[i] for i in item.operands if i in maker)
+        reads = frozenset(shown[i] for i in item.operands if shown[i] in maker)
+        maker |= dict.fromkeys(values, len(tasks))
+        tasks.append(OrderTask(after, reads, makes))
+        positions.append(position)
+    return OrderProblem(tuple(tasks)), positions
 
 
 def phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
@@ -161,6 +189,7 @@ __all__ = [
     "LiveTiles",
     "OrderProblem",
     "OrderTask",
+    "kernels_problem",
     "live_bytes",
     "live_bytes_of",
     "live_tiles",

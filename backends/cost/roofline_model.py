@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
+from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Graph, Phase, is_kernel
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase, is_kernel
 from mirage_eg.ir.ops import OPS, Kind
 
-FUNCTIONS = frozenset({"exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"})
+FUNCTIONS = frozenset(
+    {
+        *("exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"),
+        *("gelu_tanh", "softplus", "mish", "elu"),
+    }
+)
 
 _SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
@@ -30,45 +38,54 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel."""
 
     op: str
     dram: int
     flops: int = 0
     slowdown: float = 1.0
-    work: "Work | None" = None
+    work: "BlockWork | None" = None
     blocks: int = 1
     loop: int = 1
 
 
-def parts_of(graph: Graph) -> tuple[Part, ...]:
-    """The kernels of a kernel graph, in order."""
-    parts = []
+def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
+    """The kernels of a kernel graph, in order; a concatenation whose operands kernels write in place moves no bytes."""
+    kernels = []
+    has_concat = any(item.op == "concat" for item in graph.nodes)
+    joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()) if has_concat else {}
     for item, values in graph.numbered():
         if not is_kernel(item):
             continue
+        if item.op == "concat" and joined.keys() >= {*item.operands}:
+            kernels.append(KernelWork(item.op, 0))
+            continue
         dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
+        if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
+            dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
         if item.op == "block":
             block: Graph = item["graph"]
-            parts.append(Part(item.op, dram, work=work_of(block), blocks=prod(block.grid), loop=block.loop))
+            kernels.append(KernelWork(item.op, dram, work=block_work(block), blocks=prod(block.grid), loop=block.loop))
         elif item.op == "matmul":
             left = graph.types[item.operands[0]]
             flops = 2 * prod(graph.types[values[0]].shape) * left.shape[-1]
-            parts.append(Part(item.op, dram, flops, slowdown(left.dtype)))
+            kernels.append(KernelWork(item.op, dram, flops, slowdown(left.dtype)))
         else:
-            parts.append(Part(item.op, dram))
-    return tuple(parts)
+            kernels.append(KernelWork(item.op, dram))
+    return tuple(kernels)
 
 
-def cost_of(part: Part, device: Device) -> Cost:
+def cost_of(kernel: KernelWork, device: Device) -> Cost:
     """The cost of one kernel."""
-    if part.work is not None:
-        return block_cost(part.work, part.blocks, part.loop, part.dram, device)
-    times = {"memory": part.dram / device.memory_bandwidth}
-    if part.op == "matmul":
-        times["matrix units"] = part.flops / device.matrix_rate * part.slowdown
-    return _cost(times, part.dram, part.flops, device.launch_us * _launches(part.op, device))
+    if kernel.work is not None:
+        return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
+    if not kernel.dram:
+        return Cost(0.0, "memory", 0, 0)
+    times = {"memory": kernel.dram / device.memory_bandwidth}
+    if kernel.op == "matmul":
+        times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
+    return _cost(times, kernel.dram, kernel.flops, device.launch_us * _launches(kernel.op, device))
 
 
 def _launches(op: str, device: Device) -> float:
@@ -76,20 +93,20 @@ def _launches(op: str, device: Device) -> float:
     match OPS[op].kind:
         case Kind.MATMUL:
             return device.library_product
-        case Kind.REDUCTION | Kind.DERIVED:
+        case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:
             return device.library_reduction
         case _:
             return device.library_elementwise
 
 
-def part_us(part: Part, device: Device) -> float:
+def kernel_us(kernel: KernelWork, device: Device) -> float:
     """Its predicted microseconds."""
-    return cost_of(part, device).us
+    return cost_of(kernel, device).us
 
 
 def predict(graph: Graph, device: Device) -> tuple[Cost, ...]:
     """The cost of every kernel of a kernel graph, in order."""
-    return tuple(cost_of(part, device) for part in parts_of(graph))
+    return tuple(cost_of(kernel, device) for kernel in kernel_works(graph))
 
 
 def predict_us(graph: Graph, device: Device) -> float:
@@ -112,7 +129,7 @@ def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> C
     return Cost(times[slowest] * 1e6 + launch_us, slowest, dram, flops)
 
 
-def block_cost(work: "Work", blocks: int, loop: int, dram: int, device: Device) -> Cost:
+def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Device) -> Cost:
     """The cost of a kernel: `work` of each block over `loop` iterations, `dram` bytes over all blocks."""
     # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about `bandwidth_share` times the mean.
     busy = min(1.0, blocks / device.multiprocessors)
@@ -139,7 +156,7 @@ RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BlockWork:
     """The work of one block over all iterations: bytes loaded, bytes wasted where rows of a tile are shorter than a memory
     sector, matrix operations, elementwise operations, functions.
 
@@ -158,7 +175,7 @@ class Work:
     staged: int = 0
 
 
-def work_of(block: Graph) -> Work:
+def block_work(block: Graph) -> BlockWork:
     """The work of a block graph, as it is lowered."""
     block = expanded(block)
     loaded = wasted = flops = arithmetic = functions = 0
@@ -207,4 +224,4 @@ def work_of(block: Graph) -> Work:
                 operand = prod(map(power_of_two, block.types[item.operands[0]].shape))
                 arithmetic += max(elements, operand) * times
                 steps[looped] += kind is Kind.REDUCTION and elements < operand
-    return Work(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)
+    return BlockWork(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)

@@ -39,6 +39,10 @@ class Algebra(Protocol[V]):
         """A rearrangement of the op table, by `row.rearrange`; it does not touch the first `lead` dims."""
         ...
 
+    def library(self, row: Op, operands: Sequence[V], lead: int, attributes: Attributes) -> V:
+        """A library op of the op table; the first `lead` dims are not its business. Indices are operand `row.indices`."""
+        ...
+
     def view(self, x: V, shape: Shape, move: Callable[[Array], Array]) -> V:
         """`move` applied to the elements of x, with result shape `shape`: tiles are loaded, stored and aligned so."""
         ...

@@ -87,7 +87,7 @@ def background_task(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     and SIGTERM: the task and the processes that it starts block them.
 
     Raises:
-        Whatever `work` raised, from the function that waits.
+        Each exception of `work`, from the function that waits.
     """
     stop, awaited = Event(), Event()
 

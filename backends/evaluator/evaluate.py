@@ -23,9 +23,11 @@ from mirage_eg.backends.evaluator.memoization import Memo
 from mirage_eg.backends.evaluator.slicing import DimWindow, Slicing, slicing_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.tile_maps import load_map, store_map
 
 V = TypeVar("V")
 Window = tuple[tuple[int, int], ...]  # for each grid dim start and stop
@@ -132,53 +134,14 @@ def _ragged(
         results = [_ragged(graph, side, inputs, algebra, slice_elements, stack) for side in sides]
         joined = []
         for item, kind, *parts in zip(graph.outputs, graph.output_types, *results, strict=True):
-            joined.append(_put_together(graph, item, kind.shape, place, sides, parts, algebra, stack))
+            joined.append(ragged_parts.join_sides(graph, item, kind.shape, place, sides, parts, algebra, stack))
         return joined
-    taken = partial(_taken, graph, inputs=inputs, algebra=algebra, stack=stack)
+    taken = partial(ragged_parts.inputs_within, graph, inputs=inputs, algebra=algebra, stack=stack)
     if (loop := ragged_parts.divided(graph, bounds, loop=True)) is None:
         return _regular(ragged_parts.regular_part(graph, bounds), taken(bounds), algebra, slice_elements, stack, None)
     _, full, last = loop
     earlier = ragged_parts.regular_part(graph, full), taken(full)
     return _regular(ragged_parts.regular_part(graph, last), taken(last), algebra, slice_elements, stack, earlier)
-
-
-def _taken(graph: Graph, bounds: ragged_parts.Bounds, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> list[V]:
-    """The parts of the inputs within bounds."""
-    values = [values[0] for item, values in graph.numbered() if item.op == "input"]
-    taken = []
-    for item, value, x in zip(graph.inputs, values, inputs, strict=True):
-        for dim, index in enumerate(ragged_parts.input_indices(graph, item, value, bounds), stack):
-            x = _at(algebra, x, dim, index)
-        taken.append(x)
-    return taken
-
-
-def _at(algebra: Algebra[V], x: V, dim: int, index: ragged_parts.Index) -> V:
-    """The elements of x at these indices of a dim."""
-    shape = algebra.shape(x)
-    if len(index) == shape[dim] and (np.diff(index) == 1).all():
-        return x
-    return algebra.view(x, (*shape[:dim], len(index), *shape[dim + 1 :]), lambda array: array[(slice(None),) * dim + (index,)])
-
-
-def _put_together(
-    graph: Graph,
-    item: Node,
-    shape: Shape,
-    place: int,
-    sides: Sequence[ragged_parts.Bounds],
-    parts: Sequence[V],
-    algebra: Algebra[V],
-    stack: int,
-) -> V:
-    """An output of two sides of a grid dim."""
-    target = item["omap"][place]
-    if target == REPLICATED:
-        return parts[0]
-    new = item["omap"].count(NEW_DIM)
-    dim = item["omap"][:place].count(NEW_DIM) if target == NEW_DIM else new + target
-    indices = [ragged_parts.output_indices(graph, item, shape, side)[dim] for side in sides]
-    return _at(algebra, algebra.join(parts, stack + dim), stack + dim, np.argsort(np.concatenate(indices)))
 
 
 def _regular(
@@ -198,7 +161,7 @@ def _regular(
     tiles = _tiles(graph, inputs, algebra, slice_elements, window, largest, stack, earlier)
     stored = []
     for item, want, tile in zip(graph.outputs, graph.output_types, tiles, strict=True):
-        stored.append(algebra.cast(_store(algebra, tile, item["omap"], graph.grid, want.shape, stack), want.dtype))
+        stored.append(algebra.cast(_store(algebra, tile, item["omap"], graph.grid, stack), want.dtype))
     return stored
 
 
@@ -319,6 +282,8 @@ class _Evaluation(Generic[V]):
             case Kind.REARRANGEMENT:
                 assert row.rearrange is not None
                 return algebra.rearrange(row, operands, lead, attributes)
+            case Kind.LIBRARY:
+                return algebra.library(row, operands, lead, attributes)
             case Kind.ACCUMULATOR | Kind.DERIVED if row.expand is not None:
                 shapes = [algebra.shape(operand)[lead:] for operand in operands]
                 result: V = row.expand(self._apply, operands, shapes, attributes)
@@ -382,54 +347,27 @@ def _reshaped(algebra: Algebra[V], x: V, shape: Shape) -> V:
 
 
 def _load(
-    algebra: Algebra[V],
-    x: V,
-    imap: Sequence[int],
-    fmap: int,
-    grid: Sequence[int],
-    loop: int,
-    window: Window,
-    stack: int,
+    algebra: Algebra[V], x: V, imap: Sequence[int], fmap: int, grid: Sequence[int], loop: int, window: Window, stack: int
 ) -> V:
-    """The tiles of x: each dim is split by every grid dim mapped to it (first listed is slowest), then by the loop."""
-    splits = [*zip(grid, imap, strict=True), (loop, fmap)]
-    factors: list[int] = []
-    leading: dict[int, int] = {}  # leading dim -> its position among the factors
-    tile: list[int] = []  # dim of the tile -> its position among the factors
-    whole = algebra.shape(x)
-    head = whole[:stack]
-    for dim, extent in enumerate(whole[stack:]):
-        for place, (parts, target) in enumerate(splits):
-            if target == dim:
-                leading[place] = len(factors)
-                factors.append(parts)
-                extent //= parts
-        tile.append(len(factors))
-        factors.append(extent)
-    order = [leading[place] for place in sorted(leading)] + tile
-    permutation = (*range(stack), *(stack + place for place in order))
-    spread = [factors[leading[place]] if place in leading else 1 for place in range(len(splits))] + [factors[i] for i in tile]
-    index = (
-        *[slice(None)] * stack,
-        *(slice(*bounds) if place in leading else slice(None) for place, bounds in enumerate(window)),
+    """The tiles of x within `window`."""
+    shape = algebra.shape(x)
+    head, tiles = shape[:stack], load_map(shape[stack:], grid, loop, imap, fmap)
+    permutation = (*range(stack), *(stack + i for i in tiles.permutation))
+    bounds = [pair if extent > 1 else (0, 1) for pair, extent in zip(window, tiles.joined, strict=False)]
+    index = (*[slice(None)] * stack, *(slice(*pair) for pair in bounds))
+    extents = (stop - start for start, stop in bounds)
+    split, joined = (*head, *tiles.split), (*head, *tiles.joined)
+    return algebra.view(
+        x,
+        (*head, *extents, *tiles.joined[len(grid) :]),
+        lambda array: array.reshape(split).transpose(permutation).reshape(joined)[index],
     )
-    shape = tuple(
-        window[place][1] - window[place][0] if place < len(grid) and place in leading else extent
-        for place, extent in enumerate(spread)
-    )
-    split, tiles = (*head, *factors), (*head, *spread)
-    return algebra.view(x, (*head, *shape), lambda array: array.reshape(split).transpose(permutation).reshape(tiles)[index])
 
 
-def _store(algebra: Algebra[V], tile: V, omap: Sequence[int], grid: Sequence[int], shape: Shape, stack: int) -> V:
-    """The whole tensor of `shape` from its tiles: new dims first, then each dim with its grid dims before the tile's."""
-    lead = len(grid) + 1
-    head, extents = algebra.shape(tile)[:stack], algebra.shape(tile)[stack + lead :]
-    full = (*head, *(1 if target == REPLICATED else parts for parts, target in zip(grid, omap, strict=True)), 1, *extents)
-    dropped = [place for place, target in enumerate(omap) if target == REPLICATED] + [len(grid)]
-    order = [place for place, target in enumerate(omap) if target == NEW_DIM]
-    for dim in range(len(extents)):
-        order += [place for place, target in enumerate(omap) if target == dim] + [lead + dim]
-    permutation = (*range(stack), *(stack + place for place in (*dropped, *order)))
-    shape = (*head, *shape)
-    return algebra.view(tile, shape, lambda array: np.broadcast_to(array, full).transpose(permutation).reshape(shape))
+def _store(algebra: Algebra[V], tile: V, omap: Sequence[int], grid: Sequence[int], stack: int) -> V:
+    """The whole tensor from its tiles."""
+    shape = algebra.shape(tile)
+    head, tensor = shape[:stack], store_map(shape[stack + len(grid) + 1 :], grid, omap)
+    permutation = (*range(stack), *(stack + i for i in tensor.permutation))
+    split, joined = (*head, *tensor.split), (*head, *tensor.joined)
+    return algebra.view(tile, joined, lambda array: np.broadcast_to(array, split).transpose(permutation).reshape(joined))

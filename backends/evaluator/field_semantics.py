@@ -2,7 +2,8 @@
 
 A row has the components of the operands that component k of the result reads, and the function. An op without a meaning in a
 field is a keyed random function of the value and of the op's attributes: only equal arguments give equal results. Monotone ops
-(relu, clamp, tanh, log) are monotone in the keyed order of the maxima, too.
+(relu, clamp, tanh, log) are monotone in the keyed order of the maxima, too. A comparison is a keyed random function to 0 and 1
+of x − y, by their first component: an indicator is the same in every component, so that ω^(m·x) is m·ω^x + 1 − m.
 
     k   component: 0, 1, 2 for p, q, r        ω   random element of order (prime − 1)/2, another in each trial
 """
@@ -18,7 +19,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import one_pass
-from mirage_eg.backends.evaluator.modular import PRIMES, Modulus, Number, modulus
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus, Number, modulus, residues
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.ops import Attributes
 
@@ -115,12 +116,22 @@ class _Generator:
         return (1 + _key(seed, number, ("omega", k)) % (order - 1)) * factor % order
 
 
+@lru_cache(maxsize=1 << 10)
+def _order(seed: int, number: int, k: int) -> tuple[int, int]:
+    """Factor and offset of a random order in which 0 is below 1: the maximum of indicators is 1 where one of them is."""
+    prime = PRIMES[k]
+    factor = 1 + _key(seed, number, ("order factor", k)) % (prime - 1)
+    offset = _key(seed, number, ("order offset", k)) % prime
+    zero, one = modulus(prime, np).shuffled(np.arange(2.0), factor, offset)
+    return (factor, offset) if zero < one else (prime - factor, (factor + offset) % prime)
+
+
 def _order_factor(seed: int, number: int, k: int) -> int:
-    return 1 + _key(seed, number, ("order factor", k)) % (PRIMES[k] - 1)
+    return _order(seed, number, k)[0]
 
 
 def _order_offset(seed: int, number: int, k: int) -> int:
-    return _key(seed, number, ("order offset", k)) % PRIMES[k]
+    return _order(seed, number, k)[1]
 
 
 def _inverse_factor(seed: int, number: int, k: int) -> int:
@@ -165,12 +176,12 @@ Compute = Callable[[Randomness, int, Attributes, Sequence[Component]], Component
 
 @dataclass(frozen=True, slots=True)
 class FieldSemantics:
-    """One op: `reads` lists pairs (operand, 0 for the same component or 1 for the next one).
+    """One op: `reads` lists pairs (operand, 0 for the same component, 1 for the next one, or None for the first one).
 
     `unfaithful` marks ops that satisfy other laws here than on numbers: keyed random functions; orders; roots (√x² is x or −x).
     """
 
-    reads: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[int, int | None], ...]
     compute: Compute
     unfaithful: Callable[[Attributes], bool] = lambda attributes: False
 
@@ -208,6 +219,53 @@ def _extreme(largest: bool) -> FieldSemantics:
     return FieldSemantics(((0, 0), (1, 0)), compute, _always)
 
 
+def _compared(bit: Callable[[Randomness, Array, Array], Array]) -> FieldSemantics:
+    """The indicator `bit` of the first components of x − y and y − x; with `joins` any residue, which hides no operand."""
+
+    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+        x, y = operands
+        modulus = random.modulus(0)
+        differences = modulus.subtract(x.residues, y.residues), modulus.subtract(y.residues, x.residues)
+        return Component(bit(random, *differences), _either_broadcast(x, y))
+
+    return FieldSemantics(((0, None), (1, None)), compute, _always)
+
+
+def _less(random: Randomness, difference: Array, opposite: Array) -> Array:
+    """A random bit of x − y; 0 where it is 0."""
+    return _bits(random, "less", difference) * (difference != 0)
+
+
+def _less_equal(random: Randomness, difference: Array, opposite: Array) -> Array:
+    """Where y < x is 0."""
+    return 1 - _less(random, opposite, difference)
+
+
+def _equal(random: Randomness, difference: Array, opposite: Array) -> Array:
+    """A random bit of x − y that is the same for y − x; 1 where it is 0."""
+    bits = _bits(random, "equal", random.xp.minimum(difference, opposite))
+    return random.xp.where(difference == 0, 1.0, bits)
+
+
+def _bits(random: Randomness, name: str, x: Array) -> Array:
+    values = random.keyed(x, 0, name)
+    return values if random.joins else values % 2
+
+
+def _where(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    """m·x + (1 − m)·y."""
+    condition, x, y = operands
+    modulus = random.modulus(k)
+    difference = modulus.subtract(x.residues, y.residues)
+    chosen = modulus.add(modulus.multiply(residues(condition.residues + 0.0, modulus.prime), difference), y.residues)
+    return Component(chosen, _either_broadcast(condition, Component(chosen, _either_broadcast(x, y))))
+
+
+def _cast(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    """The field does not round."""
+    return operands[0]
+
+
 def _abs(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
     """The root of the square: x or −x, equal for both, and multiplicative."""
     [x], modulus = operands, random.modulus(k)
@@ -235,7 +293,7 @@ def keyed(name: str) -> FieldSemantics:
 _STEP = 256  # least distance of two values of relu in the order
 
 
-def growing(name: str, idempotent: bool = False) -> FieldSemantics:
+def monotone(name: str, idempotent: bool = False) -> FieldSemantics:
     """The random function `name`, monotone in the order of the maxima, so that it commutes with them.
 
     An idempotent one maps x to the largest of its values that is not above x. (relu as the maximum with 0 would hide its
@@ -360,18 +418,28 @@ _PACKAGED: Mapping[str, FieldSemantics] = {
     "maximum": _extreme(largest=True),
     "minimum": _extreme(largest=False),
     "abs": FieldSemantics(((0, 0),), _abs, _always),
+    "less": _compared(_less),
+    "less_equal": _compared(_less_equal),
+    "equal": _compared(_equal),
+    "where": FieldSemantics(((0, 0), (1, 0), (2, 0)), _where),
+    "cast": FieldSemantics(((0, 0),), _cast),
     "exp": FieldSemantics(((0, 1),), _exp),
-    "log": growing("log"),
+    "log": monotone("log"),
     "square": FieldSemantics(((0, 0),), _square),
     "sqrt": FieldSemantics(((0, 0),), _sqrt, _always),
     "rsqrt": FieldSemantics(((0, 0),), _rsqrt, _always),
     "silu": FieldSemantics(((0, 0), (0, 1)), _silu),
     "sigmoid": FieldSemantics(((0, 1),), _sigmoid),
     "gelu": keyed("gelu"),
-    "relu": growing("relu", idempotent=True),
-    "tanh": growing("tanh"),
+    "relu": monotone("relu", idempotent=True),
+    "tanh": monotone("tanh"),
+    "gelu_tanh": keyed("gelu_tanh"),
+    "softplus": monotone("softplus"),
+    "mish": keyed("mish"),
+    "leaky_relu": keyed("leaky_relu"),
+    "elu": keyed("elu"),
     "pow": FieldSemantics(((0, 0),), _pow, _is_no_whole_power),
-    "clamp": growing("clamp", idempotent=True),
+    "clamp": monotone("clamp", idempotent=True),
     "scale": FieldSemantics(((0, 0),), _scale),
     "shift": FieldSemantics(((0, 0),), _shift),
 }

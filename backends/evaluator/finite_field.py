@@ -1,6 +1,6 @@
 """The algebra of the finite field: random tests that distinguish different programs. Trusted.
 
-A value is a triple of residues modulo the prime chain of `modular`; exp reads the next component: x ↦ ω^(x_q) mod p,
+A value is a triple of residues modulo the primes of `modular_arithmetic`; exp reads the next component: x ↦ ω^(x_q) mod p,
 where ω has order q, so ω^(a+b) = ω^a ω^b exactly, and two exponentials on a path are exact. Values are lazy: `read` determines
 the components that the outputs need, computes only those, and drops each after its last reader. A component that does
 not exist (r of an exp) is a keyed random function of the previous one, and `FieldValue.unfaithful` has the op.
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.backends.evaluator import library_semantics
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION
 from mirage_eg.backends.evaluator.field_semantics import (
@@ -27,7 +28,7 @@ from mirage_eg.backends.evaluator.field_semantics import (
     rational,
     scaled_exp,
 )
-from mirage_eg.backends.evaluator.modular import PRIMES
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.random_fill import fill, uniform_residues
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
@@ -74,11 +75,19 @@ class FieldAlgebra:
         """The number of dims before those of a tensor."""
         return 0 if isinstance(self.random.trial, int) else 1
 
-    def input(self, position: int, shape: Shape, memory: Memory = _new) -> FieldValue:
+    def input(self, position: int, shape: Shape, memory: Memory = _new, below: int = 0) -> FieldValue:
         """Independent uniform residues for input `position`, generated at the first read and stored with the value.
 
-        Their memory is `memory(number of components generated before, elements)`.
+        Their memory is `memory(number of components generated before, elements)`. With `below`, whole numbers below it, the
+        same in every component; with `joins` an indicator (below 2) is any residue, so that it hides nothing.
         """
+        if below and not (below == 2 and self.random.joins):
+            bits = self.input(position, shape, memory)
+            first = FieldValue(bits.shape, 1, NOTHING, lambda k: ([(bits, 0)], lambda x: Component(x.residues % below)))
+            once = self.stored(first)
+            return FieldValue(
+                bits.shape, len(PRIMES), frozenset({"indicator"} if below == 2 else ()), lambda k: ([(once, 0)], lambda x: x)
+            )
         stored: dict[int, Array] = {}
         if self.stack:
             shape = (len(self.random.trials), *shape)
@@ -123,7 +132,7 @@ class FieldAlgebra:
         scaled = operands[0].scaled if op == "exp" else None
         semantics, random = ELEMENTWISE[op], self.random
         # Component k of the result exists if all components that it reads exist.
-        levels = min(operands[i].levels - below for i, below in semantics.reads)
+        levels = min(len(PRIMES) if below is None else operands[i].levels - below for i, below in semantics.reads)
         unfaithful = NOTHING.union(*(operand.unfaithful for operand in operands))
         if semantics.unfaithful(attributes):
             unfaithful |= {op}
@@ -134,7 +143,7 @@ class FieldAlgebra:
             if scaled and k + 1 < scaled[0].levels:  # exp(c · x) in one pass
                 inner, factor = scaled
                 return [(inner, k + 1)], lambda exponent: scaled_exp(random, k, factor, exponent)
-            reads = [(operands[i], k + below) for i, below in semantics.reads]
+            reads = [(operands[i], 0 if below is None else k + below) for i, below in semantics.reads]
             if random.xp is not np:  # CuPy kernels widen their operands
                 return reads, lambda *components: semantics.compute(random, k, attributes, components)
             return reads, lambda *components: semantics.compute(random, k, attributes, [_wide(x) for x in components])
@@ -242,6 +251,26 @@ class FieldAlgebra:
         rule = row.rearrange
         assert rule is not None
         return self._rearranged(operands, shape, lambda arrays: rule(self.random.xp, arrays, lead, attributes))
+
+    def library(self, row: Op, operands: Sequence[FieldValue], lead: int, attributes: Attributes) -> FieldValue:
+        """By `library_semantics`: moves and scans are exact, orders are keyed."""
+        # Keyed functions of a constant differ from trial to trial, too.
+        leading = broadcast([x.shape[:lead] for x in operands], {}) if operands else (len(self.random.trials),) * self.stack
+        shape = (*leading, *row.shape([x.shape[lead:] for x in operands], attributes))
+        own = [x for x, k in zip(operands, library_semantics.read_components(row, len(operands), 1), strict=True) if k]
+        unfaithful = NOTHING.union(*(x.unfaithful for x in operands))
+
+        def computation(k: int) -> Computation:
+            reads = library_semantics.read_components(row, len(operands), k)
+            return [*zip(operands, reads, strict=True)], lambda *components: compute(k, components)
+
+        def compute(k: int, components: Sequence[Component]) -> Component:
+            reads = library_semantics.read_components(row, len(operands), k)
+            known = [_wide(self._reduced_if_pending(x, read)) for x, read in zip(components, reads, strict=True)]
+            return library_semantics.component(self.random, row, k, known, lead, attributes)
+
+        levels = min((x.levels for x in own), default=len(PRIMES))
+        return FieldValue(shape, levels, unfaithful | {row.name} if row.name == "argsort" else unfaithful, computation)
 
     def view(self, x: FieldValue, shape: Shape, move: Callable[[Array], Array]) -> FieldValue:
         """`move` on the residues, and on the mask."""

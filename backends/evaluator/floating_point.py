@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.backends.evaluator import library_ops
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
@@ -39,7 +40,9 @@ class FloatAlgebra:
         return tuple(x.shape)
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
-        """By the table ELEMENTWISE."""
+        """By the table ELEMENTWISE; a cast rounds where this algebra does."""
+        if op == "cast":
+            return self.cast(operands[0], DType(attributes["dtype"]))
 
         def compute(*chunks: Array) -> Array:
             with np.errstate(all="ignore"):  # threads do not inherit it
@@ -66,6 +69,11 @@ class FloatAlgebra:
         assert row.rearrange is not None
         return row.rearrange(self.xp, operands, lead, attributes)
 
+    def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+        """By `library_ops`."""
+        with np.errstate(all="ignore"):
+            return self._wide(library_ops.numbers(self.xp, row, list(map(self._wide, operands)), lead, attributes))
+
     def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
         """`move` itself."""
         return move(x)
@@ -82,6 +90,8 @@ class FloatAlgebra:
             match dtype:
                 case DType.bfloat16:
                     return self._wide(_round_to_bfloat16(self.xp, x.astype(self.xp.float32, copy=False)))
+                case DType.bool:
+                    return self._wide(self.xp.where(x != 0, 1, 0))
                 case DType.float16 if self.xp is np and x.dtype == np.float32:
                     return self._wide(_round_to_float16(x))
                 case _:
@@ -179,8 +189,31 @@ def _sigmoid(xp: Any, x: Array) -> Array:
     return 1 / (1 + xp.exp(-x))
 
 
+def _sigmoid_of_gelu_tanh(xp: Any, x: Array) -> Array:
+    return _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+
+
+def _mish(xp: Any, x: Array) -> Array:
+    """x · tanh(log(1 + eˣ)) = x · (1 + 2n)/(1 + 2n + 2n²) with n = e⁻ˣ, and with n = eˣ x · (n² + 2n)/(n² + 2n + 2)."""
+    n = xp.exp(-xp.abs(x))
+    return x * xp.where(x > 0, (1 + 2 * n) / (1 + 2 * n + 2 * n * n), (n * n + 2 * n) / (n * n + 2 * n + 2))
+
+
 def _gelu(xp: Any, x: Array) -> Array:
     return x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5)))
+
+
+_NEAR = 0.125  # a rounding may have moved an indicator
+
+
+def _where(xp: Any, condition: Array, x: Array, y: Array) -> Array:
+    """Not-a-number where the condition is no indicator."""
+    return xp.where(xp.abs(condition - 1) < _NEAR, x, xp.where(xp.abs(condition) < _NEAR, y, xp.nan))
+
+
+def _indicator(xp: Any, holds: Array, x: Array, y: Array) -> Array:
+    """1 where `holds`, 0 elsewhere, not-a-number where an operand is."""
+    return xp.where(xp.isnan(x) | xp.isnan(y), xp.nan, holds).astype(x.dtype, copy=False)
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.
@@ -192,6 +225,11 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "maximum": lambda xp, x, y: xp.maximum(x, y),
     "minimum": lambda xp, x, y: xp.minimum(x, y),
     "abs": lambda xp, x: xp.abs(x),
+    "less": lambda xp, x, y: _indicator(xp, x < y, x, y),
+    "less_equal": lambda xp, x, y: _indicator(xp, x <= y, x, y),
+    "equal": lambda xp, x, y: _indicator(xp, x == y, x, y),
+    "where": _where,
+    "cast": lambda xp, x, dtype: x,  # `FloatAlgebra` rounds
     "exp": lambda xp, x: xp.exp(x),
     "log": lambda xp, x: xp.log(x),
     "square": lambda xp, x: x * x,
@@ -202,9 +240,14 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "gelu": _gelu,
     "relu": lambda xp, x: xp.maximum(x, 0),
     "tanh": lambda xp, x: xp.tanh(x),
+    "gelu_tanh": lambda xp, x: x * _sigmoid_of_gelu_tanh(xp, x),
+    "softplus": lambda xp, x: xp.logaddexp(x, xp.zeros_like(x)),
+    "mish": _mish,
+    "leaky_relu": lambda xp, x, slope: xp.where(x > 0, x, float(slope) * x),
+    "elu": lambda xp, x, alpha: xp.where(x > 0, x, float(alpha) * xp.expm1(xp.minimum(x, 0))),
     "pow": lambda xp, x, exponent: xp.power(x, float(exponent)) if exponent else x * 0.0 + 1.0,  # NumPy's NaN⁰ is 1
     "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
-    "scale": lambda xp, x, factor: x * float(factor),
+    "scale": lambda xp, x, factor: x * float(factor) if factor else xp.zeros_like(x),
     "shift": lambda xp, x, offset: x + float(offset),
 }
 ELEMENTWISE = OpTable(_PACKAGED, lambda spec: spec.numbers)

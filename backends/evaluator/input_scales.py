@@ -20,6 +20,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
+from mirage_eg.ir.whole_inputs import whole_inputs
 
 SAMPLES = 4096
 _MARGIN = 4  # a tensor has more elements than a sample, and larger ones
@@ -29,17 +30,18 @@ _MOST_HALVINGS = 12
 _LARGE = (8.0, 4.0, 2.0)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # of the process: each emitted candidate of a program has its scales
 def input_scales(program: Graph) -> tuple[float, ...]:
     """A power of two, at most 1, for each input: random inputs have variance 1, times this factor.
 
     Cached, as each emitted file of a program contains the result (7 ms for rmsnorm, 60 ms for a decoder layer).
     """
+    whole = whole_inputs(program)
     scales = _fit_products(program, [1.0] * len(program.input_types))
     halved = scales
     for _ in range(_MOST_HALVINGS):  # an exp of a value that is not a product of an input, say
         if _run(program, halved).fits:
-            return tuple(halved)
+            return tuple(1.0 if place in whole else scale for place, scale in enumerate(halved))
         halved = [scale / 2 for scale in halved]
     return tuple(scales)  # the overflow does not depend on the size of the inputs
 
@@ -56,21 +58,23 @@ def large_magnitude(program: Graph, scales: tuple[float, ...]) -> float:
 
 def _fit_products(program: Graph, scales: list[float]) -> list[float]:
     for _ in range(_MOST_ROUNDS):
-        excess = _run(program, scales).excess
-        if excess is None:
+        excess = _run(program, scales, fitting=True).excess
+        if not excess:
             break
-        place, factor = excess
-        scales = [scale * factor if i == place else scale for i, scale in enumerate(scales)]
+        scales = [scale * excess.get(place, 1.0) for place, scale in enumerate(scales)]
     return scales
 
 
-def _run(program: Graph, scales: Sequence[float]) -> "_SampleAlgebra":
-    algebra = _SampleAlgebra()
+def _run(program: Graph, scales: Sequence[float], fitting: bool = False) -> "_SampleAlgebra":
+    algebra, whole = _SampleAlgebra(fitting), whole_inputs(program)
     generator = np.random.default_rng(0)
-    inputs = [
-        _Sample(kind.shape, scale * generator.standard_normal(SAMPLES), place)
-        for place, (kind, scale) in enumerate(zip(program.input_types, scales, strict=True))
-    ]
+    inputs = []
+    for place, (kind, scale) in enumerate(zip(program.input_types, scales, strict=True)):
+        numbers = generator.standard_normal(SAMPLES)
+        if place in whole:
+            inputs.append(_Sample(kind.shape, np.floor(whole[place] * generator.random(SAMPLES))))
+        else:
+            inputs.append(_Sample(kind.shape, scale * numbers, place))
     for value in evaluate(program, inputs, algebra, _WHOLE):
         algebra.settle(value)
     return algebra
@@ -92,21 +96,29 @@ class _Sample:
 
 
 class _SampleAlgebra:
-    """`fits`: every value stays within its type; `excess`: the first input to make smaller, and by which factor."""
+    """`fits`: every value stays within its type; `excess`: where `fitting`, the inputs to make smaller, and by which factors.
 
-    def __init__(self) -> None:
+    A product is made smaller at once, so that one run finds the factors of a deep program.
+    """
+
+    def __init__(self, fitting: bool) -> None:
         self.fits = True
-        self.excess: tuple[int, float] | None = None
+        self.excess: dict[int, float] = {}
+        self._is_exact = fitting  # so far, all numbers are those of the smaller inputs
         self._generator = np.random.default_rng(1)
 
     def settle(self, x: _Sample) -> _Sample:
         """Record the input whose product has a variance above 1."""
-        if x.pending is not None and self.excess is None:
+        if x.pending is not None and self._is_exact:
             finite = x.numbers[np.isfinite(x.numbers)]
             size = float(np.sqrt(np.mean(finite**2))) if finite.size else 1.0
             bits = round(log2(size) / (2 if x.squared else 1)) if size > 1 else 0
-            if bits > 0:
-                self.excess = x.pending, 2.0**-bits
+            if bits > 0 and x.pending in self.excess:
+                self._is_exact = False
+            elif bits > 0:
+                self.excess[x.pending] = 2.0**-bits
+                x.numbers[:] *= 2.0 ** -(2 * bits if x.squared else bits)
+                self._is_exact = finite.size == x.numbers.size
         return x
 
     def shape(self, x: _Sample) -> Shape:
@@ -161,6 +173,17 @@ class _SampleAlgebra:
         if len(operands) == 1:
             return _moved(operands[0], shape)
         return self._mixed(operands, shape)
+
+    def library(self, row: Op, operands: Sequence[_Sample], lead: int, attributes: Attributes) -> _Sample:
+        leading = broadcast([x.extents[:lead] for x in operands], {}) if operands else (1,) * lead
+        shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
+        data = [x for place, x in enumerate(operands) if place != row.indices]
+        if row.rearrange is not None:
+            return _moved(data[0], shape) if len(data) == 1 else self._mixed(data, shape)
+        if row.name == "cumsum":
+            return _Sample(shape, self._reduced("sum", self.settle(data[0]).numbers, shape[lead + attributes["dim"]]))
+        extents = [self.settle(x).extents[lead + attributes["dim"]] for x in data] or [attributes["extent"]]
+        return _Sample(shape, np.floor(extents[0] * self._generator.random(SAMPLES)))
 
     def view(self, x: _Sample, shape: Shape, move: Callable[[Array], Array]) -> _Sample:
         return _moved(x, shape)

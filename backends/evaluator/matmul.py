@@ -97,7 +97,7 @@ def _fill(result: Array, x: Array, y: Array, wide: _WideningBuffers) -> None:
     if x.size > y.size and rows > 1 and (rows >= count or count == 1):
         for half in _halves(rows):
             _fill(result[..., half, :], x[..., half, :], y, wide)
-    elif columns > 1 and (abs(y.strides[-1]) > abs(y.strides[-2]) or count == 1):  # pieces of y are dense in memory
+    elif columns > 1 and (abs(y.strides[-1]) > abs(y.strides[-2]) or count == 1):  # parts of y are dense in memory
         for half in _halves(columns):
             _fill(result[..., half], x, y[..., half], wide)
     elif count > 1:

@@ -19,7 +19,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.field_semantics import Component
 from mirage_eg.backends.evaluator.finite_field import ComponentKey, FieldAlgebra, FieldValue
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 
 MEMO_BYTES = 1 << 30  # of all memos of one program; beyond it a value is computed again for each use

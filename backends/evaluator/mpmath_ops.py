@@ -26,6 +26,10 @@ def _sigmoid(x: Number) -> Number:
     return 1 / (1 + mpmath.exp(-x))
 
 
+def _softplus(x: Number) -> Number:
+    return mpmath.log1p(mpmath.exp(x))
+
+
 def _rsqrt(x: Number) -> Number:
     return 1 / _real(mpmath.sqrt(x))
 
@@ -39,6 +43,11 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "maximum": max,
     "minimum": min,
     "abs": abs,
+    "less": lambda x, y: mpmath.mpf(x < y),
+    "less_equal": lambda x, y: mpmath.mpf(x <= y),
+    "equal": lambda x, y: mpmath.mpf(x == y),
+    "where": lambda condition, x, y: x if condition == 1 else y if condition == 0 else mpmath.nan,
+    "cast": lambda x, dtype: x,
     "exp": mpmath.exp,
     "log": lambda x: _real(mpmath.log(x)),
     "square": lambda x: x * x,
@@ -49,6 +58,11 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "gelu": lambda x: x * (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2,
     "relu": lambda x: max(x, mpmath.mpf(0)),
     "tanh": mpmath.tanh,
+    "gelu_tanh": lambda x: x * _sigmoid(2 * mpmath.sqrt(2 / mpmath.pi) * (x + x**3 * 44715 / 10**6)),
+    "softplus": _softplus,
+    "mish": lambda x: x * mpmath.tanh(_softplus(x)),
+    "leaky_relu": lambda x, slope: x if x > 0 else number(slope) * x,
+    "elu": lambda x, alpha: x if x > 0 else number(alpha) * mpmath.expm1(x),
     "pow": lambda x, exponent: _real(mpmath.power(x, number(exponent))),
     "clamp": lambda x, low, high: min(max(x, number(low)), number(high)),
     "scale": lambda x, factor: x * number(factor),

@@ -67,6 +67,7 @@ RATIONAL: Mapping[str, Callable[..., Degree]] = {
     "scale": lambda x, factor: x,
     "shift": lambda x, offset: x.plus(Degree(0, 0, 0)),
     "pow": lambda x, exponent: x.power(int(exponent)),
+    "cast": lambda x, dtype: x,
 }
 
 
@@ -74,9 +75,9 @@ RATIONAL: Mapping[str, Callable[..., Degree]] = {
 class DegreeAlgebra:
     """Degrees of every value of a graph."""
 
-    def input(self, shape: Shape) -> DegreeValue:
-        """Each element is a variable of its own."""
-        return DegreeValue(shape, Degree(1, 0, 0))
+    def input(self, shape: Shape, whole: bool = False) -> DegreeValue:
+        """Each element is a variable of its own; a whole number is no uniform one."""
+        return DegreeValue(shape, Degree(1, 0, 0), frozenset({"whole numbers"}) if whole else NOTHING)
 
     def shape(self, x: DegreeValue) -> Shape:
         """Extents of x."""
@@ -106,6 +107,18 @@ class DegreeAlgebra:
         leading = broadcast([x.extents[:lead] for x in operands], {})
         shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
         return DegreeValue(shape, _largest(operands), _beyond(operands))
+
+    def library(self, row: Op, operands: Sequence[DegreeValue], lead: int, attributes: Attributes) -> DegreeValue:
+        """Sums and constants; orders and moves by indices are beyond."""
+        leading = broadcast([x.extents[:lead] for x in operands], {}) if operands else (1,) * lead
+        shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
+        match row.name:
+            case "iota":
+                return DegreeValue(shape, Degree(0, 0, 0))
+            case "cumsum":
+                return DegreeValue(shape, operands[0].degree.summed(shape[lead + attributes["dim"]]), operands[0].beyond)
+            case _:
+                return DegreeValue(shape, _largest(operands), _beyond(operands) | {row.name})
 
     def view(self, x: DegreeValue, shape: Shape, move: Callable[[Array], Array]) -> DegreeValue:
         """The same degrees under another shape."""

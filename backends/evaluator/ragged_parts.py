@@ -5,14 +5,17 @@ the inputs computes the same values as the ragged one there.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mirage_eg.ir.graph import REPLICATED, Graph, Node
+from mirage_eg.backends.evaluator.algebra import Algebra
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node
 from mirage_eg.ir.ragged import LOOP, Cut
 from mirage_eg.ir.shapes import Shape
 
+V = TypeVar("V")
 Bounds = tuple[tuple[int, int], ...]  # of each grid dim, then of the loop: start and stop
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -68,6 +71,44 @@ def output_indices(graph: Graph, item: Node, shape: Shape, bounds: Bounds) -> li
     places = [*([place] for place in new), *(_mapped(maps, dim) for dim in range(len(tile)))]
     parts = (*(1 for _ in new), *tile)
     return [_indices(graph, *each, bounds) for each in zip(shape, parts, places, strict=True)]
+
+
+def inputs_within(graph: Graph, bounds: Bounds, inputs: Sequence[V], algebra: Algebra[V], stack: int) -> list[V]:
+    """The parts of the inputs within bounds."""
+    taken = []
+    for item, value, x in zip(graph.inputs, graph.input_values, inputs, strict=True):
+        for dim, index in enumerate(input_indices(graph, item, value, bounds), stack):
+            x = _at(algebra, x, dim, index)
+        taken.append(x)
+    return taken
+
+
+def join_sides(
+    graph: Graph,
+    item: Node,
+    shape: Shape,
+    place: int,
+    sides: Sequence[Bounds],
+    parts: Sequence[V],
+    algebra: Algebra[V],
+    stack: int,
+) -> V:
+    """An output of two sides of a grid dim."""
+    target = item["omap"][place]
+    if target == REPLICATED:
+        return parts[0]
+    new = item["omap"].count(NEW_DIM)
+    dim = item["omap"][:place].count(NEW_DIM) if target == NEW_DIM else new + target
+    indices = [output_indices(graph, item, shape, side)[dim] for side in sides]
+    return _at(algebra, algebra.join(parts, stack + dim), stack + dim, np.argsort(np.concatenate(indices)))
+
+
+def _at(algebra: Algebra[V], x: V, dim: int, index: Index) -> V:
+    """The elements of x at these indices of a dim."""
+    shape = algebra.shape(x)
+    if len(index) == shape[dim] and (np.diff(index) == 1).all():
+        return x
+    return algebra.view(x, (*shape[:dim], len(index), *shape[dim + 1 :]), lambda array: array[(slice(None),) * dim + (index,)])
 
 
 def _mapped(maps: Sequence[int], dim: int) -> list[int]:

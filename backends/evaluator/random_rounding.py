@@ -37,7 +37,7 @@ class RandomRounding:
     def _moved(self, x: Array, roundings: float = 1.0) -> Array:
         xp = self.plain.xp
         size = xp.where(x == 0, 0, xp.maximum(abs(x), _TINY))
-        size = xp.where(xp.isfinite(x), size, np.nan)  # beyond a pole or an overflow nothing is known: 1/∞ is not 0
+        size = xp.where(xp.isfinite(x), size, np.nan)  # after a pole or an overflow the size is unknown: 1/∞ is not 0
         random = self.generator.random(x.shape, dtype=np.float32) - np.float32(0.5)
         return x + size * random * (np.sqrt(12 * roundings) * self.roundoff)
 
@@ -68,6 +68,14 @@ class RandomRounding:
     def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """As `plain` does."""
         return self.plain.rearrange(row, operands, lead, attributes)
+
+    def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+        """The terms of sums move as in `reduce`; what moves elements or orders them is exact."""
+        if row.name != "cumsum":
+            return self.plain.library(row, operands, lead, attributes)
+        [x] = operands
+        with np.errstate(all="ignore"):
+            return self.plain.library(row, [self._moved(x, log2(2 * x.shape[lead + attributes["dim"]]))], lead, attributes)
 
     def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
         """As `plain` does."""

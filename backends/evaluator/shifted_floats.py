@@ -34,7 +34,7 @@ Value = Any  # an array, or a Shifted
 
 @dataclass(frozen=True, slots=True)
 class ShiftedFloats:
-    """The numbers of `plain`, but for exponentials and what is made of them."""
+    """The numbers of `plain`, except for exponentials and the values computed from them."""
 
     plain: FloatAlgebra
 
@@ -70,7 +70,10 @@ class ShiftedFloats:
                 return Shifted(
                     self.plain.elementwise(op, [self._relative(value, log) for value in x], attributes), log, x[0].degree
                 )
-            case "scale" | "relu":
+            case "where" if x[1].degree == x[2].degree and not x[0].degree:
+                log = self.plain.xp.where(x[0].array > 0.5, x[1].log, x[2].log)
+                return Shifted(self.plain.elementwise(op, arrays, attributes), log, x[1].degree)
+            case "scale" | "relu" | "cast":
                 power = Fraction(1)
             case "square":
                 power = Fraction(2)
@@ -111,6 +114,10 @@ class ShiftedFloats:
             return self.plain.rearrange(row, self._wide(operands), lead, attributes)
         arrays = self.plain.rearrange(row, [x.array for x in whole], lead, attributes)
         return Shifted(arrays, self.plain.rearrange(row, [x.log for x in whole], lead, attributes), whole[0].degree)
+
+    def library(self, row: Op, operands: Sequence[Value], lead: int, attributes: Attributes) -> Value:
+        """Of numbers."""
+        return self.plain.library(row, self._wide(operands), lead, attributes)
 
     def view(self, x: Value, shape: Shape, move: Callable[[Array], Array]) -> Value:
         """Of both parts."""

@@ -48,7 +48,7 @@ def slicing_of(graph: Graph, slice_elements: int) -> Slicing | None:
     largest = max(prod(kind.shape) for value, kind in enumerate(graph.types) if axis in axes.of(value))
     size, parts = axes.sizes[axis], min(axes.sizes[axis], ceil(largest / slice_elements))
     bounds = [size * i // parts for i in range(parts + 1)]
-    inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    inputs = graph.input_values
     slices = []
     for start, stop in pairwise(bounds):
         sizes = [stop - start if other == axis else extent for other, extent in enumerate(axes.sizes)]
@@ -65,7 +65,7 @@ def slicing_of(graph: Graph, slice_elements: int) -> Slicing | None:
 def _best_axis(graph: Graph, axes: Axes) -> int | None:
     """The longest axis of the largest value along which inputs and outputs can be sliced."""
     largest = max(range(len(graph.types)), key=lambda value: prod(graph.types[value].shape))
-    inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    inputs = graph.input_values
     outputs = [item.operands[0] for item in graph.outputs]
     fitting = [
         axis

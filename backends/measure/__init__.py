@@ -1,1 +1,1 @@
-"""Measured time: how kernels are launched and timed on a GPU, and what they are compared with."""
+"""Measured time: launching and timing kernels on a GPU, and their baselines."""

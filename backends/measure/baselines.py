@@ -159,7 +159,7 @@ def _decoder_layer_library(tensors: Sequence[Any]) -> Run:
 
 
 def _sdpa(backend: str, normalized: bool = False) -> Callable[[Sequence[Any]], Run]:
-    """Scaled-dot-product attention with one back end; K stands in rows of one key each, as every back end wants it."""
+    """Scaled-dot-product attention with one back end; K has a row for each key, as all back ends require."""
 
     def make(tensors: Sequence[Any]) -> Run:
         import torch
@@ -245,7 +245,7 @@ def quiet() -> Iterator[None]:
 
 
 def ceilings() -> dict[str, float]:
-    """What this GPU reaches right now: bytes a second of a copy through memory, float16 operations a second of a product."""
+    """Rates that this GPU reaches now: bytes a second of a copy through memory, float16 operations a second of a product."""
     import torch
 
     from mirage_eg.backends.measure.timing import event_us

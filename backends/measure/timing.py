@@ -1,13 +1,16 @@
-"""Timing emitted programs on the GPU at hand: warm, and with the caches flushed."""
+"""Timing emitted programs on the current GPU: warm, and with the caches flushed."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from mirage_eg.backends.measure.launch import steady
+from mirage_eg.backends.runtime.library_lookup import torch_library
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.ir.errors import MirageError
 
@@ -33,9 +36,9 @@ class Timing:
 
 
 def gpu_available() -> bool:
-    """Can emitted programs run here: is there a driver, is torch there, and does it find a GPU?"""
+    """Whether emitted programs can run here: a driver, torch, and a GPU that torch finds."""
     try:
-        ctypes.CDLL("libcuda.so.1")  # asked first: importing torch takes seconds
+        ctypes.CDLL("libcuda.so.1")  # first, since importing torch takes seconds
     except OSError:
         return False
     try:
@@ -75,14 +78,42 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timi
     with loaded(source) as module:
         generator = torch.Generator(device="cuda").manual_seed(seed)
         tensors = []
-        for shape, dtype, strides in module.INPUTS.values():
+        for position, (shape, dtype, strides) in enumerate(module.INPUTS.values()):
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
-            tensors.append(tensor.copy_(torch.randn(shape, device="cuda", generator=generator)))
-        return time_launches(steady(module, tensors), repeats)
+            numbers = torch.randn(shape, device="cuda", generator=generator)
+            if below := getattr(module, "WHOLE", {}).get(position):
+                numbers = torch.randint(below, shape, device="cuda", generator=generator)
+            tensors.append(tensor.copy_(numbers))
+        with timing_stream():
+            return time_launches(RunningProgram(module, list(module.INPUTS)).repeated(tensors, torch_library()), repeats)
+
+
+@contextmanager
+def timing_stream() -> Iterator[None]:
+    """Make the stream on which programs are timed the current one: no CUDA graph is captured on the default stream."""
+    import torch
+
+    stream = _stream(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@cache
+def _stream(device: int) -> Any:
+    import torch
+
+    return torch.cuda.Stream(device)
 
 
 def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
-    """Time what `run` launches on the current device."""
+    """Time the launches of `run` on the current device."""
+    with timing_stream():
+        return _time_launches(run, repeats)
+
+
+def _time_launches(run: Callable[[], object], repeats: int) -> Timing:
     import torch
 
     for _ in range(3):  # compiles the kernels, warms the allocator
@@ -111,12 +142,12 @@ def _spread(times: list[float]) -> float:
 
 
 def captured(run: Callable[[], object], times: int) -> Callable[[], None] | None:
-    """A CUDA graph of `times` runs, or None where something in them cannot be captured."""
+    """A CUDA graph of `times` runs on the `timing_stream`, or None if they cannot be captured."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
             for _ in range(times):
                 run()
     except RuntimeError:  # torch's error for an operation that capture forbids

@@ -1,1 +1,1 @@
-"""What runs generated programs: arguments, launches, arrays of torch and CuPy, the CUDA driver."""
+"""The runtime of generated programs: arguments, launches, arrays of torch and CuPy, the CUDA driver."""

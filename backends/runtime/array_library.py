@@ -75,9 +75,6 @@ class Library(Protocol):
     def empty(self, layout: ArrayLayout, device: int) -> Any:
         """A new array."""
 
-    def zeros(self, layout: ArrayLayout, device: int) -> Any:
-        """A new array of zeros, on the current stream."""
-
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """A function that allocates such arrays."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from mirage_eg.backends.runtime.array_library import Library
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.library_lookup import any_library, torch_library
-from mirage_eg.backends.runtime.program import Program
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.runtime.torch_arrays import Torch
 from mirage_eg.ir.errors import GraphError, MirageError
 
@@ -24,7 +24,7 @@ class CudaGraph:
     replay: Callable[[], None]
 
 
-def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+def call(program: RunningProgram, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on the current stream of the arrays' library.
 
     torch runs library kernels, on CuPy arrays through tensors on the same memory.
@@ -45,7 +45,7 @@ def call(program: Program, arrays: Sequence[Any], library: Library, out: Sequenc
     return tuple(library.from_torch(results)) if out is None else tuple(out)
 
 
-def capture(program: Program, arrays: Sequence[Any] | None = None, library: Library | None = None) -> CudaGraph:
+def capture(program: RunningProgram, arrays: Sequence[Any] | None = None, library: Library | None = None) -> CudaGraph:
     """The program in a CUDA graph on these arrays, or on new ones on the current device.
 
     The program runs once before the capture, which compiles it.
@@ -65,7 +65,7 @@ def capture(program: Program, arrays: Sequence[Any] | None = None, library: Libr
     return CudaGraph(tuple(arrays), outputs, replay)
 
 
-def _captured_by_torch(program: Program, arrays: Sequence[Any], library: Cupy, device: int) -> CudaGraph:
+def _captured_by_torch(program: RunningProgram, arrays: Sequence[Any], library: Cupy, device: int) -> CudaGraph:
     torch = _torch_for_library_kernels()
     graph = capture(program, library.to_torch(arrays), torch)
 

@@ -69,12 +69,6 @@ class Cupy:
         """From CuPy's pool."""
         return self.allocator(layout, device)()
 
-    def zeros(self, layout: ArrayLayout, device: int) -> Any:
-        """An empty array, then a fill on the stream: a captured graph repeats the fill."""
-        array = self.empty(layout, device)
-        array.fill(0)
-        return array
-
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """CuPy allocates on the current device: launching has set it, other callers may not have."""
         cupy = self._cupy

@@ -21,8 +21,7 @@ class Launch:
 class LaunchPlan:
     """The launches of a program; values are its inputs, then its buffers. `results` are the values that it returns.
 
-    `arena` has the internal buffers, each with its offset in a memory of `arena_bytes`; the buffers of `zeroed` must be zero
-    before a run, and are zero after it.
+    `arena` has the internal buffers, each with its offset in a memory of `arena_bytes`.
 
     A program that calls a library between its kernels has no fixed sequence: `launches` and `results` are None.
     """
@@ -33,7 +32,6 @@ class LaunchPlan:
     results: tuple[int, ...] | None
     arena: tuple[tuple[int, int], ...] = ()
     arena_bytes: int = 0
-    zeroed: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[ArrayLayout, ...]:
@@ -61,10 +59,9 @@ def launch_plan_of(module: ModuleType) -> LaunchPlan:
     positions = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}
     arena = tuple((positions[name], offset) for name, offset in getattr(module, "ARENA", {}).items())
     size = getattr(module, "ARENA_BYTES", 0)
-    zeroed = tuple(positions[name] for name in getattr(module, "ZEROED", ()))
     launch = getattr(module, "launch", None)
     if launch is None or "torch" in launch.__code__.co_varnames:  # imported there by programs that call it
-        return LaunchPlan(inputs, buffers, None, None, arena, size, zeroed)
+        return LaunchPlan(inputs, buffers, None, None, arena, size)
     launches: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
     kernels = {name: getattr(module, name) for name in module.SIGNATURES}
     try:
@@ -75,7 +72,7 @@ def launch_plan_of(module: ModuleType) -> LaunchPlan:
         for name, kernel in kernels.items():
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
-    return LaunchPlan(inputs, buffers, tuple(Launch(*record) for record in launches), results, arena, size, zeroed)
+    return LaunchPlan(inputs, buffers, tuple(Launch(*record) for record in launches), results, arena, size)
 
 
 __all__ = ["Launch", "LaunchPlan", "launch_plan_of"]

@@ -44,7 +44,6 @@ class MixedStreamState:
         library, values = site.library, plan.values
         arena = library.memory(plan.arena_bytes, site.device) if plan.arena else None
         fixed = {value: library.part(arena, offset, values[value]) for value, offset in plan.arena}
-        fixed |= {value: library.zeros(values[value], site.device) for value in plan.zeroed}
         self._fixed = [fixed.get(value) for value in range(len(plan.inputs), len(values))]  # None: new each call
         self._allocators = [library.allocator(layout, site.device) for layout in plan.buffers]
         self._ready: dict[tuple[str, tuple[int, ...]], tuple[Any, LaunchCall]] = {}

@@ -67,9 +67,6 @@ class StreamState:
         arena = 0 if self._memory is None else library.address(self._memory)
         for value, offset in plan.arena:
             slots[slot_of[value]] = arena + offset
-        self._zeroed = {value: library.zeros(values[value], site.device) for value in plan.zeroed}
-        for value, array in self._zeroed.items():
-            slots[slot_of[value]] = library.address(array)
         self.launches = [
             site.prepare(launch.kernel, launch.grid, slots, [slot_of[value] for value in launch.values])
             for launch in plan.launches

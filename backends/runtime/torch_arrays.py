@@ -42,7 +42,9 @@ class Torch:
         import torch
 
         self._torch = torch
-        self._names = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64")}
+        self._names = {
+            getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "bool", "int32", "int64")
+        }
         self._grad_enabled = torch.is_grad_enabled
         # The function of torch's own generated code: a handle, without an object around it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -109,10 +111,6 @@ class Torch:
     def empty(self, layout: ArrayLayout, device: int) -> Any:
         """From torch's caching allocator."""
         return self.allocator(layout, device)()
-
-    def zeros(self, layout: ArrayLayout, device: int) -> Any:
-        """An empty tensor after `zero_`."""
-        return self.empty(layout, device).zero_()
 
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """`empty_strided`."""

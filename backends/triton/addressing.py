@@ -11,7 +11,7 @@ from math import prod
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, picked, times
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import REPLICATED
+from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.shapes import Shape
 
 LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
@@ -27,6 +27,7 @@ class Pointer:
     shape: Shape
     dtype: DType
     strides: Shape
+    offset: int = 0  # of its first element in the argument's memory
 
 
 def row_major(shape: Shape) -> Shape:
@@ -39,32 +40,26 @@ def row_major(shape: Shape) -> Shape:
 
 def highest_offset(pointer: Pointer) -> int:
     """The offset of the last element."""
-    return sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
+    return pointer.offset + sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
 
 
-def launch_grid(grid: Shape, reverse: bool) -> Shape:
-    """The grid as it is launched: flattened if an extent exceeds the limit of the device.
-
-    Neighbouring blocks differ in the first dim, or in the last one in `reverse` order.
-    """
-    ordered = grid[::-1] if reverse else grid
-    fits = all(extent <= limit for extent, limit in zip(ordered, GRID_LIMITS, strict=False))
-    return (*ordered, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
+def launch_grid(grid: Shape) -> Shape:
+    """The grid as it is launched: flattened if an extent exceeds the limit of the device."""
+    fits = all(extent <= limit for extent, limit in zip(grid, GRID_LIMITS, strict=False))
+    return (*grid, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, used: set[int], wide: bool, reverse: bool) -> list[str]:
+def coordinates(grid: Shape, used: set[int], wide: bool) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
-    dims = range(len(grid))[::-1] if reverse else range(len(grid))
-    flat = launch_grid(grid, reverse)[: len(grid)] != tuple(grid[dim] for dim in dims)
-    lines = {}
+    flat = launch_grid(grid)[: len(grid)] != tuple(grid)
+    lines = []
     stride = 1
-    for position, dim in enumerate(dims):
+    for dim, extent in enumerate(grid):
         if dim in used:
-            last = position == len(grid) - 1
-            index = f"tl.program_id({position})" if not flat else _digit(stride, grid[dim], last)
-            lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
-        stride *= grid[dim]
-    return [lines[dim] for dim in sorted(lines)]
+            index = f"tl.program_id({dim})" if not flat else _digit(stride, extent, last=dim == len(grid) - 1)
+            lines.append(f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index))
+        stride *= extent
+    return lines
 
 
 def _digit(stride: int, extent: int, last: bool) -> str:
@@ -84,7 +79,7 @@ def parts(splits: Sequence[tuple[int, int]], extent: int) -> list[tuple[int, int
 
 def address(writer: Writer, pointer: Pointer, steps: Sequence[list[tuple[int, int]]], tile: Tile, lead: int = 0) -> str:
     """The pointers of all elements of a tile; the first `lead` dims of the tensor are no dims of the tile."""
-    terms = []
+    terms = [str(pointer.offset)] if pointer.offset else []
     for dim, (moves, stride) in enumerate(zip(steps, pointer.strides, strict=True)):
         writer.grid_used.update(grid_dim for grid_dim, _ in moves if grid_dim != REPLICATED)
         names = [("i" if grid_dim == REPLICATED else GRID_NAMES[grid_dim], step) for grid_dim, step in moves]

@@ -49,11 +49,11 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     code_of = backend.get_codegen_implementation(options)
-    told = {"target": gpu, **options.__dict__}
+    settings = {"target": gpu, **options.__dict__}
     try:
         code = source.make_ir(gpu, options, code_of, backend.get_module_map(), context)
         for stage in ("ttir", "ttgir"):
-            code = stages[stage](code, told)
+            code = stages[stage](code, settings)
         manager = ir.pass_manager(code.context)
         passes.ttgpuir.add_combine_tensor_select_and_if(manager)
         passes.ttgpuir.add_allocate_warp_groups(manager, *_WARP_GROUPS[_version()])

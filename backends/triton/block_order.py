@@ -1,6 +1,6 @@
 """A block graph in the form and order in which its kernel is written, which safe exponentials determine.
 
-Logarithms of exponentials go. An exponential comes behind the factors that say which of its entries count. Where several ratios
+Logarithms of exponentials go. An exponential comes after the factors that mask its entries. Where several ratios
 share an exponential, each with a mask of its own, it is computed for each of them, since it has another maximum there.
 """
 
@@ -8,8 +8,9 @@ from mirage_eg.backends.triton.exp_factors import powers_of
 from mirage_eg.backends.triton.safe_exp import SafeExponential, judged_in_any_order
 from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
+from mirage_eg.ir.node import Node
 
 
 def prepared(block: Graph) -> Graph:

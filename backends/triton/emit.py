@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
-from mirage_eg.backends.triton.op_table import HELPERS, torch_call
-from mirage_eg.backends.triton.program import ProgramFile
+from mirage_eg.backends.triton.op_table import HELPERS, torch_attributes, torch_call
+from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
-from mirage_eg.backends.triton.views import views_of
+from mirage_eg.backends.triton.views import joined_values, views_of
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
 
 # Names that the emitted file uses.
-_TABLES = ("INPUTS", "BUFFERS", "ZEROED", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES")
+_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES", "WHOLE")
 _RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
@@ -52,7 +53,7 @@ def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Sch
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
     `run` calls `launch`, which launches the kernels, with buffers for their outputs (BUFFERS): those of the caller, or new ones
-    of `allocate`. Another launcher may pass its own memory (`backends.runtime.program`).
+    of `allocate`. Another launcher may pass its own memory (`backends.runtime.running_program`).
 
     `schedule` is one for all kernels, or one for each. With `program`, the original program, the file also has a `reference` in
     PyTorch; run as a script, it checks and times itself.
@@ -92,15 +93,18 @@ def _written(
     named = program or graph
     strides, declared = _layouts(graph)
     views = views_of(graph, strides, declared)
-    for value, (_, view_strides) in views.items():
-        strides[value] = view_strides
+    joined = joined_values(graph, strides, declared)
+    for value, view in (views | joined).items():
+        strides[value] = view.strides
     file = ProgramFile(
         graph, per_kernel(schedule, len(graph.blocks)), strides, list(graph.types), dict(enumerate(graph.numbered()))
     )
+    file.offsets = {value: view.offset for value, view in (views | joined).items()}
+    file.joined = {value: view.base for value, view in joined.items()}
     file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
-    return file, inputs, outputs, _write_run(file, inputs, outputs, views)
+    return file, inputs, outputs, _write_run(file, inputs, outputs, {value: view.base for value, view in views.items()})
 
 
 def _types(types: Sequence[object]) -> str:
@@ -149,12 +153,6 @@ def _allocation(file: ProgramFile) -> list[str]:
             "        for name, (shape, dtype, strides) in BUFFERS.items()",
             "    ]",
         ]
-    if file.zeroed:
-        buffers += [
-            "    for name, buffer in zip(BUFFERS, buffers):",
-            "        if name in ZEROED:",
-            "            buffer.zero_()",
-        ]
     docstring = '    """What the kernels write, on a device; one run at a time may use it."""'
     return ["def allocate(device):", docstring, _IMPORT, *buffers, "    return buffers\n\n"]
 
@@ -166,8 +164,7 @@ def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
 
 def _tables(file: ProgramFile, inputs: Sequence[str]) -> str:
     lines = ["# name: (shape, element type, strides in elements)", "INPUTS = {"]
-    values = [values[0] for item, values in file.graph.numbered() if item.op == "input"]
-    lines += [_layout_line(file, name, value) for name, value in zip(inputs, values, strict=True)]
+    lines += [_layout_line(file, name, value) for name, value in zip(inputs, file.graph.input_values, strict=True)]
     lines.append("}")
     if file.kernels:
         lines += ["", "# what the kernels write", "BUFFERS = {"]
@@ -178,9 +175,6 @@ def _tables(file: ProgramFile, inputs: Sequence[str]) -> str:
             lines += ["", "# those that no caller sees share one arena: offsets in bytes", "ARENA = {"]
             lines += [f'    "{buffer.name}": {offset},' for buffer, offset in zip(arena.buffers, arena.offsets, strict=True)]
             lines += ["}", f"ARENA_BYTES = {arena.arena_bytes}"]
-        if file.zeroed:
-            listed = ", ".join(f'"{file.names[value]}"' for value in file.zeroed)
-            lines += ["", "# those that must be zero before a run, and are so behind it", f"ZEROED = [{listed}]"]
         lines += ["", "# what the kernels take, and how they are compiled", "SIGNATURES = {"]
         for kernel, signature in zip(file.kernels, file.signatures, strict=True):
             listed = ", ".join(f'"{type_}"' for type_ in signature)
@@ -220,16 +214,15 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
             for position, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
                 if inner.get("strides") is not None:
                     declare(value, inner["strides"], f"node {number}: block, output {position}")
-    inputs = {values[0] for item, values in graph.numbered() if item.op == "input"}
     for value, (strides, where) in declared.items():
-        if value in inputs and any(stride < 0 for stride in strides):
+        if value in graph.input_values and any(stride < 0 for stride in strides):
             raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
     layouts = [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
     return layouts, frozenset(declared)
 
 
-def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, tuple[int, Shape]]) -> str:
-    """Write the body of `launch`; returns the text of the returned values."""
+def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, int]) -> str:
+    """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
     input_names = iter(inputs)
     for item, name in zip(graph.outputs, outputs, strict=True):
@@ -242,21 +235,22 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
             case "input":
                 file.names[values[0]] = next(input_names)
             case _ if values and values[0] in views:
-                base, _ = views[values[0]]
-                file.names[values[0]] = file.names[base]
-                file.shown[values[0]] = file.shown.get(base, frozenset())
+                file.names[values[0]] = file.names[views[values[0]]]
+                file.shown[values[0]] = file.shown.get(views[values[0]], frozenset())
+            case "concat" | "reshape" if file.joined.keys() >= {*item.operands}:  # its memory is written already
+                file.names[values[0]] = file.names[item.operands[0]]
+                file.shown[values[0]] = file.shown[item.operands[0]]
             case "output":
                 name = file.names[item.operands[0]]
                 have, want = graph.types[item.operands[0]].dtype, item.get("dtype")
                 file.escaping |= file.shown.get(item.operands[0], frozenset())
                 returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
             case "block":
-                if number not in file.done:
-                    write_kernel(file, number)
+                write_kernel(file, number)
             case _:
                 [value] = values
                 file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
-                _write_library_call(file, item, value)
+                _write_library_call(file, item, {value, *(view for view, base in views.items() if base == value)}, value)
                 if OPS[item.op].kind is Kind.REARRANGEMENT:  # may be a view
                     file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
     file.calls_torch |= any("torch." in name for name in returned)
@@ -272,24 +266,29 @@ def _empty(file: ProgramFile, value: int) -> str:
     return f"{call}, dtype=torch.{type_.dtype}, device={first}.device)"
 
 
-def _write_library_call(file: ProgramFile, item: Node, value: int) -> None:
+def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: int) -> None:
+    """Write the call that makes a value; `family` has the value and its views."""
     types = file.graph.types
-    call = _torch_text(item, [file.names[i] for i in item.operands], file.graph, value)
+    operands = [file.names[i] for i in item.operands] or [file.names[first] for first in file.graph.input_values[:1]]
+    call = _torch_text(item, operands, file.graph, value)
     if file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value)}.copy_({call})"
-    elif any(consumer.op == "block" and value in consumer.operands for consumer in file.graph.nodes):
+    elif any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes):
         call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
     file.body.append(f"    {file.names[value]} = {call}")
     file.calls_torch = True
 
 
 def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:
-    types = graph.types
+    types, row = graph.types, OPS[item.op]
     operands = [
-        name if types[i].dtype is types[value].dtype else f"{name}.to(torch.{types[value].dtype})"
-        for name, i in zip(names, item.operands, strict=True)
-    ]
-    return torch_call(item.op, operands, item.mapping, [types[i].shape for i in item.operands])
+        name
+        if types[i].dtype is types[value].dtype or place < row.conditions or item.op == "cast" or row.kind is Kind.LIBRARY
+        else f"{name}.to(torch.{types[value].dtype})"
+        for place, (name, i) in enumerate(zip(names, item.operands, strict=False))
+    ] or names
+    attributes = torch_attributes(item, types[value].dtype)
+    return torch_call(item.op, operands, attributes, [types[i].shape for i in item.operands])
 
 
 __all__ = ["emit", "identifier", "memory_of"]

@@ -11,7 +11,8 @@ from fractions import Fraction
 from itertools import count
 
 from mirage_eg.backends.triton.tiles import reshape_groups
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -96,13 +97,15 @@ def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> F
     match item.op:
         case "add" | "sub":
             return degrees[0] if degrees[0] == degrees[1] else None
+        case "where":
+            return degrees[1] if degrees[1] == degrees[2] and not degrees[0] else None
         case "mul":
             return degrees[0] + degrees[1]
         case "div":
             if degrees[1]:
                 trace.divisors.append(item.operands[1])
             return degrees[0] - degrees[1]
-        case "scale" | "relu":
+        case "scale" | "relu" | "cast":
             return degrees[0]
         case "log":
             trace.divisors.append(item.operands[0])  # 0 is no number to take it of either
@@ -148,7 +151,7 @@ def moved_dims(item: Node, position: int, shape: Shape, result: Shape) -> dict[i
             return {source: dim for dim, source in enumerate(item["permutation"])}
         case Kind.REARRANGEMENT, "reshape":
             return {before[0]: after[0] for before, after in reshape_groups(shape, result) if len(before) == len(after) == 1}
-        case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
+        case Kind.REARRANGEMENT, "concat" | "slice" | "repeat":
             return {dim: dim for dim in real_dims(shape) if dim != item["dim"]}
         case _:
             return {dim: dim + shift for dim in real_dims(shape)}

@@ -12,7 +12,8 @@ from mirage_eg.backends.triton.tiles import Tile, flatten
 from mirage_eg.backends.triton.writer import Writer, aligned, masked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, Phase
 from mirage_eg.ir.shapes import Shape
 
 _SHORTEST_ROW = 16  # elements; with shorter ones the scales take what float16 saves

@@ -1,14 +1,12 @@
-"""The kernels of an emitted program and their launches: one a block graph, or one for two with a last-block reduction."""
+"""The kernels of an emitted program and their launches: one for each block graph."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
-from mirage_eg.backends.triton.block import Combine, Part, emit_block
+from mirage_eg.backends.triton.block_kernel import Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
-from mirage_eg.backends.triton.fused_combine import on_grid_of
-from mirage_eg.backends.triton.program import Block, ProgramFile
+from mirage_eg.backends.triton.program_file import Block, ProgramFile
 from mirage_eg.backends.triton.split_reduction import (
     ExportedMaximum,
     RowMaximum,
@@ -19,69 +17,42 @@ from mirage_eg.backends.triton.split_reduction import (
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, TensorType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import TensorType
 
-_TRITON_TYPES = {DType.float16: "fp16", DType.bfloat16: "bf16", DType.float32: "fp32", DType.float64: "fp64"}
+_TRITON_TYPES = {
+    DType.float16: "fp16",
+    DType.bfloat16: "bf16",
+    DType.float32: "fp32",
+    DType.float64: "fp64",
+    DType.bool: "i1",
+    DType.int32: "i32",
+    DType.int64: "i64",
+}
 _LARGEST_GRID = 2**31 - 1
 
 
 def write_kernel(file: ProgramFile, number: int) -> None:
-    """Write the kernel of the block graph at this node of the kernel graph and its launch; it may do the next node too."""
-    first = _prepared(file, number)
-    blocks, combine = [first], None
-    combined = _combined(file, first) if first.part.schedule.last_block_reduction else None
-    if combined is not None:
-        last, graph, split = combined
-        blocks.append(last)
-        groups = prod(first.part.graph.grid) // first.part.graph.grid[split]
-        arrivals = _new_value(file, TensorType((groups,), DType.float32), "arrivals")
-        file.zeroed.append(arrivals)
-        combine = Combine(replace(last.part, graph=graph), split, _pointer(file, arrivals))
-    written = [value for block in blocks for value in (*block.values, *block.extras)]
-    name = file.new_name("_".join(file.names[value] for block in blocks for value in block.values) + "_kernel")
-    kernel = emit_block(name, first.part, combine)
-    for block in blocks:
-        for value in block.operands:
-            file.use(value, blocks[-1].number)
-    for value in written:
-        file.lives[value] = first.number, blocks[-1].number
-        file.shown[value] = frozenset({value})
-    buffers = written if combine is None else [*written, arrivals]
-    value_of = {_pointer(file, value).name: value for block in blocks for value in block.operands}
-    value_of |= {_pointer(file, value).name: value for value in buffers}
+    """Write the kernel of the block graph at this node of the kernel graph and its launch."""
+    block = _prepared(file, number)
+    written = [*dict.fromkeys(file.write(value, number) for value in (*block.values, *block.extras))]
+    name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
+    kernel = emit_block(name, block.part)
+    for value in block.operands:
+        file.use(value, number)
+    value_of = {_pointer(file, value).name: value for value in (*block.operands, *written)}
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
     file.kernels.append(kernel)
     file.signatures.append(tuple(f"*{_TRITON_TYPES[dtype]}" for dtype in types))
-    file.options.append({"num_warps": first.warps, "num_stages": first.part.schedule.num_stages, "enable_fp_fusion": True})
-    file.buffers += buffers
-    file.done |= {block.number for block in blocks}
+    file.options.append({"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True})
+    file.buffers += [value for value in written if value not in file.buffers]
     listed = ", ".join(file.names[value_of[argument]] for argument in kernel.arguments)
-    grid = launch_grid(first.part.graph.grid, first.part.schedule.reverse_program_order)
+    grid = launch_grid(block.part.graph.grid)
     file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
-
-
-def _combined(file: ProgramFile, first: Block) -> tuple[Block, Graph, int] | None:
-    """The block graph at the next node if one kernel can do both: as prepared, on the grid of the first, and the split dim."""
-    number = first.number + 1
-    if number not in file.nodes or file.nodes[number][0].op != "block":
-        return None
-    if not set(file.nodes[number][0].operands) <= file.names.keys():
-        return None
-    last = _prepared(file, number)
-    file.prepared[number] = last  # for its own kernel, if it gets one
-    maps = [item["omap"] for item in first.part.graph.outputs] + [export.omap for export, _ in first.part.exported_maxima]
-    maps += [half.omap for half, _ in first.part.scaled_halves]
-    stored = dict(zip((*first.values, *first.extras), maps, strict=True))
-    loads = zip(last.operands, last.part.graph.inputs, strict=True)
-    reads = [(stored[value], item["imap"]) for value, item in loads if value in stored]
-    combined = on_grid_of(first.part.graph, last.part.graph, reads)
-    return None if combined is None else (last, *combined)
 
 
 def _prepared(file: ProgramFile, number: int) -> Block:
     """A block graph before its kernel is written; its values and exported maxima get names."""
-    if number in file.prepared:
-        return file.prepared.pop(number)
     item, values = file.nodes[number]
     inner: Graph = item["graph"]
     if prod(inner.grid) > _LARGEST_GRID:
@@ -89,7 +60,7 @@ def _prepared(file: ProgramFile, number: int) -> Block:
             f"node {number}: block: got a grid of {prod(inner.grid)} blocks; CUDA launches at most {_LARGEST_GRID}"
         )
     for value in values:
-        file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+        file.name_written(value)
     position = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)
     schedule = file.schedules[position]
     warps = schedule.num_warps or written_warps(inner, f"node {number}: block")
@@ -114,7 +85,8 @@ def _prepared(file: ProgramFile, number: int) -> Block:
 
 def _pointer(file: ProgramFile, value: int) -> Pointer:
     name = file.names[value]
-    return Pointer(f"{name}_ptr", name, file.types[value].shape, file.types[value].dtype, file.strides[value])
+    offset = file.offsets.get(value, 0)
+    return Pointer(f"{name}_ptr", name, file.types[value].shape, file.types[value].dtype, file.strides[value], offset)
 
 
 def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_eg.backends.triton.exp_factors import Powers, real_dims
-from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, Node, Phase
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,11 +84,16 @@ def _weights(sums: _Sums, item: Node, weights: Mapping[int, Weights]) -> Weights
             if None in own or (item.op == "matmul" and item.operands[0] in weights and item.operands[1] in weights):
                 return None
             return tuple(sorted(factor for weights in own for factor in weights or ()))
+        case "where" if _is_product(sums, item):
+            factors, kept = _factors(sums, item, 0, item.operands[0]), weights.get(item.operands[1])
+            return None if kept is None or factors is None else tuple(sorted((*kept, *factors)))
+        case "scale" if not item["factor"]:
+            return None
         case "div":
             return first  # of the dividend, if it has a degree; a divisor is judged as such
         case "relu":
             return first if first == () else None  # a negative factor weights as 0
-        case "split":
+        case "slice":
             return None if item["dim"] in sums.trace.origins[item.operands[0]] else first  # the maximum is taken over more
         case _:
             return first if all(weights == first for weights in own) else None
@@ -130,7 +136,7 @@ def _factors(sums: _Sums, item: Node, position: int, operand: int) -> Weights:
 
 def _opposite_dim(item: Node, position: int, dim: int, rank: int, other_rank: int) -> int:
     """The dim of the other operand of a product that matches a dim of this one; negative if there is none."""
-    if item.op == "mul" or dim < rank - 2:
+    if item.op in ("mul", "where") or dim < rank - 2:
         return dim + other_rank - rank
     contracted = rank - (1 if position == 0 else 2)
     return other_rank - (2 if position == 0 else 1) if dim == contracted else -1
@@ -146,7 +152,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
             if operand not in trace.degrees:
                 continue
             own = behind
-            if item.op in ("mul", "matmul"):
+            if item.op in ("mul", "matmul") or (item.op == "where" and _is_product(sums, item)):
                 others = [position for position, x in enumerate(item.operands) if x not in trace.degrees]
                 multiplied = [(position, x) for position in others for x in _multiplied(sums, item.operands[position])]
                 own |= {factor for position, x in multiplied for factor in _factors(sums, item, position, x) or ()}
@@ -154,6 +160,12 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
             own = frozenset(factor for factor in own if within.issuperset(source for _, source in factor.dims))
             found[operand] = found[operand] & own if operand in found else own
     return found[trace.exponential]
+
+
+def _is_product(sums: _Sums, item: Node) -> bool:
+    """Whether a choice is the product of its condition and its first side, since the other side is 0."""
+    other = sums.makers[item.operands[2]]
+    return other.op == "scale" and not other["factor"]
 
 
 def _multiplied(sums: _Sums, value: int) -> list[int]:

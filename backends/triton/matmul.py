@@ -7,7 +7,7 @@ from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.tiles import DOT_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 
 

@@ -17,8 +17,9 @@ from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
+from mirage_eg.ir.node import Node
 
 
 def shifts_exponentials(graph: Graph) -> bool:

@@ -11,6 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.ir.custom_ops import OpSpec, OpTable
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.node import Node
 
 Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
@@ -32,9 +34,16 @@ class ElementwiseRow:
     helper: str = ""
 
 
-def number(value: Fraction) -> str:
-    """An exact constant as a Python literal of type float."""
-    return repr(float(value))
+def number(value: Fraction | int) -> str:
+    """An exact constant as a Python literal of type float; an int as it is."""
+    return repr(value) if isinstance(value, int) else repr(float(value))
+
+
+def torch_attributes(item: Node, dtype: DType) -> Attributes:
+    """The attributes of a node for `torch_call`: ints among integers, whose type torch would change for a float."""
+    if not dtype.is_integer:
+        return item.mapping
+    return {key: int(value) if isinstance(value, Fraction) else value for key, value in item.attributes}
 
 
 def _always(attributes: Attributes) -> bool:
@@ -49,12 +58,32 @@ def _infix(sign: str) -> Write:
     return lambda x, attributes: f"{x[0]} {sign} {x[1]}"
 
 
+def _compared(sign: str) -> Write:
+    return lambda x, attributes: f"tl.where({x[0]} {sign} {x[1]}, 1.0, 0.0)"
+
+
+def _torch_compared(sign: str) -> Write:
+    return lambda x, attributes: f"({x[0]} {sign} {x[1]}).to({x[0]}.dtype)"
+
+
+def triton_type(dtype: DType) -> str:
+    """The name of an element type in Triton."""
+    return "tl.int1" if dtype is DType.bool else f"tl.{dtype}"
+
+
 def _function(name: str) -> Write:
     return lambda x, attributes: f"{name}({x[0]}, {x[1]})"
 
 
 def _call(pattern: str) -> Write:
     return lambda x, attributes: pattern.format(x=x[0], **{name: number(value) for name, value in attributes.items()})
+
+
+def _scaled(module: str) -> Write:
+    """A factor of 0 makes a constant, also of infinite numbers."""
+    zeros = _call(f"{module}.zeros_like({{x}})")
+    product = _call("{x} * {factor}")
+    return lambda x, attributes: product(x, attributes) if attributes["factor"] else zeros(x, attributes)
 
 
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
@@ -85,6 +114,23 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
     "maximum": ElementwiseRow("larger", _function("tl.maximum"), _function("torch.maximum"), _always, True),
     "minimum": ElementwiseRow("smaller", _function("tl.minimum"), _function("torch.minimum"), _always, True),
     "abs": ElementwiseRow("magnitude", _call("tl.abs({x})"), _call("torch.abs({x})"), _always, True),
+    "less": ElementwiseRow("less", _compared("<"), _torch_compared("<"), _never, True),
+    "less_equal": ElementwiseRow("less_equal", _compared("<="), _torch_compared("<="), _never, True),
+    "equal": ElementwiseRow("equal", _compared("=="), _torch_compared("=="), _never, True),
+    "where": ElementwiseRow(
+        "chosen",
+        lambda x, attributes: f"tl.where({x[0]} != 0, {x[1]}, {x[2]})",
+        lambda x, attributes: f"torch.where({x[0]} != 0, {x[1]}, {x[2]})",
+        _always,
+        True,
+    ),
+    "cast": ElementwiseRow(
+        "cast",
+        lambda x, attributes: f"{x[0]}.to({triton_type(DType(attributes['dtype']))})",
+        lambda x, attributes: f"{x[0]}.to(torch.{attributes['dtype']}, copy=True)",
+        _always,
+        False,  # a large number overflows float16
+    ),
     "exp": ElementwiseRow("exponential", _call("tl.exp({x})"), _call("torch.exp({x})"), _never, False),
     "log": ElementwiseRow("logarithm", _call("tl.log({x})"), _call("torch.log({x})"), _never, False),
     "square": ElementwiseRow("square", _call("{x} * {x}"), _call("torch.square({x})"), _always, True),
@@ -101,6 +147,37 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
     ),
     "relu": ElementwiseRow("relu", _call("tl.maximum({x}, 0.0)"), _call("torch.relu({x})"), _always, True),
     "tanh": ElementwiseRow("tanh", _call("tanh({x})"), _call("torch.tanh({x})"), _always, True, helper="tanh"),
+    "gelu_tanh": ElementwiseRow(
+        "gelu",
+        _call("{x} * tl.sigmoid({x} * (1.5957691216057308 + 0.07135481282668386 * {x} * {x}))"),
+        _call('torch.nn.functional.gelu({x}, approximate="tanh")'),
+        _always,
+        True,
+    ),
+    "softplus": ElementwiseRow(
+        "softplus",
+        _call("tl.maximum({x}, 0.0) + log1p(tl.exp(-tl.abs({x})))"),
+        _call("torch.nn.functional.softplus({x})"),
+        _never,
+        True,
+        helper="log1p",
+    ),
+    "mish": ElementwiseRow("mish", _call("mish({x})"), _call("torch.nn.functional.mish({x})"), _always, True, helper="mish"),
+    "leaky_relu": ElementwiseRow(
+        "leaky_relu",
+        _call("tl.where({x} > 0, {x}, {slope} * {x})"),
+        _call("torch.nn.functional.leaky_relu({x}, {slope})"),
+        _always,
+        True,
+    ),
+    "elu": ElementwiseRow(
+        "elu",
+        _call("tl.where({x} > 0, {x}, {alpha} * expm1(tl.minimum({x}, 0.0)))"),
+        _call("torch.nn.functional.elu({x}, {alpha})"),
+        _always,
+        True,
+        helper="expm1",
+    ),
     "pow": ElementwiseRow(
         "power", _triton_pow, _call("torch.pow({x}, {exponent})"), lambda attributes: bool(attributes["exponent"] > 0), False
     ),
@@ -111,7 +188,7 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
         lambda attributes: bool(attributes["low"] <= 0 <= attributes["high"]),
         True,
     ),
-    "scale": ElementwiseRow("scaled", _call("{x} * {factor}"), _call("{x} * {factor}"), _always, True),
+    "scale": ElementwiseRow("scaled", _scaled("tl"), _scaled("torch"), _always, True),
     "shift": ElementwiseRow(
         "shifted", _call("{x} + {offset}"), _call("{x} + {offset}"), lambda attributes: bool(attributes["offset"] == 0), True
     ),
@@ -135,6 +212,28 @@ def tanh(x):
     near = x * (1.0 + y * (-1.0 / 3.0 + y * (2.0 / 15.0 + y * (-17.0 / 315.0 + y * (62.0 / 2835.0)))))
     return tl.where(tl.abs(x) < 0.25, near, far)
 ''',
+    # The logarithm of 1 + x and the exponential minus 1 cancel near zero.
+    "log1p": '''@triton.jit
+def log1p(x):
+    """log(1 + x) for x ≥ 0."""
+    near = x * (1.0 + x * (-1.0 / 2.0 + x * (1.0 / 3.0 + x * (-1.0 / 4.0 + x * (1.0 / 5.0)))))
+    return tl.where(x < 0.02, near, tl.log(1.0 + x))
+''',
+    "expm1": '''@triton.jit
+def expm1(x):
+    """exp(x) − 1 for x ≤ 0."""
+    near = x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0)))))
+    return tl.where(x > -0.05, near, tl.exp(x) - 1.0)
+''',
+    # n is below 1 on both sides, so that nothing overflows.
+    "mish": '''@triton.jit
+def mish(x):
+    """x · tanh(log(1 + exp(x)))."""
+    n = tl.exp(-tl.abs(x))
+    positive = (1.0 + 2.0 * n) / (1.0 + 2.0 * n + 2.0 * n * n)
+    negative = (n * n + 2.0 * n) / (n * n + 2.0 * n + 2.0)
+    return x * tl.where(x > 0, positive, negative)
+''',
 }
 
 _NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
@@ -145,13 +244,20 @@ _NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
     "reshape": "view",
     "transpose": "transposed",
     "concat": "joined",
-    "split": "part",
+    "slice": "part",
     "broadcast": "wide",
     "repeat": "repeated",
     "accum_sum": "acc",
     "accum_mean": "acc_mean",
     "accum_max": "acc_max",
     "accum_strided_sum": "acc_columns",
+    "gather": "rows",
+    "take_along_dim": "picked",
+    "index_write": "written",
+    "scatter": "written",
+    "cumsum": "running_sum",
+    "argsort": "order",
+    "iota": "places",
     "softmax": "softmax",
     "rms_norm": "normalized",
     "layer_norm": "normalized",
@@ -176,6 +282,10 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             return f"{x[0]}.permute({tuple(attributes['permutation'])})"
         case "concat":
             return f"torch.cat([{', '.join(x)}], dim={attributes['dim']})"
+        case "slice":
+            taken = f"{attributes['start']}:{attributes['stop']}"
+            step = f":{attributes['step']}" if attributes["step"] > 1 else ""
+            return f"{x[0]}[{':, ' * attributes['dim']}{taken}{step}]"
         case "split":
             size = shapes[0][attributes["dim"]] // attributes["parts"]
             return f"{x[0]}.narrow({attributes['dim']}, {size * attributes['index']}, {size})"
@@ -183,8 +293,26 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             return f"{x[0]}.expand({tuple(attributes['shape'])})"
         case "repeat":
             return f"torch.repeat_interleave({x[0]}, {attributes['times']}, dim={attributes['dim']})"
+        case "gather":
+            return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
+        case "take_along_dim":
+            return f"torch.gather({x[0]}, {attributes['dim']}, {x[1]}.long())"
+        case "index_write":
+            return f"torch.index_copy({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
+        case "scatter":
+            return f"torch.scatter({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
+        case "cumsum":
+            return f"torch.cumsum({x[0]}, dim={attributes['dim']})"
+        case "argsort" if "count" in attributes:
+            largest = bool(attributes["descending"])
+            return f"torch.topk({x[0]}, {attributes['count']}, dim={attributes['dim']}, largest={largest}).indices"
+        case "argsort":
+            return f"torch.argsort({x[0]}, dim={attributes['dim']}, descending={bool(attributes['descending'])}, stable=True)"
+        case "iota":  # on the device of the operand given
+            return f"torch.arange({attributes['extent']}, device={x[0]}.device)"
         case "softmax":
-            return f"torch.softmax({x[0]}, dim={attributes['dim']})"
+            scores = x[0] if len(x) == 1 else f"{x[0]}.masked_fill({x[1]} == 0, -float('inf'))"
+            return f"torch.softmax({scores}, dim={attributes['dim']})"
         case "rms_norm" | "layer_norm":
             normalized = tuple(shapes[0][len(shapes[0]) - attributes["dims"] :])
             affine = "".join(f", {role}={operand}" for role, operand in zip(("weight", "bias"), x[1:], strict=False))

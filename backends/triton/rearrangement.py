@@ -7,8 +7,8 @@ from math import prod
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.tiles import Tile, power_of_two, reshape_groups
-from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, picked
-from mirage_eg.ir.graph import Node
+from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, picked, times
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 
 
@@ -38,8 +38,8 @@ def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
                 tile, result, item["dim"], _below(index, tile, item["dim"], (padded[item["dim"]] - 1) // item["times"])
             )
             zero -= {item["dim"]}
-        case "split":
-            text = _split(writer, item, tile, result)
+        case "slice":
+            text = _slice(writer, item, tile, result)
             zero -= {item["dim"]}
         case "concat":
             text = _concat(writer, item["dim"], operands, result)
@@ -81,17 +81,16 @@ def _gather(tile: Tile, result: Tile, dim: int, index: str) -> str:
     return f"tl.gather({tile.name}, {wide if len(shape) == 1 else f'tl.broadcast_to({wide}, {shape})'}, {tile.axis[dim]})"
 
 
-def _split(writer: Writer, item: Node, tile: Tile, result: Tile) -> str:
-    dim = item["dim"]
-    start = result.shape[dim] * item["index"]
-    if item["parts"] == 1:
+def _slice(writer: Writer, item: Node, tile: Tile, result: Tile) -> str:
+    dim, start, step = item["dim"], item["start"], item["step"]
+    if result.shape[dim] == tile.shape[dim]:
         return tile.name
     if result.shape[dim] == 1:
         here = picked(f"({writer.range(tile.padded[dim])} == {start})", [other == dim for other in tile.dims])
         zeros = f"tl.where({here}, {tile.name}, 0.0)"
         return f"tl.sum({zeros}, {tile.axis[dim]})"
-    index = f"{writer.range(result.padded[dim])} + {start}"
-    return _gather(tile, result, dim, _below(index, tile, dim, start + result.padded[dim] - 1))
+    index = f"{times(writer.range(result.padded[dim]), step)} + {start}"
+    return _gather(tile, result, dim, _below(index, tile, dim, start + (result.padded[dim] - 1) * step))
 
 
 def _concat(writer: Writer, dim: int, operands: Sequence[Tile], result: Tile) -> str:

@@ -14,7 +14,7 @@ from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import Writer, cast, masked, picked
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Node, Phase
+from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.shapes import Shape
 
 _LATE = 2048  # an accumulator with a reduction keeps tiles of at most so many elements whole and reduces once, after the loop

@@ -14,7 +14,8 @@ from fractions import Fraction
 
 from mirage_eg.backends.triton.exp_factors import Origin, Powers, powers_of, real_dims
 from mirage_eg.backends.triton.masked_exp import Factor, counted_factors
-from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def judged_in_any_order(
 ) -> dict[int, SafeExponential | str]:
     """As `judged_exponentials`, if an exponential may be before or after its factors."""
     exponentials = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op == "exp"}
-    inputs = [values[0] for item, values in graph.numbered() if item.op == "input"]
+    inputs = graph.input_values
     of_maxima = {value for value, operand in exponentials.items() if operand in {inputs[position] for position in maxima}}
     traces = {value: powers_of(graph, value) for value in exponentials}
     judged: dict[int, SafeExponential | str] = {}

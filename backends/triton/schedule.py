@@ -16,8 +16,6 @@ class Schedule:
     - `safe`: exponentials are shifted by their row maximum.
     - `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ.
     - `exp2`: shifted exponentials are powers of two of rescaled scores.
-    - `reverse_program_order`: neighbouring blocks differ in the last grid dim.
-    - `last_block_reduction`: where the next kernel combines the partial results of this one, the last block to arrive does it.
     - `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
     - `use_reciprocal`: a division by a broadcast value is a multiplication by its reciprocal.
     - `hoist_loads`: loads before the loop are issued before anything is computed.
@@ -28,8 +26,6 @@ class Schedule:
     safe: bool = True
     swapped: bool = False
     exp2: bool = False
-    reverse_program_order: bool = False
-    last_block_reduction: bool = False
     half_partials: bool = False
     use_reciprocal: bool = False
     hoist_loads: bool = False
@@ -58,11 +54,8 @@ def changed(schedules: Schedules, number: int, **changes: Any) -> Schedules:
 def fewer_stages(schedules: Schedules, failed: Sequence[bool]) -> Schedules | None:
     """One stage less for each kernel that failed for its stages; None if no such kernel has more than one stage.
 
-    `failed` has an entry for each compiled kernel. Where the last block of a kernel does the next reduction, there are fewer
-    kernels than schedules: then every schedule has one stage less.
+    `failed` has an entry for each kernel.
     """
-    if len(failed) != len(schedules):
-        failed = [any(failed)] * len(schedules)
     fewer = tuple(
         replace(schedule, num_stages=schedule.num_stages - 1) if reduce and schedule.num_stages > 1 else schedule
         for schedule, reduce in zip(schedules, failed, strict=True)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_eg.backends.evaluator.input_scales import input_scales, large_magnitude
-from mirage_eg.backends.triton.op_table import torch_call
+from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.whole_inputs import whole_inputs
 
 _TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
 _DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
@@ -26,7 +27,8 @@ def write_reference(program: Graph, inputs: Sequence[str]) -> str:
         match item.op:
             case "input":
                 names[values[0]] = name = next(given)
-                lines.append(f"    {name} = {name}.to(torch.{precision})")
+                if not program.types[values[0]].dtype.is_integer:
+                    lines.append(f"    {name} = {name}.to(torch.{precision})")
             case "output":
                 returned.append(names[item.operands[0]])
             case "block":
@@ -37,8 +39,9 @@ def write_reference(program: Graph, inputs: Sequence[str]) -> str:
                 [value] = values
                 names[value] = names_used(taken, f"t{value}")
                 taken.add(names[value])
+                operands = [names[i] for i in item.operands] or inputs[:1]
                 shapes = [program.types[i].shape for i in item.operands]
-                call = torch_call(item.op, [names[i] for i in item.operands], item.mapping, shapes)
+                call = torch_call(item.op, operands, torch_attributes(item, program.types[value].dtype), shapes)
                 lines.append(f"    {names[value]} = {call}")
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
 
@@ -50,12 +53,18 @@ _TIMED = """    buffers = allocate(tensors[0].device)
 
 def write_main(program: Graph, outputs: Sequence[str], buffers: bool) -> str:
     """The part that runs when the file is run; with `buffers`, the file has `allocate`."""
-    tolerances = tuple(_TOLERANCE[type_.dtype] for type_ in program.output_types)
-    scales = input_scales(program)
+    tolerances = tuple(_TOLERANCE.get(type_.dtype, 0.0) for type_ in program.output_types)
+    scales, whole = input_scales(program), whole_inputs(program)
+    bounds = f"WHOLE = {whole}  # inputs of whole numbers below these\n" if whole else ""
+    random = 'torch.randn(shape, device="cuda")'
+    values = f"scale * {random}"
+    if whole:
+        drawn = 'torch.randint(WHOLE[len(tensors)], shape, device="cuda")'
+        values = f"{drawn} if len(tensors) in WHOLE else {values}"
     return f'''# Normal inputs times these keep the program within the range of its types, also MAGNITUDES times larger.
 SCALES = {scales}
 MAGNITUDES = {(1.0, large_magnitude(program, scales))}
-
+{bounds}
 
 def main():
     """Check `run` against `reference` on random inputs and print the error and the time."""
@@ -66,7 +75,7 @@ def main():
     tensors = []
     for scale, (shape, dtype, strides) in zip(SCALES, INPUTS.values()):
         tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
-        tensors.append(tensor.copy_(scale * torch.randn(shape, device="cuda")))
+        tensors.append(tensor.copy_({values}))
     results = run(*tensors)
     results = results if isinstance(results, tuple) else (results,)
     for name, got, wanted, tolerance in zip({tuple(outputs)}, results, reference(*tensors), {tolerances}):

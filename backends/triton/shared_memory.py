@@ -5,7 +5,7 @@ after its allocation, a tenth of a second. Nothing here is trusted: kernels that
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from os import environ
@@ -17,7 +17,8 @@ from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.storage import WGMMA_ROWS, is_dot
 from mirage_eg.backends.triton.tiles import expanded, padding
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Node, Phase, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 
 _FLOAT32 = 4  # bytes
@@ -62,7 +63,7 @@ def _sources(operands: Iterable[int], makers: Mapping[int, Node]) -> set[int]:
     return visited
 
 
-def may_fit(block: Graph, limit: int, stages: int) -> bool:
+def fits_lower_bound(block: Graph, limit: int, stages: int) -> bool:
     """Whether the lower bound allows a block graph to fit `limit` bytes of shared memory."""
     return bounds(block, stages)[0] <= limit
 
@@ -81,7 +82,7 @@ def needed(block: Graph, limit: int, stages: int, target: str) -> int:
     return least if allocated is None else allocated
 
 
-@cache
+@lru_cache(maxsize=4096)  # of the process: searches with equal blocks ask the compiler once
 def allocated_bytes(block: Graph, stages: int, target: str) -> int | None:
     """Bytes that the compiler allocates for a block graph; None without a compiler, or if it cannot compile the kernel."""
     if find_spec("triton") is None or environ.get("TRITON_INTERPRET") == "1":
@@ -102,4 +103,4 @@ def alone(block: Graph) -> Graph:
     return Graph((*inputs, node("block", *range(len(inputs)), graph=block), *outputs), Level.KERNEL)
 
 
-__all__ = ["allocated_bytes", "alone", "bounds", "may_fit", "needed"]
+__all__ = ["allocated_bytes", "alone", "bounds", "fits_lower_bound", "needed"]

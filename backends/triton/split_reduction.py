@@ -13,7 +13,8 @@ from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, safe_
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import Writer
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.shapes import Shape
 
 
@@ -79,7 +80,7 @@ def _with(export: ExportedMaximum, position: int, degree: int) -> ExportedMaximu
 
 
 def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int, degree: int) -> ExportedMaximum | None:
-    """The maximum of one output, or None where blocks that store to the same place have different maxima."""
+    """The maximum of one output, or None if blocks that store to the same elements have different maxima."""
     item = graph.outputs[position]
     [value] = item.operands
     stored = graph.output_types[position]

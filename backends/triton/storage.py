@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from mirage_eg.backends.triton.tiles import MatmulForm, is_skinny, matmul_form, power_of_two
-from mirage_eg.ir.graph import Graph, Node, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
 WGMMA_ROWS = 64  # of a product, at least

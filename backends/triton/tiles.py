@@ -13,7 +13,8 @@ from math import prod
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
 
@@ -30,7 +31,7 @@ class Tile:
     `padded` has an extent for every logical dim (1 where the dim is squeezed). `ends` has, for each dim that is cut into parts
     of unequal extents, the number of its elements from the start of this block's tile, as an expression; the elements after
     them are padding too. At every position whose index in a dim of `zero` is in the padding, the value is exactly 0.
-    `finite`: no NaN or infinity stands in the padding unless the values themselves overflow.
+    `finite`: the padding has no NaN or infinity unless the values themselves overflow.
     """
 
     name: str
@@ -221,7 +222,7 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
             for before, after in reshape_groups(shapes[item.operands[0]], result_shape):
                 if len(before) == len(after) == 1:
                     yield (item.operands[0], before[0]), (result, after[0])
-        case Kind.REARRANGEMENT, "concat" | "split" | "repeat":
+        case Kind.REARRANGEMENT, "concat" | "slice" | "repeat":
             for operand in item.operands:
                 for dim in range(len(result_shape)):
                     if dim != item["dim"] or shapes[operand][dim] == result_shape[dim]:

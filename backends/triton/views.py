@@ -1,35 +1,48 @@
-"""Values of a kernel graph that alias the memory of another: reshapes, transposes, broadcasts between generated kernels.
+"""Values of a kernel graph that alias the memory of another: reshapes, transposes, broadcasts, slices, joined operands.
 
-A kernel reads such a value at the address of what it shows, with other strides; nothing is launched or copied for it.
+A kernel reads such a value at the address of what it shows, with other strides and from an offset; nothing is launched or
+copied for it. A kernel whose results are concatenated writes them at their places in the result.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 
-_VIEWS = ("reshape", "transpose", "broadcast")
+_VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
-def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, tuple[int, Shape]]:
-    """For each value that is such a view and read by generated kernels and other views alone: the value that it shows, which is
-    none itself, and its strides. `strides` are those of all values, the `fixed` ones may be no views."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """The value whose memory another one shows, which is no view itself; strides and offset in elements."""
+
+    base: int
+    strides: Shape
+    offset: int = 0
+
+
+def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:
+    """The views that generated kernels and other views alone read. `strides` are those of all values, the `fixed`
+    ones may be no views."""
     readers: dict[int, list[tuple[Node, range]]] = {value: [] for value in range(len(graph.types))}
     for item, values in graph.numbered():
         for operand in item.operands:
             readers[operand].append((item, values))
     made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *_VIEWS) for value in values}
-    candidates: dict[int, tuple[int, Shape]] = {}
+    candidates: dict[int, View] = {}
     for item, values in graph.numbered():
-        if item.op not in _VIEWS or values[0] in fixed or item.operands[0] not in made_here:
+        if item.op not in _VIEWS or values[0] in fixed or (item.operands[0] not in made_here and item.op != "slice"):
             continue
         [operand] = item.operands
         if operand not in candidates and item.op in _VIEWS and _is_view(graph, operand):
             continue  # the library copies this view
-        base, seen = candidates.get(operand, (operand, strides[operand]))
-        shown = shown_strides(item, graph.types[operand].shape, seen)
+        seen = candidates.get(operand, View(operand, strides[operand]))
+        shown = shown_strides(item, graph.types[operand].shape, seen.strides)
         if shown is not None:
-            candidates[values[0]] = base, shown
+            candidates[values[0]] = View(seen.base, shown, seen.offset + shown_offset(item, seen.strides))
     while True:  # the library copies a view with another reader, and its bases
         views = {
             value: view
@@ -42,6 +55,42 @@ def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> d
         candidates = {value: view for value, view in views.items() if _has_base(graph, value, views)}
 
 
+def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:
+    """The values that kernels write at their places in a concatenation, and the reshapes between; their bases are the results.
+
+    All operands of such a concatenation are written so, each of them by one kernel and for this reader alone (and for kernels).
+    """
+    makers = {value: item for item, values in graph.numbered() for value in values}
+    readers = Counter(operand for item in graph.nodes if item.op != "block" for operand in dict.fromkeys(item.operands))
+    joined: dict[int, View] = {}
+    for item, values in graph.numbered():
+        if item.op != "concat" or len(set(item.operands)) < len(item.operands) or fixed.intersection(values):
+            continue
+        views: dict[int, View] = {}
+        offset, stride = 0, strides[values[0]][item["dim"]]
+        for operand in item.operands:
+            views |= _written_at(graph, makers, operand, View(values[0], strides[values[0]], offset))
+            offset += graph.types[operand].shape[item["dim"]] * stride
+        written = [value for value in views if makers[value].op == "block"]
+        own = all(readers[value] == 1 and value not in fixed for value in views)
+        if own and len(written) == len(item.operands) and len({graph.types[value].dtype for value in (*views, *values)}) == 1:
+            joined |= views
+    return joined
+
+
+def _written_at(graph: Graph, makers: Mapping[int, Node], value: int, view: View) -> dict[int, View]:
+    """The views of a value and of the values that it reshapes, if it is at a place in another one's memory."""
+    views = {value: view}
+    while makers[value].op == "reshape":
+        [source] = makers[value].operands
+        strides = reshaped_strides(graph.types[value].shape, views[value].strides, graph.types[source].shape)
+        if strides is None:
+            break
+        views[source] = View(view.base, strides, view.offset)
+        value = source
+    return views
+
+
 def _is_view(graph: Graph, value: int) -> bool:
     return any(value in values and item.op in _VIEWS for item, values in graph.numbered())
 
@@ -52,9 +101,16 @@ def _has_base(graph: Graph, value: int, views: Mapping[int, object]) -> bool:
     return operand in views or not _is_view(graph, operand)
 
 
+def shown_offset(item: Node, strides: Shape) -> int:
+    """The offset of a view in a tensor of these strides, in elements."""
+    return int(item["start"] * strides[item["dim"]]) if item.op == "slice" else 0
+
+
 def shown_strides(item: Node, shape: Shape, strides: Shape) -> Shape | None:
-    """The strides of a reshape, transpose or broadcast of a tensor; None if it needs a copy."""
+    """The strides of a reshape, transpose, broadcast or slice of a tensor; None if it needs a copy."""
     match item.op:
+        case "slice":
+            return tuple(stride * item["step"] if dim == item["dim"] else stride for dim, stride in enumerate(strides))
         case "transpose":
             return tuple(strides[dim] for dim in item["permutation"])
         case "broadcast":
@@ -93,4 +149,4 @@ def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | Non
     return tuple(reversed(strides_of_dims))
 
 
-__all__ = ["reshaped_strides", "shown_strides", "views_of"]
+__all__ = ["View", "joined_values", "reshaped_strides", "shown_offset", "shown_strides", "views_of"]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import repeat
 
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 
 WARP = 32
 MOST_WARPS = 32

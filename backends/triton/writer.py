@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.tiles import Tile, names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
 
@@ -102,7 +104,7 @@ def times(text: str, factor: int) -> str:
 
 def cast(expression: str, have: DType, want: DType) -> str:
     """The expression in another element type."""
-    return expression if have is want else f"{expression}.to(tl.{want})"
+    return expression if have is want else f"{expression}.to({triton_type(want)})"
 
 
 def aligned(expression: str, tile: Tile, shape: Shape) -> str:

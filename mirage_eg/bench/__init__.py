@@ -1,1 +1,1 @@
-"""The measurements behind `mirage-eg bench`."""
+"""The measurements of `mirage-eg bench`."""

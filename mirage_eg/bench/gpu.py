@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from time import perf_counter, sleep
 from typing import IO
 
-from mirage_eg.bench.rows import DEVICE_LOST, ROWS, GpuOptions, Row, append, read_rows
+from mirage_eg.bench.gpu_row_records import DEVICE_LOST, ROWS, GpuOptions, Row, append, read_rows
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
 
@@ -84,14 +84,14 @@ def run_rows(
                 if late:
                     entry.process.kill()
                 code = entry.process.wait()
-                told = _tail(entry.said)
+                message = _tail(entry.said)
                 if code == DEVICE_LOST and entry.attempt < _ATTEMPTS:
                     waiting.insert(0, (entry.row, entry.attempt + 1))
                     continue
                 done += 1
                 if code != 0:
                     why = f"took over {options.row_seconds:g} s" if late else f"ended with code {code}"
-                    failures.append(Failure(*entry.row, f"{why}: {told}"))
+                    failures.append(Failure(*entry.row, f"{why}: {message}"))
                     append(folder / FAILURES, asdict(failures[-1]))
                 on_progress(done, len(rows), f"{entry.row[0]} b{entry.row[1]}")
     finally:
@@ -196,5 +196,5 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def rows_path(folder: Path) -> Path:
-    """Where the lines of all rows stand."""
+    """The file with the lines of all rows."""
     return folder / ROWS

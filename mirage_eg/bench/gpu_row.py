@@ -22,16 +22,28 @@ from typing import Any, TypeVar
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
-from mirage_eg.backends.measure.timing import Timing, gpu_available, gpu_target, time_launches, time_source
-from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.measure.timing import Timing, gpu_available, time_launches, time_source
 from mirage_eg.backends.triton.schedule import schedule_record
-from mirage_eg.bench.rows import DEVICE_LOST, MEASUREMENTS, ROWS, GpuOptions, Row, append, append_row, lines, read_rows
+from mirage_eg.bench.gpu_row_records import (
+    DEVICE_LOST,
+    MEASUREMENTS,
+    ROWS,
+    GpuOptions,
+    Row,
+    append,
+    append_row,
+    lines,
+    read_rows,
+)
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
-from mirage_eg.optimizer.tune import Effort, Timer, Tuning
+from mirage_eg.optimizer.tune import Timer, Tuning
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 
@@ -166,7 +178,7 @@ def _time_again(path: Path, workload: str, batch: int, folder: Path) -> JsonLine
     rows = [row.ours for row in read_rows(path) if row.key == (workload, batch) and row.ours]
     if not rows:
         raise MirageError(f"{path}: has no row of {workload} at batch {batch} with a source to time again")
-    timer = CandidateTimer(rows[-1]["source"], gpu_target())
+    timer = CandidateTimer(rows[-1]["source"])
     with gpu_lock(folder):
         outcome, timing = timer.full(rows[-1]["source"])
     if timing is None:
@@ -215,10 +227,12 @@ def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Js
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
-    tensors = [
-        (scale * torch.randn(kind.shape, device="cuda", generator=generator)).to(getattr(torch, str(kind.dtype)))
-        for kind, scale in zip(program.input_types, input_scales(program), strict=True)
-    ]
+    whole, tensors = whole_inputs(program), []
+    for position, (kind, scale) in enumerate(zip(program.input_types, input_scales(program), strict=True)):
+        numbers = scale * torch.randn(kind.shape, device="cuda", generator=generator)
+        if position in whole:
+            numbers = torch.randint(whole[position], kind.shape, device="cuda", generator=generator)
+        tensors.append(numbers.to(getattr(torch, str(kind.dtype))))
     try:
         with gpu_lock(folder) if baseline.slow else nullcontext():
             run = baseline.make(tensors)

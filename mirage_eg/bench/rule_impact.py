@@ -7,8 +7,8 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
-from mirage_eg.search.search import SearchLimits, SearchResult, search
 from mirage_eg.search.structure import SplitReduction, Structure
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,7 @@
 """`bench search`: e-graph sizes, visited states and structures of each workload, with the oracle and without."""
 
-import resource
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter, process_time
 
 from mirage_eg.egraph.expression import express, splits
@@ -13,9 +10,10 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
+from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
 from mirage_eg.search.exhaustive import Exhaustive, alphabet_of
 from mirage_eg.search.partition.count import KernelSpace, kernel_space
-from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
 PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and on many without abstract expressions
@@ -41,7 +39,7 @@ class Unguided:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SearchRow:
     """The search of one workload: block graphs and split-reduction pairs.
 
     E-graph sizes and `saturation_ms` are maxima over the splits; the other counts are sums over all splits. `seconds` runs from
@@ -68,7 +66,7 @@ class Row:
     seconds_two_kernels: float | None = None
 
 
-def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
+def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> SearchRow:
     """Search one workload under every split."""
     reset_peak()
     start, cpu_start = perf_counter(), process_time()
@@ -76,7 +74,7 @@ def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> Row:
     result = search(program, infer_axes(program), rulebook, limits)
     seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
     saturations = [record.saturation for record in result.records]
-    return Row(
+    return SearchRow(
         workload,
         rulebook.domain,
         limits.max_block_ops,
@@ -99,25 +97,6 @@ def two_kernels(workload: str, rulebook: Rulebook, max_ops: int, on_progress: Ca
     """Search every plan of one workload with at most two kernels; split-reduction pairs are counted in `guided`."""
     primitive = drop_shifts(expand(WORKLOADS[workload](1)))
     return kernel_space(primitive, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
-
-
-_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-
-
-def reset_peak() -> None:
-    """Reset `peak_bytes` to the current memory, if the system supports it (Linux)."""
-    if _CLEAR.exists():
-        _CLEAR.write_text("5", encoding="ascii")
-
-
-def peak_bytes() -> int:
-    """The largest resident memory of this process: since `reset_peak` if the system supports it, else since its start."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest if sys.platform == "darwin" else 1024 * largest  # bytes on macOS, KiB elsewhere
 
 
 def unguided(

@@ -20,9 +20,9 @@ FLAGS = (
     "use_reciprocal",
     "hoist_loads",
     "half_partials",
-    "reverse_program_order",
+    "reverse_program_order",  # deleted, as are the following ones and 16 or 32 warps; older measurements have them
     "last_block_reduction",
-    "programs",  # deleted, as are `descriptors` and 16 or 32 warps; older measurements have them
+    "programs",
     "descriptors",
 )
 RENAMED = {  # names of choices in older measurements

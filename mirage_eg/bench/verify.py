@@ -20,7 +20,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import TileLimits
-from mirage_eg.search.search import search
+from mirage_eg.search.structure_search import search
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
@@ -30,7 +30,7 @@ LEAST_SECONDS = 0.3  # of repetitions of a stage: single runs of milliseconds va
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VerificationSpeed:
     """One workload at one batch size; seconds are medians of the repetitions, after one warm-up run of each stage."""
 
     workload: str
@@ -49,7 +49,7 @@ class Measured:
     versions: str
 
 
-def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
+def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> VerificationSpeed:
     """Time the verification of the cheapest µGraphs of the search, and of the small instances of all structures."""
     xp, device, wait = _arrays(gpu)
     program = WORKLOADS[workload](batch)
@@ -80,7 +80,7 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Measured:
     proving = perf_counter() - start
     versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
     rate = len(candidates) / together
-    return Measured(
+    return VerificationSpeed(
         workload,
         batch,
         device,

@@ -12,7 +12,7 @@ from rich.table import Table
 from mirage_eg.backends.cost.devices import DEVICES, Device, find_device
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run.files import check_writable, write_atomically
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from mirage_eg.backends.cost.calibrate import Agreement, Measured
@@ -98,7 +98,7 @@ def _correlation(value: float | None) -> str:
 def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
     from mirage_eg.backends.cost.calibrate import predicted
     from mirage_eg.backends.cost.roofline_model import cost_of
-    from mirage_eg.pipeline.phrase import phrase
+    from mirage_eg.pipeline.kernel_summary import kernel_summary
 
     table = Table("workload", "µGraph", "measured µs", "predicted µs", "limited by", title_justify="left")
     table.title = "furthest off after the fit"
@@ -108,8 +108,8 @@ def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
         return max(ratio, 1 / ratio)
 
     for one in sorted(measured, key=off, reverse=True)[:_LISTED]:
-        limits = ", ".join(dict.fromkeys(cost_of(part, device).limited_by for part in one.parts))
-        table.add_row(one.workload, phrase(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", limits)
+        limits = ", ".join(dict.fromkeys(cost_of(kernel, device).limited_by for kernel in one.kernels))
+        table.add_row(one.workload, kernel_summary(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", limits)
     return table
 
 

@@ -1,4 +1,4 @@
-"""`mirage-eg bench gpu`: our kernels and their baselines on the GPU at hand, row by row, as a table, lines and a picture."""
+"""`mirage-eg bench gpu`: our kernels and their baselines on the current GPU, row by row, as a table, lines and a picture."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.bench.rows import GpuOptions
+from mirage_eg.bench.gpu_row_records import GpuOptions
 from mirage_eg.cli.arguments import with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run.files import check_writable, write_atomically
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from mirage_eg.bench.gpu import Summary

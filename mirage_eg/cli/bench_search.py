@@ -1,4 +1,4 @@
-"""`mirage-eg bench …`: measurements that print a table. `bench search`: the cost and the pruning of the oracle."""
+"""`mirage-eg bench search`: the cost and the pruning of the oracle."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.bench_cost import bench_cost
-from mirage_eg.cli.bench_gpu import bench_gpu
-from mirage_eg.cli.bench_verify import bench_verify
 from mirage_eg.cli.terminal import Job, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
@@ -19,15 +16,9 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
-    from mirage_eg.bench.search import Row
-
-app = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
-app.command("verify")(bench_verify)
-app.command("gpu")(bench_gpu)
-app.command("cost")(bench_cost)
+    from mirage_eg.bench.search import SearchRow
 
 
-@app.command("search")
 def bench_search(
     workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
     domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
@@ -44,7 +35,7 @@ def bench_search(
     def job() -> int:
         from mirage_eg.bench.search import PUBLISHED, guided, two_kernels, unguided
         from mirage_eg.egraph.rulebook import load_rules
-        from mirage_eg.search.search import SearchLimits
+        from mirage_eg.search.structure_search import SearchLimits
 
         names = list(workloads or STANDARD)
         for name in names:
@@ -56,7 +47,7 @@ def bench_search(
         fewer = range(FEWEST, max_block_ops) if as_json else ()
         jobs = [(name, ops) for name in names for ops in (*fewer, max_block_ops)]
         with progress() as observer:
-            rows: list[Row] = []
+            rows: list[SearchRow] = []
             for done, (name, ops) in enumerate(jobs):
                 observer("search", done, len(jobs), f"{name}, {ops} ops")
                 row = guided(name, rulebook, SearchLimits(ops))
@@ -84,7 +75,7 @@ def _report(observer: Observer, stage: str, done: int, total: int) -> None:
     observer(stage, done, total, "")
 
 
-def _print(rows: "Sequence[Row]", by_ops: "Sequence[Row]") -> None:
+def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
     from mirage_eg.bench.search import PUBLISHED
 
     table = Table("workload", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")

@@ -36,7 +36,7 @@ def bench_verify(
                 observe("verify", done, len(jobs), f"{name} b={size}")
                 rows.append(measure(name, size, gpu, repetitions))
                 if out is not None:
-                    _append(out, json_line(rows[-1]))
+                    append_line(out, json_line(rows[-1]))
             observe("verify", len(jobs), len(jobs), "")
         if as_json:
             print(json_line(rows))
@@ -53,7 +53,8 @@ def bench_verify(
     return job
 
 
-def _append(path: Path, line: str) -> None:
+def append_line(path: Path, line: str) -> None:
+    """Append a line to the file of `--out`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The command line: `mirage-eg optimize | verify | show | rules | bench`; only this package prints.
+"""The command line: `mirage-eg optimize | verify | show | explain | rules | bench`; only this package prints.
 
 Results go to stdout, progress to stderr: bars on a terminal, else a line every few seconds. Bad input is one line on stderr
 and exit code 2.
@@ -13,15 +13,20 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from mirage_eg import __version__
-from mirage_eg.cli import bench_search
 from mirage_eg.cli import rules as cli_rules
 from mirage_eg.cli.arguments import GraphArgument, ProgramArgument, load, with_options
+from mirage_eg.cli.bench_cost import bench_cost
+from mirage_eg.cli.bench_gpu import bench_gpu
+from mirage_eg.cli.bench_kernelbench import bench_kernelbench
+from mirage_eg.cli.bench_search import bench_search
+from mirage_eg.cli.bench_verify import bench_verify
+from mirage_eg.cli.explain import explain
 from mirage_eg.cli.optimize import optimize
 from mirage_eg.cli.terminal import Job, JsonOption
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
-from mirage_eg.pipeline.run.files import check_writable, write_atomically
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.stopping import INTERRUPTED, end_stopped, handle_signals, raise_if_stopped
 
 # Newer releases of typer carry a copy of click of their own; in all of them this is the base class of BadParameter.
@@ -32,8 +37,15 @@ app = typer.Typer(
 )
 
 app.command()(optimize)
+app.command()(explain)
 app.add_typer(cli_rules.app, name="rules")
-app.add_typer(bench_search.app, name="bench")
+bench = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
+bench.command("verify")(bench_verify)
+bench.command("gpu")(bench_gpu)
+bench.command("cost")(bench_cost)
+bench.command("search")(bench_search)
+bench.command("kernelbench")(bench_kernelbench)
+app.add_typer(bench, name="bench")
 
 
 def main() -> NoReturn:

@@ -1,27 +1,29 @@
 """`mirage-eg optimize`: the command, the folder of results, and the table that is printed."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, plain, progress
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.phrase import phrase
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.checkpoint import NAME, holds_results
-from mirage_eg.pipeline.run.files import check_writable, remove_made, write_atomically
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import check_writable, remove_made, write_atomically
 from mirage_eg.report.tables import numbered
 
 if TYPE_CHECKING:
     from mirage_eg.pipeline.optimize import Candidate, CompileRecord, Result
+    from mirage_eg.pipeline.run.report_sections import Diagnosis
+    from mirage_eg.pipeline.run.run_report import RunReport
 
 
 @with_options(Options)
@@ -58,18 +60,12 @@ def optimize(
             if trace.is_dir():
                 raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
             check_writable(trace.parent)
-        cached = None
-        if not resume and trace is None:
-            from mirage_eg.pipeline.run.lookup import asked, for_this_machine, found
-
-            here, on_gpu = for_this_machine(options)
-            cached = found(name, graph, asked(name, graph, here, on_gpu))
-        result = cached or _search(name, graph, options, folder / NAME, resume, trace)
+        result = _search(name, graph, options, folder / NAME, resume, trace)
         report = _write(result, graph, folder, source)
         if as_json:
-            print(json_line(report))
+            print(json_line(report.data()))
         else:
-            _print_result(result, report, folder)
+            _print_result(result, folder)
         return 0
 
     return job
@@ -78,10 +74,13 @@ def optimize(
 def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume: bool, trace: Path | None) -> "Result":
     """Run the pipeline; a run that fails before its first work item is finished leaves no files."""
     from mirage_eg.pipeline.optimize import optimize as run
-    from mirage_eg.search.trace import Tracer, trace_text
 
     absent = [path for path in (checkpoint, checkpoint.parent, *checkpoint.parent.parents) if not path.exists()]
-    tracer = None if trace is None else Tracer()
+    tracer = None
+    if trace is not None:
+        from mirage_eg.search.trace import Tracer, trace_text  # loads egglog
+
+        tracer = Tracer()
     try:
         with progress() as observer:
             result = run(name, graph, options, observer, checkpoint=checkpoint, resume=resume, tracer=tracer)
@@ -113,7 +112,7 @@ def _check_owner(folder: Path, source: str) -> None:
         raise OptionError(f"{folder}: holds the results of {owner}, got {source}; try: another --out, or remove the folder")
 
 
-def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[str, Any]:
+def _write(result: "Result", program: Graph, folder: Path, source: str) -> "RunReport":
     """Write the folder of a run, report last, and give the report as written."""
     from mirage_eg.report.page import report_page
 
@@ -129,14 +128,15 @@ def _write(result: "Result", program: Graph, folder: Path, source: str) -> dict[
             path.unlink()
     write_atomically(folder / "best.json", serialize.to_json(best.graph))
     write_atomically(folder / "best.py", best.source)
-    report = result.report.written(source, str(folder / "best.py")).data()
+    report = result.report.written(source, str(folder / "best.py"))
     write_atomically(folder / "report.html", report_page(report, program, best.graph, best.source))
-    write_atomically(folder / "report.json", json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n")
+    write_atomically(folder / "report.json", json.dumps(report.data(), indent=2, ensure_ascii=False) + "\n")
     return report
 
 
-def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> None:
-    table = Table(title=f"{report['program']}: {len(result.candidates)} µGraphs, best first", title_justify="left")
+def _print_result(result: "Result", folder: Path) -> None:
+    report = result.report
+    table = Table(title=f"{report.program}: {len(result.candidates)} µGraphs, best first", title_justify="left")
     for column in ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
         justify: Literal["left", "right"] = "left" if column in ("what it does", "verified", "compiled") else "right"
         table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
@@ -144,23 +144,23 @@ def _print_result(result: "Result", report: Mapping[str, Any], folder: Path) -> 
         table.add_row(ranks, *map(Text, cells))
     out = console()
     out.print(table)
-    if report.get("cache") == "hit":
-        out.print(f"cache: hit, computed {report['computed']}; try: --no-cache to run again", highlight=False)
-    for note in report.get("notes", ()):
+    if report.cache == "hit":
+        out.print(f"cache: hit, computed {report.computed}; try: --no-cache to run again", highlight=False)
+    for note in report.notes:
         out.print(note, soft_wrap=True, highlight=False, markup=False)
-    for line in _explained(report.get("explanation")):
+    for line in _explained(report.explanation):
         out.print(line, soft_wrap=True, highlight=False, markup=False)
     out.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
     out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _explained(explanation: Mapping[str, Any] | None) -> Iterator[str]:
+def _explained(explanation: "Diagnosis | None") -> Iterator[str]:
     """Lines on a search without a fused result."""
     if explanation is not None:
-        ended = ", ".join(f"{reason} {count:,}" for reason, count in explanation["ended"].items())
-        yield f"visited: {explanation['visited']:,} states; pruned by: {ended or 'no candidate'}"
-        yield f"nearest miss: {explanation['nearest_miss']}"
-        yield f"try: {explanation['change']}"
+        ended = ", ".join(f"{reason} {count:,}" for reason, count in explanation.ended.items())
+        yield f"visited: {explanation.visited:,} states; pruned by: {ended or 'no candidate'}"
+        yield f"closest candidate: {explanation.closest_candidate}"
+        yield f"try: {explanation.change}"
 
 
 def _cells(candidate: "Candidate") -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
     measured = "–" if candidate.measured_us is None else f"{candidate.measured_us:.1f}"
     return (
         str(kernels),
-        phrase(graph),
+        kernel_summary(graph),
         ", ".join("×".join(map(str, block.grid)) for block in blocks) or "–",
         ", ".join(str(block.loop) for block in blocks) or "–",
         f"{candidate.predicted_us:.1f}",

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress, record
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.run_report import plain
 
 if TYPE_CHECKING:
     from mirage_eg.egraph.soundness.check_file import Report
@@ -43,7 +44,7 @@ def list_rules(
         on = {theory.path for theory in loaded.theories}
         theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
         if as_json:
-            print(json_line([record(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
+            print(json_line([plain(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
             return 0
         table = Table("theory", "laws", "by default", "sha256")
         for theory in theories:
@@ -86,7 +87,7 @@ def check(
                     file, domain, examples, seed, on_progress=lambda stage, done, total: observer(stage, done, total, "")
                 )
             if as_json:
-                print(json_line(record(report) | {"sound": report.sound}))
+                print(json_line(plain(report) | {"sound": report.sound}))
             else:
                 _print_report(report)
             code = max(code, 0 if report.sound else 1)
@@ -140,7 +141,7 @@ def impact(
         from mirage_eg.bench.rule_impact import impact as run
         from mirage_eg.egraph.rule_files import domain_of, read_files
         from mirage_eg.egraph.rulebook import load_rules
-        from mirage_eg.search.search import SearchLimits
+        from mirage_eg.search.structure_search import SearchLimits
 
         names = workloads or list(PAPER)
         for name in names:

@@ -4,14 +4,10 @@ MIRAGE_EG_PROGRESS=off disables the progress lines if stderr is not a terminal.
 """
 
 import contextlib
-import dataclasses
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from threading import Event, Thread
 from time import perf_counter
 from typing import Annotated, Any
@@ -20,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Observer
 
 Job = Callable[[], int]  # the work of a command; returns the exit code
@@ -89,32 +86,6 @@ def _lines() -> Iterator[Observer]:
         reporter.join()
 
 
-def record(value: Any) -> dict[str, Any]:
-    """The fields of a frozen record."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
 def json_line(value: Any) -> str:
     """The value as JSON."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    """The value in JSON's types; NaN and infinities, which JSON lacks, become null."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case None | bool() | int():
-            return value
-        case str() | Path() | Fraction():
-            return str(value)
-        case Mapping():
-            return {str(key): plain(entry) for key, entry in value.items()}
-        case list() | tuple():
-            return [plain(entry) for entry in value]
-        case _ if dataclasses.is_dataclass(value):
-            return {name: plain(entry) for name, entry in record(value).items()}
-        case _:
-            raise TypeError(f"got {value!r}, which JSON cannot hold")

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.cli.terminal import json_line, progress, record
+from mirage_eg.cli.terminal import json_line, progress
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.mirage_json import Unsupported, read_published
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.peak_memory import peak_mib
+from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.evidence import check_floats, verify_candidates
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
@@ -68,7 +69,7 @@ def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool
 
 def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, check: FloatCheck | None, as_json: bool) -> None:
     if as_json:
-        fields = record(verdict) | ({} if check is None else {"float_check": record(check)})
+        fields = plain(verdict) | ({} if check is None else {"float_check": plain(check)})
         first = {"index": index, "verdict": fields.pop("verdict"), "evidence": fields.pop("evidence")}
         print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds, "peak_mib": peak_mib()} | fields))
         return

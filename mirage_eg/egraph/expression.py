@@ -36,7 +36,7 @@ class Split:
     def label(self, axes: Axes) -> str:
         """The split as a phrase with the names of its axes."""
         loop = "no loop" if self.looped is None else f"loop over {axes.names[self.looped]}"
-        return loop if self.grid_axis is None else f"{loop}, {axes.names[self.grid_axis]} spread over the grid"
+        return loop if self.grid_axis is None else f"{loop}, {axes.names[self.grid_axis]} split over the grid"
 
 
 def splits(axes: Axes) -> tuple[Split, ...]:

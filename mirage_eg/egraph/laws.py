@@ -124,7 +124,7 @@ def _matched(law: Law) -> Iterator[Pattern]:
 
 
 def directions(law: Law) -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
-    """For each direction of a law the functions that it matches and those that it adds; a birewrite has two directions."""
+    """Of each direction of a law: the functions that it matches, the functions that it adds. A birewrite has two directions."""
     conditions = _applied(_matched(law))
     if law.sides is None:
         return ((conditions, _applied(pattern for action in law.actions for pattern in action.arguments)),)

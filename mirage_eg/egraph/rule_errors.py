@@ -30,35 +30,6 @@ def located(error: bindings.EggSmolError, path: str) -> str:
 _OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own name for the left side of a rewrite
 
 
-_TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
-_HEAD = re.compile(r"\s*(?P<word>[^\s()]*)")
-
-
-def unclosed(text: str) -> int | None:
-    """The line of the first parenthesis that is never closed."""
-    line, opened = 1, list[int]()
-    for token in _TOKEN.findall(text):
-        line += token.count("\n")
-        if token == "(":
-            opened.append(line)
-        elif token == ")" and opened:
-            opened.pop()
-    return opened[0] if opened else None
-
-
-def forms(text: str) -> list[tuple[int, str]]:
-    """The line and the first word of each outermost form: not all of egglog's commands have a source position."""
-    lines: list[tuple[int, str]] = []
-    line, depth = 1, 0
-    for match in _TOKEN.finditer(text):
-        if match[0] == "(" and depth == 0:
-            head = _HEAD.match(text, match.end())
-            lines.append((line, head["word"] if head else ""))
-        depth += {"(": 1, ")": -1}.get(match[0], 0)
-        line += match[0].count("\n")
-    return lines
-
-
 def refused_command(command: Any, word: str) -> str:
     """The message for a command that is not allowed in a rule file; `word` is its first word in the file."""
     wanted = "a rule file may hold sorts, constructors, relations, functions, rulesets and laws only"

@@ -124,3 +124,32 @@ def rule_files(path: str | Path) -> tuple[Path, ...]:
     if not files:
         raise RuleError(f"{path}: got a folder without .egg files, wanted a rule file or a folder of them")
     return files
+
+
+_TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"\\])*"|[()\n]')
+_HEAD = re.compile(r"\s*(?P<word>[^\s()]*)")
+
+
+def unclosed(text: str) -> int | None:
+    """The line of the first parenthesis that is never closed."""
+    line, opened = 1, list[int]()
+    for token in _TOKEN.findall(text):
+        line += token.count("\n")
+        if token == "(":
+            opened.append(line)
+        elif token == ")" and opened:
+            opened.pop()
+    return opened[0] if opened else None
+
+
+def forms(text: str) -> list[tuple[int, str]]:
+    """The line and the first word of each outermost form: not all of egglog's commands have a source position."""
+    lines: list[tuple[int, str]] = []
+    line, depth = 1, 0
+    for match in _TOKEN.finditer(text):
+        if match[0] == "(" and depth == 0:
+            head = _HEAD.match(text, match.end())
+            lines.append((line, head["word"] if head else ""))
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        line += match[0].count("\n")
+    return lines

@@ -14,8 +14,8 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.egraph.laws import Law, Signature, directions, read_law, read_signatures, wording
-from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, forms, hint, located, refused_command, unclosed
-from mirage_eg.egraph.rule_files import RuleFile, chosen_files, header, text_hash, theory_name
+from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located, refused_command
+from mirage_eg.egraph.rule_files import RuleFile, chosen_files, forms, header, text_hash, theory_name, unclosed
 from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError
 

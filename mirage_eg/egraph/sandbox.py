@@ -27,18 +27,21 @@ ADDRESS_SPACE = 4 * 2**30  # bytes, including the interpreter
 _START_SECONDS = 120.0  # for the imports of a call
 _CLOCK_FACTOR = 5.0  # the limit by the clock over the limit of processor time
 _POLL_SECONDS = 0.1
-_START = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve(int(sys.argv[2]))"
+_START = (
+    f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve(*map(int, sys.argv[2:]))"
+)
 
 
 class Worker:
-    """One process; `call` runs functions of importable modules in it, sequentially."""
+    """One process; `call` runs functions of importable modules in it, sequentially. It may map `address_space` bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, address_space: int = ADDRESS_SPACE) -> None:
+        self._address_space = address_space
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno())],
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno()), str(address_space)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -99,7 +102,7 @@ class Worker:
         except (EOFError, ConnectionError):
             raise LimitError(f"{name()} {self._cause()}") from None
         except MemoryError:
-            raise LimitError(f"{name()} needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed") from None
+            raise LimitError(f"{name()} needed more memory than the {self._address_space >> 30} GiB allowed") from None
         raise LimitError(f"{name()} stopped after {seconds:g} s")
 
     def _cpu_seconds(self) -> float:
@@ -115,7 +118,7 @@ class Worker:
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").split("\n")
         if any("memory allocation" in line or "MemoryError" in line for line in lines):
-            return f"needed more memory than the {ADDRESS_SPACE >> 30} GiB allowed"
+            return f"needed more memory than the {self._address_space >> 30} GiB allowed"
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
         return f"ended its process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'}: {last[:200]})"
 
@@ -126,11 +129,11 @@ def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, tas
         return worker.call(function, *arguments, seconds=seconds, task=task)
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, address_space: int) -> None:
     """The main function of the worker: answer calls until the parent closes the connection."""
     begin_worker()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = ADDRESS_SPACE if hard == resource.RLIM_INFINITY else min(ADDRESS_SPACE, hard)
+    limit = address_space if hard == resource.RLIM_INFINITY else min(address_space, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):

@@ -10,10 +10,12 @@ import numpy as np
 
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
-from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import REPLICATED, Graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 _SHAPE = (16, 64)
 _TOLERANCE = 1e-4  # of the value; a wrong formula is further off

@@ -59,7 +59,7 @@ def _from_python(path: Path, batch: int) -> Graph:
         raise ProgramError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(source) > LARGEST_FILE:
         raise ProgramError(f"{path}: got more than {LARGEST_FILE >> 20} MiB, wanted a Python file that defines program()")
-    # The module's name is taken by no import; dataclasses and pickle look it up in sys.modules.
+    # No import uses the module's name; dataclasses and pickle look it up in sys.modules.
     module = ModuleType("mirage_eg_user_program")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
@@ -75,7 +75,7 @@ def _from_python(path: Path, batch: int) -> Graph:
 
 
 def _run(path: Path, work: Callable[[], Any], what: str) -> Any:
-    """Run the user's code; whatever it raises becomes one line that names the exception and the file's line."""
+    """Run the user's code; an exception becomes one line with its name and the line of the file."""
     try:
         return work()
     except (Exception, SystemExit) as error:

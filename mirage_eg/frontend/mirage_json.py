@@ -13,7 +13,8 @@ from typing import Any
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape, text
 
@@ -38,13 +39,13 @@ ACCUMULATORS: Mapping[str, tuple[str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A µGraph that holds an operator without a meaning here; `op` is the operator's name in the file."""
+    """A µGraph with an operator that has no semantics here; `op` is its name in the file."""
 
     op: str
 
 
 class _UnsupportedOperatorError(Exception):
-    """An operator without a meaning here."""
+    """An operator without semantics here."""
 
 
 def read_published(data: Any) -> tuple[Graph | Unsupported, ...]:
@@ -72,7 +73,7 @@ def read_published(data: Any) -> tuple[Graph | Unsupported, ...]:
 
 @dataclass(slots=True)
 class _Reading:
-    """A graph of the file while it is read: its nodes so far, and where each guid's value stands."""
+    """A graph of the file while it is read: its nodes so far, and the position of each guid's value."""
 
     checker: Checker
     dtypes: Mapping[int, DType]
@@ -197,7 +198,7 @@ def _check_equal_parts(item: Node, checker: Checker) -> None:
 
 
 def _plain(operator: Mapping[str, Any], name: str, operands: Sequence[int], reading: _Reading) -> Node:
-    """An operator that both levels know."""
+    """An operator of both levels."""
     if name in PLAIN:
         return node(name, *operands)
     if name == "rms_norm":
@@ -213,7 +214,7 @@ def _last(operands: Sequence[int], reading: _Reading) -> int:
 
 
 def _each(operators: list[Any], read: Callable[[Mapping[str, Any]], None]) -> None:
-    """Read operator by operator; a message says which one it is about."""
+    """Read operator by operator; a message names its operator."""
     for place, operator in enumerate(operators):
         kind = operator.get("op_type") if isinstance(operator, dict) else None
         try:
@@ -232,7 +233,7 @@ def _name(operator: Mapping[str, Any], prefix: str) -> str:
 
 
 def _matched(wanted: Sequence[int], given: Sequence[int], what: str) -> list[int]:
-    """For each wanted guid its place among the given ones; by order where the two sides number tensors differently."""
+    """For each wanted guid its index among the given ones; by order if the two sides number tensors differently."""
     if set(wanted) <= set(given):
         return [given.index(guid) for guid in wanted]
     if len(wanted) != len(given):

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 from math import prod
-from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import cost_of, parts_of
+from mirage_eg.backends.cost.roofline_model import cost_of, kernel_works
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.views import shown_strides, views_of
-from mirage_eg.ir.graph import NEW_DIM, Graph, Node, Phase, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, Node, Phase, node
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.optimizer.heuristics import OPTIMIZER
 
 SECTOR = 64  # bytes
-_MOST_DIMS = 4  # with more than one element; of more dims only the innermost one is chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ def choose_layouts(graph: Graph, device: Device) -> ChosenLayouts:
     """The µGraph with the best layout of every intermediate that generated kernels write and read."""
     free = intermediates(graph)
     kernels = [position for position, item in enumerate(graph.nodes) if item.op == "block"]
-    blocks = [part for part in parts_of(graph) if part.op == "block"]
+    blocks = [kernel for kernel in kernel_works(graph) if kernel.op == "block"]
     candidates = {value: candidate_layouts(graph, value) for value in free}
     access = tuple(
         tuple(_accesses(graph, value, strides, kernels, device) for _, strides in candidates[value]) for value in free
     )
     plain = [sum(orders[0][k] for orders in access) for k in range(len(kernels))]
-    total = [round(1e6 * cost_of(part, device).us) for part in blocks]
+    total = [round(1e6 * cost_of(kernel, device).us) for kernel in blocks]
     problem = LayoutProblem(access, tuple(max(0, whole - own) for whole, own in zip(total, plain, strict=True)))
     chosen, optimal = solve(problem)
     choices = [
@@ -145,7 +145,7 @@ def intermediates(graph: Graph) -> list[int]:
         if item.op != "block":
             continue
         for value, inner in zip(values, item["graph"].outputs, strict=True):
-            family = {value, *(view for view, (base, _) in views.items() if base == value)}
+            family = {value, *(other for other, view in views.items() if view.base == value)}
             readers = [(reader, results) for reader, results in graph.numbered() if family.intersection(reader.operands)]
             generated = all(reader.op == "block" or (results and results[0] in views) for reader, results in readers)
             if readers and generated and declared.isdisjoint(family) and inner.get("strides") is None:
@@ -170,7 +170,7 @@ def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], S
     shape = graph.types[value].shape
     long = [dim for dim, extent in enumerate(shape) if extent > 1]
     unit = [dim for dim, extent in enumerate(shape) if extent == 1]
-    if len(long) <= _MOST_DIMS:
+    if len(long) <= OPTIMIZER.layout_dims:
         orders = [(*unit, *order) for order in permutations(long)]
     else:
         orders = [(*unit, *(other for other in long if other != dim), dim) for dim in reversed(long)]
@@ -194,7 +194,7 @@ def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | N
     """The strides of the value and of all its views; None if a view would need a copy."""
     family = {value: strides}
     for item, values in graph.numbered():
-        if item.op in ("reshape", "transpose", "broadcast") and item.operands[0] in family:
+        if item.op in ("reshape", "transpose", "broadcast", "slice") and item.operands[0] in family:
             view_strides = shown_strides(item, graph.types[item.operands[0]].shape, family[item.operands[0]])
             if view_strides is None:
                 return None
@@ -234,8 +234,7 @@ def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
             tile = (1,) * lead + block.types[output.operands[0]].shape
             kind = graph.types[value]
             yield Access(position, True, tile, kind.shape, strides, kind.dtype.itemsize, prod(block.grid))
-        loads = [values[0] for inner, values in block.numbered() if inner.op == "input"]
-        for operand, load in zip(item.operands, loads, strict=True):
+        for operand, load in zip(item.operands, block.input_values, strict=True):
             if operand in family:
                 kind = graph.types[operand]
                 tiles = prod(block.grid) * (block.loop if block.phases[load] is Phase.LOOP else 1)
@@ -295,28 +294,6 @@ def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def layouts_record(layouts: ChosenLayouts) -> dict[str, Any]:
-    """The chosen layouts and their gain in JSON's types; times in microseconds by the cost model."""
-    return {
-        "objective_us": layouts.kernels_us,
-        "row_major_us": layouts.row_major_us,
-        "saved_us": layouts.row_major_us - layouts.kernels_us,
-        "accesses_saved_us": sum(choice.row_major_us - choice.us for choice in layouts.choices),
-        "optimal": layouts.optimal,
-        "intermediates": [
-            {
-                "value": choice.value,
-                "shape": list(choice.shape),
-                "order": list(choice.order),
-                "strides": list(choice.strides),
-                "accesses_us": choice.us,
-                "row_major_us": choice.row_major_us,
-            }
-            for choice in layouts.choices
-        ],
-    }
-
-
 __all__ = [
     "Access",
     "ChosenLayouts",
@@ -327,7 +304,6 @@ __all__ = [
     "choose_layouts",
     "intermediates",
     "laid_out",
-    "layouts_record",
     "run_length",
     "solve",
     "with_strides",

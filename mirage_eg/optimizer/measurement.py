@@ -1,13 +1,12 @@
 """One measurement of tuning, and its form as a line of JSON."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from json import loads
 from typing import Any
 
+from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.measure.trial import Outcome
 from mirage_eg.backends.triton.schedule import Schedules, schedule_record
 from mirage_eg.ir.shapes import Shape
 
@@ -62,11 +61,4 @@ def fingerprint(source: str) -> str:
     return sha256(source.encode()).hexdigest()[:16]
 
 
-def tuning_record(measurements: Sequence[Measurement]) -> dict[str, int]:
-    """The numbers of candidates that were tried, timed, and failed, in JSON's types."""
-    tried = [measurement for measurement in measurements if measurement.stage != "final"]
-    timed = sum(measurement.us is not None for measurement in tried)
-    return {"tried": len(tried), "timed": timed, "failed": len(tried) - timed}
-
-
-__all__ = ["JsonLine", "Measurement", "fingerprint", "tuning_record"]
+__all__ = ["JsonLine", "Measurement", "fingerprint"]

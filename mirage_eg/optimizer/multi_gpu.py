@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
+from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.measure.trial import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.ir.errors import MirageError
 
 Quick = Callable[[str], Outcome]
@@ -126,24 +126,24 @@ def gpus_of_first_kind() -> list[str]:
     return [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[0]]
 
 
-def multi_gpu_timer(gpus: Sequence[str], source: str, target: str, seed: int) -> MultiGpuTimer:
-    """`backends.measure.trial.CandidateTimer` in a process on each GPU."""
+def multi_gpu_timer(gpus: Sequence[str], source: str, seed: int) -> MultiGpuTimer:
+    """`backends.measure.candidate_timer.CandidateTimer` in a process on each GPU."""
     import loky
 
     def start(gpu: str) -> Executor:
         executor: Executor = loky.ProcessPoolExecutor(
-            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, target, seed, pickled_ops())
+            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, seed, pickled_ops())
         )
         return executor
 
     return MultiGpuTimer(gpus, start, Calls(_quick, _full))
 
 
-def _make_trials(source: str, target: str, seed: int, ops: bytes) -> None:
+def _make_trials(source: str, seed: int, ops: bytes) -> None:
     global _trials
     begin_worker()
     install_ops(ops)
-    _trials = CandidateTimer(source, target, seed)
+    _trials = CandidateTimer(source, seed)
 
 
 def _quick(source: str) -> Outcome:

@@ -6,8 +6,7 @@ on its order. A task that frees at least as many bytes as it defines, within the
 no solution, as it only lowers the live bytes in between. After too many sets the given order stays, with the lower bound that
 is proved by then.
 
-In a block graph, prologue, loop and epilogue are ordered one by one (`backends.cost.liveness`). At the kernel level, bytes are
-of intermediates in device memory.
+`backends.cost.liveness` has the problems of both levels. The prologue, the loop and the epilogue of a block graph are one each.
 """
 
 from collections.abc import Sequence
@@ -15,12 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from mirage_eg.backends.cost.liveness import OrderProblem, OrderTask, live_bytes_of, needed_before, phase_problems
-from mirage_eg.ir.graph import Graph, Node
-from mirage_eg.ir.ops import OPS, Kind
-
-MOST_SETS = 20_000
-_VIEWS = ("reshape", "transpose", "broadcast", "split")
+from mirage_eg.backends.cost.liveness import OrderProblem, kernels_problem, live_bytes_of, needed_before, phase_problems
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.optimizer.heuristics import OPTIMIZER
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Order:
 
 
 @lru_cache(maxsize=4096)
-def best_order(problem: OrderProblem, most: int = MOST_SETS) -> Order:
+def best_order(problem: OrderProblem, most: int = OPTIMIZER.order_sets) -> Order:
     """An order of the fewest live bytes; of equal ones, one that is close to the given order."""
     return _Search(replace(problem, live_before=needed_before(problem)), most).run()
 
@@ -117,31 +114,6 @@ class _Search:
 # --- Kernels -----------------------------------------------------------------------------------------------------------------
 
 
-def kernels_problem(graph: Graph) -> tuple[OrderProblem, list[int]]:
-    """The order problem of the nodes of a kernel graph but inputs and outputs, and the positions of these nodes.
-
-    A view lives in the memory of its base. Outputs live in the memory of the caller and count 0.
-    """
-    shown: dict[int, int] = {}
-    for item, values in graph.numbered():
-        for value in values:
-            base = item.operands[0] if item.op in _VIEWS else None
-            shown[value] = value if base is None else shown[base]
-    given = {shown[i] for item in graph.outputs for i in item.operands}
-    tasks, positions = list[OrderTask](), list[int]()
-    maker: dict[int, int] = {}
-    for position, (item, values) in enumerate(graph.numbered()):
-        if OPS[item.op].kind is Kind.BOUNDARY:
-            continue
-        makes = tuple((value, 0 if value in given or shown[value] != value else graph.types[value].nbytes) for value in values)
-        after = frozenset(maker[i] for i in item.operands if i in maker)
-        reads = frozenset(shown[i] for i in item.operands if shown[i] in maker)
-        maker |= dict.fromkeys(values, len(tasks))
-        tasks.append(OrderTask(after, reads, makes))
-        positions.append(position)
-    return OrderProblem(tuple(tasks)), positions
-
-
 def order_kernels(graph: Graph) -> tuple[Graph, Order]:
     """The kernel graph with its nodes in an order of the fewest live bytes of device memory."""
     problem, positions = kernels_problem(graph)
@@ -217,7 +189,6 @@ __all__ = [
     "BlockOrder",
     "Order",
     "best_order",
-    "kernels_problem",
     "order_block",
     "order_blocks",
     "order_kernels",

@@ -7,7 +7,8 @@ graphs; the lowering expands them.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 
 

@@ -14,14 +14,15 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.measure.trial import Outcome
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedules, fewer_stages
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
+from mirage_eg.optimizer.heuristics import EFFORT, Effort
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.multi_gpu import MultiGpuTimer
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -31,7 +32,6 @@ from mirage_eg.optimizer.tuning_space import (
     details,
     diverse,
     first,
-    last_block_reductions,
     like,
     merged,
     sample,
@@ -42,7 +42,7 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Timer(Protocol):
-    """Checks and times one emitted program: `measure.trial.CandidateTimer` on a GPU, `multi_gpu.MultiGpuTimer` on several."""
+    """Checks and times one emitted program: `CandidateTimer` on a GPU, `multi_gpu.MultiGpuTimer` on several."""
 
     def quick(self, source: str) -> Outcome:
         """Check, then time roughly."""
@@ -52,24 +52,10 @@ class Timer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """The most candidates of each round of tuning, and the seconds after which no further one is timed."""
-
-    structures: int = 32
-    best_structures: int = 8
-    extents: int = 8  # of each of the best structures
-    best_graphs: int = 6
-    finalists: int = 6  # of the final round, besides the best variant of each of the `reported` µGraphs
-    reported: int = 16
-    seconds: float = 60.0
-    first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
-
-
-@dataclass(frozen=True, slots=True)
 class Tuning:
     """How a run is tuned: its effort, a context held while the GPU is used, a listener, and a wrapper of its timer."""
 
-    effort: Effort = Effort()
+    effort: Effort = EFFORT
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
     record: Callable[[Measurement], None] = lambda measurement: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
@@ -107,10 +93,6 @@ class _Run:
         return self.memo[graph]
 
 
-_SHARES = {"structures": 0.5, "extents": 0.75}  # of the seconds; after its share a round ends and the next begins
-_TOGETHER = 16  # candidates that are timed while the GPU is held
-
-
 def tune(
     program: Graph,
     ranked: Sequence[Sequence[Graph]],
@@ -137,10 +119,7 @@ def tune(
         more += [Job(graph, structure, like(style, graph)) for graph in sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
     _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
-    _try_near(run, "details", 2, details)
-    leading_graphs = [tuned.variant for tuned in _best_graphs(run, 4)]
-    combined = [job for variant in leading_graphs for job in last_block_reductions(variant, ranked[variant.structure], warps)]
-    _try(run, "last-block reductions", combined)
+    _try_near(run, "details", effort.detailed_graphs, details)
     finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
 
@@ -171,12 +150,13 @@ def _best_graphs(run: _Run, most: int) -> list[Tuned]:
 def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     """Compile, check and time the jobs, until the stage has had its share of the seconds."""
     effort = run.tuning.effort
-    reserved = (1.0 - _SHARES.get(stage, 1.0)) * effort.seconds
+    until = {"structures": effort.until_extents, "extents": effort.until_schedules}.get(stage, 1.0)  # of the seconds
+    reserved = (1.0 - until) * effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:
         return
     items = [(run.program, run.optimized(job.graph), job, run.device.target) for job in dict.fromkeys(jobs)]
     compiled = iter(run.parallel(compile_variant, items))
-    while variants := list(islice(compiled, _TOGETHER)):
+    while variants := list(islice(compiled, effort.together)):
         fresh = []
         for variant in variants:
             if variant.problem is not None:
@@ -241,9 +221,8 @@ def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
             else:
                 run.right.remove(tuned)
     best = min((timing.warm_us for timing, _ in timed), default=0.0)
-    timed.sort(
-        key=lambda pair: (pair[0].warm_us > 1.02 * best, pair[0].cold_us if pair[0].warm_us <= 1.02 * best else pair[1].us)
-    )
+    close = run.tuning.effort.close * best
+    timed.sort(key=lambda pair: (pair[0].warm_us > close, pair[0].cold_us if pair[0].warm_us <= close else pair[1].us))
     careful = [tuned for _, tuned in timed]
     sources = {tuned.variant.source for tuned in careful}
     return careful + [tuned for tuned in _fastest(run) if tuned.variant.source not in sources]
@@ -260,4 +239,4 @@ def _measurement(run: _Run, stage: str, variant: Variant, outcome: Outcome, timi
     return Measurement(stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, timing)
 
 
-__all__ = ["Effort", "Timer", "Tuned", "Tuning", "Variant", "compile_variant", "tune"]
+__all__ = ["Timer", "Tuned", "Tuning", "Variant", "compile_variant", "tune"]

@@ -6,12 +6,12 @@ from itertools import zip_longest
 from typing import Any
 
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
-from mirage_eg.backends.triton.fused_combine import can_combine
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, Graph, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
 
 _COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that change together
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
@@ -120,8 +120,6 @@ def details(variant: Variant) -> Iterator[Job]:
     inner = variant.graph.blocks
     for number, block in enumerate(inner):
         names = []
-        if sum(extent > 1 for extent in block.grid) > 1:
-            names.append("reverse_program_order")
         if _has(block, _EXPONENTIALS):
             names.append("exp2")
         if _has(block, _DIVISIONS):
@@ -134,23 +132,6 @@ def details(variant: Variant) -> Iterator[Job]:
             names.append("swapped")
         for name in names:
             yield _changed(variant, number, **{name: not getattr(variant.schedule[number], name)})
-
-
-def last_block_reductions(variant: Variant, graphs: Sequence[Graph], allowed: Sequence[int] | None) -> Iterator[Job]:
-    """The last block of a split reduction does the next kernel too, whose tiling may have to be another one for that."""
-    nodes = [number for number, item in enumerate(variant.graph.nodes) if item.op == "block"]
-    for position, number in enumerate(nodes[:-1]):
-        block = variant.graph.nodes[number]["graph"]
-        if not any(NEW_DIM in item["omap"] for item in block.outputs):
-            continue
-        alike = [
-            graph for graph in graphs if len(graph.blocks) == len(nodes) and graph.nodes[number] == variant.graph.nodes[number]
-        ]
-        fitting = next((graph for graph in [variant.graph, *alike] if can_combine(graph, number)), None)
-        if fitting is not None:
-            for warps in allowed or (2, 4, 8):
-                combined = replace(variant, graph=fitting)
-                yield _changed(combined, position, last_block_reduction=True, num_warps=warps)
 
 
 def merged(variant: Variant, faster: Sequence[Schedules]) -> Iterator[Job]:
@@ -179,7 +160,6 @@ __all__ = [
     "details",
     "diverse",
     "first",
-    "last_block_reductions",
     "like",
     "merged",
     "sample",

@@ -10,8 +10,8 @@ from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
-from mirage_eg.pipeline.run.files import check_writable
-from mirage_eg.pipeline.run.records import NOT_WRITTEN, Candidate, CompileRecord
+from mirage_eg.pipeline.run.output_files import check_writable
+from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, CompileRecord
 from mirage_eg.pipeline.stage_records import Run
 
 STAGE = "compile"

@@ -1,86 +1,82 @@
-"""Why a search ended without a fused kernel: where candidates died, the nearest miss, and what would have to change.
+"""Diagnosis of a search without a fused kernel: prune reasons, the closest candidate, and the change that it needs.
 
-Only asked where nothing was found, so that the search itself need not remember its failures: the nearest miss is looked for by
-searching again, under other limits or for parts of the program. All of it is bounded by states, not by time: the same run gives
-the same explanation.
+It runs only after such a search, so that no search stores its failures. It finds the closest candidate by another search, under
+other limits or for parts of the program. Its limits are states, not time: the same run has the same diagnosis.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
+from math import inf
+from time import time
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.report import Diagnosis
-from mirage_eg.pipeline.stage_records import Instances
+from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
+from mirage_eg.search.partition.segment_search import Instantiated
 from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
-from mirage_eg.search.search import SearchLimits, SearchResult, search
 from mirage_eg.search.structure import AnyStructure
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality, Verdict
 
-PARTS = 16  # of the program that are searched
-STATES = 20_000  # of each of these searches, for each split
-MOST_OPS = 32  # a larger block is not looked for
-SCALES = tuple(2**i for i in range(1, 11))  # how much more a block would have to hold
-GRAPHS = 200  # µGraphs looked at for the smallest overflow, as many of each structure
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FailedRun:
     """The results of the stages of a run without a fused result."""
 
     primitive: Graph  # with names for its axes, where it was searched as a whole
     axes: Axes | str  # or why it was not
     search: SearchResult
-    equal: Sequence[AnyStructure]  # structures that pass the field check
-    instances: Sequence[Instances]
+    structures: Sequence[Instantiated]  # with the field check
     rejected: Sequence[Verdict]  # at full size
     compile_errors: Sequence[str]  # of fused candidates
+    until: float = inf  # seconds since 1970; searches of the diagnosis end then
 
 
-def diagnose(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> Diagnosis:
+def diagnose(found: FailedRun, rulebook: Rulebook, options: Options, device: Device) -> Diagnosis:
     """The explanation of a run without a fused result, in JSON's types.
 
-    `ended` says how many candidates died of what, `stage` where the last of them did, `nearest_miss` is what came closest,
-    `change` what would have to be different; both are sentences.
+    `ended` counts pruned candidates by reason, `stage` is the stage of the last one. The closest candidate and the change
+    that it needs are sentences.
     """
     ended = found.search.pruned
-    if found.search.all:
-        ended["field check"] = len(found.search.all) - len(found.equal)
-        ended["tile limits"] = sum(not entry.count for entry in found.instances)
-    stage, miss, change = _nearest(found, rulebook, options, device)
+    ended["field check"] = sum(entry.equal is False for entry in found.structures)
+    ended["tile limits"] = sum(not entry.built for entry in found.structures)
+    stage, miss, change = _closest(found, rulebook, options, device)
     counts = {reason: count for reason, count in sorted(ended.items(), key=lambda item: -item[1]) if count}
     return Diagnosis(found.search.visited, counts, stage, miss, change)
 
 
-def _nearest(found: Outcome, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
+def _closest(found: FailedRun, rulebook: Rulebook, options: Options, device: Device) -> tuple[str, str, str]:
     if isinstance(found.axes, str):
         try:
             named = rename_views(found.primitive).program
         except UnsupportedError:
-            part = _largest_part(found.primitive, rulebook, options)
+            part = _largest_part(found, rulebook, options)
             return "axes", part, f"{found.axes}; the search covers programs without that"
         if (outputs := len(found.primitive.outputs)) > options.max_outputs:
-            return "limits", _largest_part(found.primitive, rulebook, options), f"--max-outputs {outputs}"
-        if (reason := Segmenter(named, SegmentLimits(max_ops=MOST_OPS)).why_not_one()) is not None:
-            part = _largest_part(found.primitive, rulebook, options)
+            return "limits", _largest_part(found, rulebook, options), f"--max-outputs {outputs}"
+        if (reason := Segmenter(named, SegmentLimits(max_ops=HEURISTICS.diagnosis_block_ops)).why_not_one()) is not None:
+            part = _largest_part(found, rulebook, options)
             return "limits", part, f"more kernels (--max-kernels): {reason}"
-        return "limits", *_nearest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
+        return "limits", *_closest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
     if not found.search.all:
-        return "search", *_nearest_of_search(found, found.axes, rulebook, options)
-    if not found.equal:
-        return "field check", *_nearest_of_check(found, found.axes, options)
-    if not any(entry.count for entry in found.instances):
-        return "tile limits", *_nearest_of_limits(found, found.axes, options, device)
+        return "search", *_closest_of_search(found, found.axes, rulebook, options)
+    if all(entry.equal is False for entry in found.structures):
+        return "field check", *_closest_of_check(found, found.axes, options)
+    if not any(entry.kernels for entry in found.structures):
+        return "tile limits", *_closest_of_limits(found, found.axes, options, device)
     if found.compile_errors:
         return "compile", f"a verified µGraph does not compile: {found.compile_errors[0]}", "smaller tiles, or another --target"
     first = found.rejected[0] if found.rejected else None
@@ -95,10 +91,10 @@ def _nearest(found: Outcome, rulebook: Rulebook, options: Options, device: Devic
     )
 
 
-def _nearest_of_search(found: Outcome, axes: Axes, rulebook: Rulebook, options: Options) -> tuple[str, str]:
+def _closest_of_search(found: FailedRun, axes: Axes, rulebook: Rulebook, options: Options) -> tuple[str, str]:
     stopped = [record for record in found.search.records if not record.complete]
-    for most in range(options.max_block_ops + 4, MOST_OPS + 1, 4):
-        larger = search(found.primitive, axes, rulebook, _limits(options, most))
+    for most in range(options.max_block_ops + 4, HEURISTICS.diagnosis_block_ops + 1, 4):
+        larger = search(found.primitive, axes, rulebook, _limits(options, most, found.until))
         if larger.structures or larger.split_reductions:
             plans: list[AnyStructure] = [*larger.structures[:1], *larger.split_reductions[:1]]
             needed = min(plan.ops for plan in plans)
@@ -106,13 +102,13 @@ def _nearest_of_search(found: Outcome, axes: Axes, rulebook: Rulebook, options: 
                 f"a structure of {needed} block ops, {needed - options.max_block_ops} more than --max-block-ops allows",
                 f"--max-block-ops {needed}",
             )
-    part = _largest_part(found.primitive, rulebook, options)
+    part = _largest_part(found, rulebook, options)
     if stopped:
         return part, f"{len(stopped)} splits were not searched to their end: a longer --budget, or fewer --max-block-ops"
     return part, "a law that lets the rest be computed with it in one block, or a cut into more kernels there"
 
 
-def _nearest_of_check(found: Outcome, axes: Axes, options: Options) -> tuple[str, str]:
+def _closest_of_check(found: FailedRun, axes: Axes, options: Options) -> tuple[str, str]:
     plan = min(found.search.all, key=lambda plan: plan.ops)
     verdict = verify(*small_instance(plan, found.primitive, axes), trials=options.trials, seed=options.seed)
     if options.domain == "abstract":
@@ -122,7 +118,7 @@ def _nearest_of_check(found: Outcome, axes: Axes, options: Options) -> tuple[str
     return f"a structure of {plan.ops} block ops is {verdict.verdict}: {verdict.difference}", change
 
 
-def _nearest_of_limits(found: Outcome, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
+def _closest_of_limits(found: FailedRun, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
     limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
     filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
     if filters != Filters():
@@ -132,7 +128,7 @@ def _nearest_of_limits(found: Outcome, axes: Axes, options: Options, device: Dev
                 return f"{_extents(graph)} passes all filters but {name}", f"{name} that admit it"
         if (graph := next(_graphs(found, axes, limits, Filters()), None)) is not None:
             return f"{_extents(graph)} fits a block, and passes no filter but one at a time", "fewer filters"
-    for scale in SCALES:
+    for scale in HEURISTICS.diagnosis_scales:
         wider = replace(limits, shared_memory=scale * limits.shared_memory, registers=scale * limits.registers)
         overflows = [
             (max(shared / limits.shared_memory, registers / limits.registers), shared, registers, number, graph)
@@ -152,15 +148,15 @@ def _nearest_of_limits(found: Outcome, axes: Axes, options: Options, device: Dev
                 "shorter axes that no loop and no grid cuts, or a law that lets one of them be cut",
             )
     return (
-        f"every µGraph of {len(found.equal)} structures needs more than {SCALES[-1]} times what a block holds",
+        f"every µGraph of {len(found.structures)} structures needs more than {scale} times what a block holds",
         "a law that lets the whole axes of a tile be cut by a loop or the grid",
     )
 
 
-def _graphs(found: Outcome, axes: Axes, limits: TileLimits, filters: Filters) -> Iterator[Graph]:
-    most = 1 + GRAPHS // len(found.equal)
-    for plan in found.equal:
-        yield from islice(instances(plan, found.primitive, axes, limits, filters), most)
+def _graphs(found: FailedRun, axes: Axes, limits: TileLimits, filters: Filters) -> Iterator[Graph]:
+    most = 1 + HEURISTICS.diagnosis_graphs // len(found.structures)
+    for entry in found.structures:
+        yield from islice(instances(entry.structure, found.primitive, axes, limits, filters), most)
 
 
 def _largest_footprint(graph: Graph, limits: TileLimits) -> tuple[int, int]:
@@ -173,30 +169,35 @@ def _extents(graph: Graph) -> str:
     return f"a µGraph of {len(blocks)} kernel{'s' if len(blocks) > 1 else ''} ({'; '.join(blocks)})"
 
 
-def _largest_part(program: Graph, rulebook: Rulebook, options: Options) -> str:
+def _largest_part(found: FailedRun, rulebook: Rulebook, options: Options) -> str:
     """The longest part that fits fused kernels: all that a value is computed of, or all that is computed of a value."""
+    program, limits = found.primitive, _limits(options, options.max_block_ops, found.until)
     total = _ops(program)
-    parts = sorted(((_ops(part), text, part) for text, part in _parts(program)), key=lambda entry: (-entry[0], entry[1]))
-    parts = [entry for entry in parts if 1 < entry[0] < total][:PARTS]
+    written = takewhile(lambda _: time() < found.until, _parts(program))
+    parts = sorted(((_ops(part), text, part) for text, part in written), key=lambda entry: (-entry[0], entry[1]))
+    parts = [entry for entry in parts if 1 < entry[0] < total][: HEURISTICS.diagnosis_parts]
     for ops, text, part in parts:
-        if _fuses(part, rulebook, options):
+        if _fuses(part, rulebook, limits):
             return f"{ops} of the {total} ops fit one kernel, or two with partial results between them: {text}"
     return f"none of the {len(parts)} largest parts of the program's {total} ops fits a kernel"
 
 
-def _fuses(part: Graph, rulebook: Rulebook, options: Options) -> bool:
+def _fuses(part: Graph, rulebook: Rulebook, limits: SearchLimits) -> bool:
     try:
         named = rename_views(part).program
     except UnsupportedError:
         return False
-    if Segmenter(named, SegmentLimits(max_ops=options.max_block_ops)).why_not_one() is not None:
+    if Segmenter(named, SegmentLimits(max_ops=limits.max_block_ops)).why_not_one() is not None:
         return False
-    found = search(named, infer_axes(named), rulebook, _limits(options, options.max_block_ops))
+    found = search(named, infer_axes(named), rulebook, limits)
     return bool(found.structures or found.split_reductions)
 
 
-def _limits(options: Options, most: int) -> SearchLimits:
-    return SearchLimits(most, max_states=STATES, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
+def _limits(options: Options, most: int, until: float) -> SearchLimits:
+    limits = SearchLimits(
+        most, max_states=HEURISTICS.diagnosis_states, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs
+    )
+    return replace(limits, seconds=until - time())
 
 
 def _ops(program: Graph) -> int:
@@ -204,12 +205,12 @@ def _ops(program: Graph) -> int:
 
 
 def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:
-    """For each value made by an op: the program that computes it alone, and the program behind it, as far as there is any."""
+    """For the result of each op: the program that computes only it, and the program after it, if there is one."""
     for item, values in program.numbered():
         if OPS[item.op].kind is not Kind.BOUNDARY:
             for value in values:
                 yield f"all that %{value} ({item.op}) is computed of", needed_subprogram(program, value)
-                yield f"all behind %{value} ({item.op})", needed_subprogram(program, None, value)
+                yield f"all after %{value} ({item.op})", needed_subprogram(program, None, value)
 
 
 def needed_subprogram(program: Graph, output: int | None, given: int | None = None) -> Graph:
@@ -237,4 +238,4 @@ def needed_subprogram(program: Graph, output: int | None, given: int | None = No
     return Graph((*nodes, *(node("output", place[end]) for end in ends)))
 
 
-__all__ = ["Outcome", "diagnose"]
+__all__ = ["FailedRun", "diagnose"]

@@ -1,32 +1,26 @@
 """The stage that partitions a program into kernels: it searches segments, and keeps the cheapest plan of each kernel count."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from time import time
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.triton.warps import with_warps
+from mirage_eg.egraph.oracle import Limits
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.compile_stage import Compiler, optimized
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.records import Candidate
-from mirage_eg.pipeline.search_stage import filters_of
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, segment_task
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.segment_search import Found, KernelFinder, Task, find_kernels
-from mirage_eg.search.partition.segments import SegmentLimits, counts
-from mirage_eg.search.partition.shortest_path import KernelPlan, Partition, PartitionLimits, PlanPart, few_kernels, partition
-from mirage_eg.search.search import SearchLimits
-from mirage_eg.search.trace import Traced
+from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels
+from mirage_eg.search.partition.segments import SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.shortest_path import KernelPlan, Partition, PlanPart, few_kernels, partition
+from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
 from mirage_eg.verify.subgraph_check import Subgraph
-
-EXPLORED, MEASURED_PLANS = 64, 24  # segments of a small program, plans through them
-MEASURED_EACH, MEASURED_KERNELS = 8, 24  # µGraphs of a structure, of a segment
-RETRIES = 8  # other extents for kernels that do not compile; then their segments are partitioned otherwise
-STATES = 30_000  # of a segment, in equal shares for its splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +36,30 @@ class PlanSearch:
 
 
 class Partitioner:
-    """Partitions one program into kernels; segments are work items.
+    """Partitions one program into kernels; segments are work items, and the whole program has been searched.
 
     Where a GPU will time the plans, more of them are kept than the cost model prefers.
     """
 
-    def __init__(self, run: Run, primitive: Graph) -> None:
+    def __init__(self, run: Run, primitive: Graph, whole: WholeProgram) -> None:
         self._run, self._primitive, options = run, primitive, run.options
-        limits = SearchLimits(options.max_block_ops, max_states=STATES, max_kernels=options.kernels_of_search)
-        self._task = Task(run.rulebook, run.device, limits, filters_of(options), options.seed, until=options.until())
-        self._task = replace(self._task, traced=run.tracer is not None)
+        task = segment_task(run)
+        limits = replace(task.limits, max_states=HEURISTICS.segment_states, max_alike=HEURISTICS.segment_alike)
+        limits = replace(limits, saturation=Limits(nodes=HEURISTICS.segment_nodes))
+        self._task = replace(task, limits=limits, until=options.until(), trace=MOST_OF_SEGMENT if run.tracer else 0)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
-        self._bounds = PartitionLimits(segments, options.max_kernels)
+        self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=options.max_kernels, until=self._task.until)
         if run.on_gpu:
-            self._task = replace(self._task, each=MEASURED_EACH, keep=MEASURED_KERNELS, ask_compiler=False)
-            self._bounds = replace(self._bounds, max_plans=MEASURED_PLANS, explore=EXPLORED)
+            self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)
+            self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=HEURISTICS.explored)
         self._rounds = count()
         self._finder = KernelFinder(primitive, run.device, self._search)
+        if not isinstance(whole.axes, str):
+            program = segment_program(primitive, whole.segment)
+            self._finder.found[program] = Found(best_kernels(self._task, program, whole.structures))
 
     def _search(self, programs: Sequence[Graph]) -> list[Found]:
-        stage = f"{'traced ' if self._task.traced else ''}kernels {next(self._rounds)}"
+        stage = f"{'traced ' if self._task.trace else ''}kernels {next(self._rounds)}"
         work = self._run.work
         return work.run(stage, find_kernels, self._task, programs, keep=lambda found: not found.cut) if programs else []
 
@@ -72,15 +70,11 @@ class Partitioner:
     def plans(self) -> PlanSearch:
         """The cheapest plans, without block graphs that are avoided."""
         with self._run.watch.stage("kernels"):
-            finder, on_gpu = self._finder, self._run.on_gpu
+            finder = self._finder
             found = partition(self._primitive, finder.find, finder.lower_bound, self._bounds, self._progress)
-            leading = found.plans if on_gpu else worth_verifying(found.plans, self._run.options)
             searched = finder.found.values()
             return PlanSearch(
-                tuple(
-                    tuple(self._candidate(plan) for plan in (first, *(_others(finder, first) if on_gpu else ())))
-                    for first in leading
-                ),
+                tuple(self._candidates(found.plans)),
                 found,
                 sum(entry.visited for entry in searched),
                 sum(entry.structures for entry in searched),
@@ -88,22 +82,25 @@ class Partitioner:
                 tuple(finder.traced()),
             )
 
-    def _candidate(self, plan: KernelPlan) -> Candidate:
-        nodes, warps = self._primitive.nodes, self._run.options.warps_untuned
-        proved = all(part.kernels.proved for part in plan.parts)
-        fused = any(part.kernels.fused and sum(counts(nodes[i]) for i in part.segment.nodes) > 1 for part in plan.parts)
-        graph = compose(self._primitive, plan.parts)
-        return Candidate(graph if warps is None else with_warps(graph, warps), plan.us, fused, proved, plan=plan)
+    def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[tuple[Candidate, ...]]:
+        """To be timed: every plan, with other kernels for its parts. Without a GPU: the plans worth verifying, optimized."""
+        run = self._run
+        if run.on_gpu:
+            for plan in plans:
+                yield tuple(candidate_of(run, self._primitive, other) for other in (plan, *_others(self._finder, plan)))
+        else:
+            for plan in worth_verifying(plans, run.options):
+                yield (optimized(candidate_of(run, self._primitive, plan), run.device),)
 
     def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
         """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments."""
         for attempt in count():
-            compiled = compiler.compile([optimized(first, self._run.device) for first, *_ in search.candidates])
+            compiled = compiler.compile([first for first, *_ in search.candidates])
             broken = frozenset(block for entry in compiled if not entry.compile.ok for block in _broken(entry))
             if not broken:
                 break
             self._task = replace(self._task, avoided=self._task.avoided | broken)
-            self._finder.forget(broken, again=attempt < RETRIES)
+            self._finder.forget(broken, again=attempt < HEURISTICS.retries)
             search = self.plans()
         return search
 
@@ -144,8 +141,8 @@ def worth_verifying(plans: Sequence[KernelPlan], options: Options) -> list[Kerne
 
 
 def parts_to_check(candidates: Sequence[Candidate], device: Device) -> dict[PlanPart, Subgraph]:
-    """The searched kernels of the candidates' plans, as they are lowered, with the program's values they read and write."""
-    plans = (candidate.plan for candidate in candidates if candidate.plan is not None)
+    """The searched kernels of plans of several parts, as lowered, with the values of the program that they read and write."""
+    plans = (candidate.plan for candidate in candidates if candidate.plan is not None and len(candidate.plan.parts) > 1)
     parts = dict.fromkeys(part for plan in plans for part in plan.parts if part.kernels.fused)
     return {
         part: Subgraph(optimize_mugraph(part.kernels.graph, device).graph, part.inputs, part.segment.outputs) for part in parts

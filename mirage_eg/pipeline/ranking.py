@@ -1,19 +1,18 @@
-"""Which µGraph stands first: one rule for all, the library form included: time, measured on a GPU or else predicted."""
+"""The ranking of µGraphs, the library form included: by time, measured on a GPU or else predicted."""
 
 from collections.abc import Sequence
 from itertools import groupby
 
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.records import Candidate
-
-CLOSE, CLOSE_MEASURED = 1.05, 1.02  # times within this factor are equal: the cost model is no finer, nor is a measurement
+from mirage_eg.pipeline.run.result import Candidate
 
 
 def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
-    """The candidates, fastest first; of equally fast ones first what does not overflow, then, by prediction, fewer kernels.
+    """The candidates, fastest first; of equally fast ones first those without overflow, then, by prediction, fewer kernels.
 
-    Behind all others stand, in this order of blame: what does not compile, what rounds wrong, what has more kernels than
-    `max_kernels`, and what was not measured where others were. With `prefer_few_kernels` the number of kernels comes before
+    After all others, in this order: µGraphs that do not compile, that fail the float check, that have more kernels than
+    `max_kernels`, that were not measured although others were. With `prefer_few_kernels` the number of kernels comes before
     time.
     """
     measured = any(candidate.measured_us is not None for candidate in candidates)
@@ -30,7 +29,7 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
     return [
         candidate
         for _, alike in groupby(sorted(candidates, key=grade), grade)
-        for equally_fast in _by_time([*alike], CLOSE_MEASURED if measured else CLOSE)
+        for equally_fast in _by_time([*alike], HEURISTICS.close_measured if measured else HEURISTICS.close)
         for candidate in sorted(equally_fast, key=_among_equals)
     ]
 
@@ -74,4 +73,4 @@ def notes_on(candidates: Sequence[Candidate], options: Options, others: Sequence
     return notes
 
 
-__all__ = ["CLOSE", "CLOSE_MEASURED", "exceeds", "notes_on", "ordered"]
+__all__ = ["exceeds", "notes_on", "ordered"]

@@ -1,4 +1,4 @@
-"""The run that every stage reads, its watch, and the results of work items that stages hand on."""
+"""The run that every stage reads, and its watch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,8 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.stopping import raise_if_stopped
-from mirage_eg.pipeline.run.work import Work
-from mirage_eg.search.search import SearchResult
-from mirage_eg.search.trace import Traced, Tracer
+from mirage_eg.pipeline.run.work_items import Work
+from mirage_eg.search.trace import Tracer
 from mirage_eg.verify.verdict import Observer
 
 
@@ -57,23 +56,3 @@ class Run:
     on_gpu: bool = False
     watch: Watch = field(default_factory=Watch)
     tracer: Tracer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Instances:
-    """The µGraphs of one structure with their predicted microseconds, cheapest first: as many as are asked for.
-
-    `count`: how many were built. `cut`: the budget was spent before there were as many as asked for.
-    """
-
-    graphs: tuple[tuple[Graph, float], ...]
-    count: int
-    cut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """The search result of one split, with the candidates traced if that was asked for."""
-
-    found: SearchResult
-    traced: tuple[Traced, ...] = ()

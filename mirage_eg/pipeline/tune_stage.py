@@ -12,7 +12,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.pipeline.compile_stage import optimized
-from mirage_eg.pipeline.run.records import Candidate
+from mirage_eg.pipeline.ranking import ordered
+from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run, Watch
 
 
@@ -49,7 +50,7 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
         best = min((entry.us for entry in measurements if entry.us is not None), default=inf)
         run.watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
-    with ExitStack() as stack:
+    with run.watch.stage("tune"), ExitStack() as stack:
         found = tune(
             run.program,
             [[candidate.graph for candidate in group] for group in groups],
@@ -71,7 +72,14 @@ def open_timer(run: Run, stack: ExitStack) -> Timer:
     from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 
     source = emit(run.program, program=run.program)
-    return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.device.target, run.options.seed))
+    return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.options.seed))
+
+
+def timed_and_ordered(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates as ranked; on a GPU all of them are timed."""
+    if run.on_gpu:
+        candidates = time_candidates(candidates, run.watch)
+    return ordered(candidates, run.options)
 
 
 def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> list[Candidate]:
@@ -79,12 +87,13 @@ def time_candidates(candidates: Sequence[Candidate], watch: Watch) -> list[Candi
     from mirage_eg.backends.measure.timing import time_source
 
     timed = []
-    for done, candidate in enumerate(candidates, 1):
-        if candidate.measured_us is None and candidate.compile.ok:
-            candidate = replace(candidate, measured_us=time_source(candidate.source).warm_us)
-        timed.append(candidate)
-        best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=inf)
-        watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
+    with watch.stage("time"):
+        for done, candidate in enumerate(candidates, 1):
+            if candidate.measured_us is None and candidate.compile.ok:
+                candidate = replace(candidate, measured_us=time_source(candidate.source).warm_us)
+            timed.append(candidate)
+            best = min((entry.measured_us for entry in timed if entry.measured_us is not None), default=inf)
+            watch.observer("time", done, len(candidates), f"best {best:.1f} µs")
     return timed
 
 

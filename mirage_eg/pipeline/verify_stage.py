@@ -12,7 +12,8 @@ from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.partition_stage import PlanSearch
-from mirage_eg.pipeline.run.records import NOT_CHECKED, Candidate
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.shortest_path import PlanPart
 from mirage_eg.verify.evidence import combine_evidence
@@ -23,8 +24,7 @@ from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 STAGE = "verify"
-PROOF_NODES = 200_000  # of the e-graphs of all proofs; µGraphs behind that are tested alone
-NOT_TRIED = Proof(False, reason=f"no proof was tried: the others took {PROOF_NODES:,} e-nodes")
+NOT_TRIED = Proof(False, reason=f"no proof was tried: the others took {HEURISTICS.proof_nodes:,} e-nodes")
 Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict is not `equal`
 
 
@@ -76,7 +76,7 @@ class FullSize:
     def _verify(self, finalists: Sequence[Candidate], subgraphs: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
         rulebook = self.run.rulebook
         prover = Prover(self.reference.program, rulebook if rulebook.domain == "indexed" else None)
-        proofs = [prover.prove(entry.graph) if prover.nodes <= PROOF_NODES else NOT_TRIED for entry in finalists]
+        proofs = [prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes else NOT_TRIED for entry in finalists]
         self.ready()
 
         def progress(done: int, total: int) -> None:  # fields are the first half of the work

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from html import escape
 
-from mirage_eg.ir.builder import KernelGraph, ThreadblockGraph
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, Phase, is_kernel
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_kernel
 from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
 from mirage_eg.ir.shapes import text
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.optimizer.thread_graphs import with_threads
 from mirage_eg.report import svg
 from mirage_eg.report.box_layout import LAYER_GAP, Placement, Point, Size, place_boxes

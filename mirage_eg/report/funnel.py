@@ -1,13 +1,14 @@
 """The search funnel of a report: the states visited, the prune reasons, and the candidates left after each later stage."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log10
-from typing import Any
 
+from mirage_eg.pipeline.run.report_sections import PartitionSummary, Search, Verification
+from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.report import svg
 from mirage_eg.report.bars import NUMBER, bar, column, number
-from mirage_eg.search.stages import STAGES
+from mirage_eg.search.prune_reasons import STAGES
 
 _ROW, _GAP, _TOP, _LONGEST = 26.0, 12.0, 38.0, 260.0
 
@@ -29,42 +30,42 @@ class FunnelGroup:
     steps: tuple[FunnelStep, ...]
 
 
-def groups(report: Mapping[str, Any]) -> tuple[FunnelGroup, ...]:
-    """The funnel of a run, from its report alone: the program as one kernel, its segments, the finalists of both."""
-    search, partition, verify = report["search"], report["partition"], report["verify"]
-    found = [FunnelGroup("the program as a whole", tuple(_whole(search, verify)))]
-    if partition is not None:
-        title = f"parts of the program: {partition['searched']} of {partition['segments']} searched, the cheapest first"
+def groups(report: RunReport) -> tuple[FunnelGroup, ...]:
+    """The funnel of a run, from its report alone: the program as one kernel, its other segments, the finalists of both."""
+    search, partition, verify = report.search, report.partition, report.verify
+    found = []
+    if search.visited:  # else no single block graph may compute the program
+        found.append(FunnelGroup("the program as a whole", tuple(_whole(search, verify))))
+    if partition.visited:  # else no other segment was searched
+        title = f"parts of the program: {partition.searched} of {partition.segments} searched, the cheapest first"
         found.append(FunnelGroup(title, tuple(_visited(partition, "structures of kernels"))))
-    if len(found) > 1 and not search["visited"]:  # a program that no single block graph computes
-        del found[0]
     return (*found, FunnelGroup("finalists", tuple(_finalists(report))))
 
 
-def _whole(search: Mapping[str, Any], verify: Mapping[str, Any]) -> Iterator[FunnelStep]:
+def _whole(search: Search, verify: Verification) -> Iterator[FunnelStep]:
     yield from _visited(search, "structures in one kernel")
-    yield FunnelStep("structures with a split reduction", search["split_reductions"])
-    yield FunnelStep("structures that fail the field check", verify["structures_rejected"], pruned=True)
-    yield FunnelStep("their µGraphs with grid, loop and tiles", search["instances"])
+    yield FunnelStep("structures with a split reduction", search.split_reductions)
+    yield FunnelStep("structures that fail the field check", verify.structures_rejected, pruned=True)
+    yield FunnelStep("their µGraphs with grid, loop and tiles", search.instances)
 
 
-def _visited(searched: Mapping[str, Any], name: str) -> Iterator[FunnelStep]:
-    yield FunnelStep("states visited", searched["visited"])
-    for reason, count in sorted(searched["pruned"].items(), key=lambda entry: -entry[1]):
+def _visited(searched: Search | PartitionSummary, name: str) -> Iterator[FunnelStep]:
+    yield FunnelStep("states visited", searched.visited)
+    for reason, count in sorted(searched.pruned.items(), key=lambda entry: -entry[1]):
         yield FunnelStep(f"{reason}: {STAGES.get(reason, reason)}", count, pruned=True)
-    yield FunnelStep(name, searched["structures"])
+    yield FunnelStep(name, searched.structures)
 
 
-def _finalists(report: Mapping[str, Any]) -> Iterator[FunnelStep]:
-    mugraphs, verify = report["mugraphs"], report["verify"]
-    yield FunnelStep("finalists, and one library kernel an op", report["search"]["candidates"])
-    yield FunnelStep("that differ from the program at full size", verify["rejected"], pruned=True)
-    yield FunnelStep("verified at full size", verify["accepted"])
-    yield FunnelStep("compiled", sum(record["compiled"] for record in mugraphs))
-    yield FunnelStep("timed on a GPU", sum(record["measured_us"] is not None for record in mugraphs))
+def _finalists(report: RunReport) -> Iterator[FunnelStep]:
+    mugraphs, verify = report.mugraphs, report.verify
+    yield FunnelStep("finalists, and one library kernel an op", report.search.candidates)
+    yield FunnelStep("that differ from the program at full size", verify.rejected, pruned=True)
+    yield FunnelStep("verified at full size", verify.accepted)
+    yield FunnelStep("compiled", sum(record.compiled for record in mugraphs))
+    yield FunnelStep("timed on a GPU", sum(record.measured_us is not None for record in mugraphs))
 
 
-def funnel(report: Mapping[str, Any]) -> str:
+def funnel(report: RunReport) -> str:
     """The funnel as SVG; lengths are logarithmic."""
     shown = [(group.title, [step for step in group.steps if step.count or not step.pruned]) for group in groups(report)]
     labels = [_label(step) for _, steps in shown for step in steps]

@@ -1,25 +1,24 @@
 """A memory plan over time: each buffer is a box, as wide as the kernels during which it is live, at its offset in the arena."""
 
-from collections.abc import Mapping
 from textwrap import wrap
-from typing import Any
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.report_sections import Memory
 from mirage_eg.report import svg
 from mirage_eg.report.draw import kernel_numbers
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 860.0, 300.0, 110.0, 64.0, 40.0
 
 
-def memory_svg(plan: Mapping[str, Any], graph: Graph) -> str:
+def memory_svg(plan: Memory, graph: Graph) -> str:
     """A report's `memory` as SVG, for its µGraph; `steps` of a buffer are the nodes of its first and last use."""
-    buffers = plan["buffers"]
-    steps = [step for buffer in buffers for step in buffer["steps"]]
+    buffers = plan.buffers
+    steps = [step for buffer in buffers for step in buffer.steps]
     kernels = {node: kernel for node, kernel in kernel_numbers(graph).items() if min(steps) <= node <= max(steps)}
     column = {node: number for number, node in enumerate(kernels)}
     wide = (_WIDTH - _LEFT - 20) / len(kernels)
-    high = (_HEIGHT - _TOP - _BOTTOM) / max(1, plan["arena_bytes"])
-    sizes = (size(plan[key]) for key in ("arena_bytes", "sum_bytes", "lower_bound_bytes"))
+    high = (_HEIGHT - _TOP - _BOTTOM) / max(1, plan.arena_bytes)
+    sizes = map(size, (plan.arena_bytes, plan.sum_bytes, plan.lower_bound_bytes))
     caption = "arena {}, without reuse {}, lower bound {}".format(*sizes)
     parts = [svg.write(16, 24, "memory of values between kernels", bold=True), svg.write(16, 44, caption, colour="muted")]
     floor = _HEIGHT - _BOTTOM
@@ -28,17 +27,17 @@ def memory_svg(plan: Mapping[str, Any], graph: Graph) -> str:
         x = _LEFT + number * wide
         parts.append(svg.line([(x, _TOP), (x, floor)], "frame"))
         parts.append(svg.write(x + wide / 2, floor + 18, f"kernel {kernel}" if wide > 72 else str(kernel), anchor="middle"))
-    parts.append(svg.write(_LEFT - 8, _TOP + 6, size(plan["arena_bytes"]), anchor="end", colour="muted"))
+    parts.append(svg.write(_LEFT - 8, _TOP + 6, size(plan.arena_bytes), anchor="end", colour="muted"))
     parts.append(svg.write(_LEFT - 8, floor, "0 B", anchor="end", colour="muted"))
     thin = []
     for buffer in buffers:
-        first, last = buffer["steps"]
+        first, last = buffer.steps
         columns = [number for node, number in column.items() if first <= node <= last]
         x, width = _LEFT + columns[0] * wide, len(columns) * wide
-        height = buffer["bytes"] * high
-        y = floor - buffer["offset"] * high - height
+        height = buffer.bytes * high
+        y = floor - buffer.offset * high - height
         parts.append(svg.rectangle(x + 1, y, width - 2, height, "loop", round=2))
-        words = f"{buffer['name']} {size(buffer['bytes'])}"
+        words = f"{buffer.name} {size(buffer.bytes)}"
         if height >= 16 and len(words) * svg.LETTER <= width - 12:
             parts.append(svg.write(x + 8, y + height / 2 + 4, words))
         else:

@@ -3,7 +3,7 @@
 Formatters are registered by the name of the class, so that a class is imported by its user alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirage_eg.report.bars import Bar, bars
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from mirage_eg.egraph.soundness.check_file import Report
     from mirage_eg.ir.axes import Axes
     from mirage_eg.optimizer.layouts import ChosenLayouts
-    from mirage_eg.pipeline.run.records import CompileRecord
-    from mirage_eg.search.search import SearchResult
+    from mirage_eg.pipeline.run.result import CompileRecord
+    from mirage_eg.pipeline.run.run_report import RunReport
     from mirage_eg.search.structure import SplitReduction, Structure
+    from mirage_eg.search.structure_search import SearchResult
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 RECORDS = (  # displayed as tables of their fields
     "backends.cost.devices.Device",
     "backends.cost.roofline_model.Cost",
-    "backends.cost.roofline_model.Part",
-    "backends.cost.roofline_model.Work",
+    "backends.cost.roofline_model.KernelWork",
+    "backends.cost.roofline_model.BlockWork",
     "backends.evaluator.field_semantics.Randomness",
     "backends.evaluator.finite_field.FieldAlgebra",
     "backends.measure.timing.Timing",
-    "backends.measure.trial.Outcome",
+    "backends.measure.candidate_timer.Outcome",
     "backends.runtime.calls.CudaGraph",
     "backends.triton.arena.Arena",
     "backends.triton.arena.Buffer",
@@ -40,7 +41,7 @@ RECORDS = (  # displayed as tables of their fields
     "backends.triton.schedule.Schedule",
     "bench.gpu.Summary",
     "bench.rule_impact.Side",
-    "bench.rows.Row",
+    "bench.gpu_row_records.Row",
     "egraph.expression.Split",
     "egraph.expression.Term",
     "egraph.laws.Signature",
@@ -48,61 +49,83 @@ RECORDS = (  # displayed as tables of their fields
     "egraph.soundness.check_law.Finding",
     "egraph.soundness.growth.Size",
     "egraph.soundness.lints.Lint",
+    "frontend.coverage.CoverageRow",
+    "frontend.imported.Constant",
+    "frontend.imported.Imported",
+    "frontend.imported.Outside",
+    "frontend.imported.ImportedSegment",
     "ir.node.Node",
     "ir.node.TensorType",
+    "optimizer.heuristics.Effort",
+    "optimizer.heuristics.OptimizerHeuristics",
     "optimizer.layouts.Access",
     "optimizer.layouts.LayoutChoice",
     "optimizer.measurement.Measurement",
     "optimizer.op_order.BlockOrder",
     "optimizer.op_order.Order",
     "pipeline.partition_stage.PlanSearch",
+    "pipeline.run.heuristics.Heuristics",
     "pipeline.run.options.Options",
-    "pipeline.run.report.Best",
-    "pipeline.run.report.BufferSummary",
-    "pipeline.run.report.Cost",
-    "pipeline.run.report.Diagnosis",
-    "pipeline.run.report.EGraph",
-    "pipeline.run.report.EGraphs",
-    "pipeline.run.report.FloatSummary",
-    "pipeline.run.report.Memory",
-    "pipeline.run.report.MuGraphSummary",
-    "pipeline.run.report.PartitionSummary",
-    "pipeline.run.report.PartSummary",
-    "pipeline.run.report.RunReport",
-    "pipeline.run.report.Search",
-    "pipeline.run.report.Verification",
-    "pipeline.stage_records.Instances",
+    "pipeline.run.report_sections.BeforeAfter",
+    "pipeline.run.report_sections.Best",
+    "pipeline.run.report_sections.BufferSummary",
+    "pipeline.run.report_sections.CompileSummary",
+    "pipeline.run.report_sections.Diagnosis",
+    "pipeline.run.report_sections.EGraph",
+    "pipeline.run.report_sections.EGraphs",
+    "pipeline.run.report_sections.FloatSummary",
+    "pipeline.run.report_sections.LayoutSummary",
+    "pipeline.run.report_sections.LayoutsSummary",
+    "pipeline.run.report_sections.LiveBytes",
+    "pipeline.run.report_sections.Memory",
+    "pipeline.run.report_sections.MuGraphSummary",
+    "pipeline.run.report_sections.OptimizerSummary",
+    "pipeline.run.report_sections.OrderSummary",
+    "pipeline.run.report_sections.PartSummary",
+    "pipeline.run.report_sections.PartitionSummary",
+    "pipeline.run.report_sections.PassSummary",
+    "pipeline.run.report_sections.PredictedCost",
+    "pipeline.run.report_sections.RegionSummary",
+    "pipeline.run.report_sections.Search",
+    "pipeline.run.report_sections.SimplificationSummary",
+    "pipeline.run.report_sections.ThreadGraphsSummary",
+    "pipeline.run.report_sections.TuningSummary",
+    "pipeline.run.report_sections.Verification",
+    "pipeline.run.run_report.RunReport",
+    "search.partition.segment_search.Instantiated",
     "report.bars.Bar",
     "report.roofline.RooflinePoint",
+    "search.heuristics.SearchHeuristics",
+    "search.partition.segments.SegmentLimits",
+    "search.partition.shortest_path.PartitionLimits",
     "search.instantiate.limits.TileLimits",
     "search.partition.shortest_path.Partition",
     "search.partition.segments.Segment",
     "search.partition.shortest_path.PlanPart",
     "search.partition.shortest_path.SegmentKernels",
     "search.partition.shortest_path.KernelPlan",
-    "search.search.SearchLimits",
-    "search.search.SplitRecord",
+    "search.structure_search.SearchLimits",
+    "search.structure_search.SplitRecord",
     "search.structure.Load",
     "search.structure.Step",
     "verify.verdict.Difference",
 )
 
 
-def result_html(report: Mapping[str, Any]) -> str:
+def result_html(report: "RunReport") -> str:
     """The funnel and the times of a report."""
     return funnel(report) + time_bars(report)
 
 
-def time_bars(report: Mapping[str, Any], marks: Sequence[tuple[str, float]] = ()) -> str:
+def time_bars(report: "RunReport", marks: Sequence[tuple[str, float]] = ()) -> str:
     """The µGraphs of a report by their measured times, or the predicted ones if none was measured."""
-    mugraphs = report["mugraphs"]
+    mugraphs = report.mugraphs
     shown = []
     for rank, entry in enumerate(mugraphs, 1):
-        kernels = f"{entry['kernels']} kernel{'' if entry['kernels'] == 1 else 's'}"
-        us = entry["predicted_us"] if entry["measured_us"] is None else entry["measured_us"]
-        shown.append(Bar(f"#{rank} {kernels}", us, not entry["fused"]))
-    measured = mugraphs[0]["measured_us"] is not None
-    return bars(shown, marks, f"µs, measured on {report['device']}" if measured else "µs, predicted by the cost model")
+        kernels = f"{entry.kernels} kernel{'' if entry.kernels == 1 else 's'}"
+        shown.append(Bar(f"#{rank} {kernels}", entry.us, not entry.fused))
+    measured = mugraphs[0].measured_us is not None
+    return bars(shown, marks, f"µs, measured on {report.device}" if measured else "µs, predicted by the cost model")
 
 
 def compile_table(records: Sequence["CompileRecord"]) -> str:
@@ -226,26 +249,27 @@ def _rules_report(report: "Report") -> str:
 SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.graph.Graph": to_svg,
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
-    "ir.builder.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
-    "pipeline.run.records.Candidate": lambda candidate: to_svg(candidate.graph),
+    "ir.threadblock_graph.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
+    "pipeline.run.result.Candidate": lambda candidate: to_svg(candidate.graph),
     "optimizer.passes.OptimizedMuGraph": lambda it: to_svg(it.graph),
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
 HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
     "ir.axes.Axes": _axes,
     "search.structure.SplitReduction": _split_reduction,
-    "pipeline.run.records.CompileRecord": lambda record: compile_table([record]),
+    "pipeline.run.result.CompileRecord": lambda record: compile_table([record]),
     "egraph.explain.Explanation": lambda it: table(("kept" if it.kept else "pruned", "by"), it.steps),
     "egraph.expression.Expression": _expression,
     "verify.verdict.FloatCheck": _float_check,
     "egraph.laws.Law": lambda law: table((law.name, law.place), [("", law.text)]),
     "optimizer.layouts.ChosenLayouts": _layouts,
     "egraph.oracle.Oracle": _oracle,
-    "pipeline.run.records.Result": lambda result: result_html(result.report.data()),
+    "pipeline.run.result.Result": lambda result: result_html(result.report),
     "egraph.rulebook.Rulebook": _rulebook,
     "egraph.oracle.Saturation": _saturation,
-    "search.search.SearchResult": _search,
+    "search.structure_search.SearchResult": _search,
     "bench.rule_impact.Impact": _impact,
+    "frontend.coverage.Coverage": lambda it: table(it.rows()[0], it.rows()[1:]),
     "egraph.soundness.check_file.Report": _rules_report,
     "search.structure.Structure": _structure,
     "ir.builder.Tensor": lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),

@@ -1,22 +1,22 @@
 """The report of a run as one self-contained page for a browser, light and dark; equal reports give equal pages.
 
-Its inputs are the other files that `optimize` writes: the report, the program, the best µGraph and its source.
+Its inputs are the report's record, the program, the best µGraph and its source.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import device_lower_bound_us
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.layouts import laid_out
-from mirage_eg.pipeline.phrase import phrase
+from mirage_eg.pipeline.kernel_summary import kernel_summary
+from mirage_eg.pipeline.run.report_sections import MuGraphSummary, PartSummary
+from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.report.draw import kernel_numbers, to_svg
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.layouts import layouts_svg
@@ -42,13 +42,13 @@ code { overflow-wrap: anywhere }
 """
 
 
-def report_page(report: Mapping[str, Any], program: Graph, best: Graph, source: str) -> str:
+def report_page(report: RunReport, program: Graph, best: Graph, source: str) -> str:
     """The page; `best` and `source` are those of the report's first µGraph."""
-    name = escape(str(report["program"]))
+    name = escape(report.program)
     sections = (
         _summary(report, best),
         _section("Program", _program(program)),
-        _section("Simplification", simplification_html(report["simplification"])),
+        _section("Simplification", simplification_html(report.simplification)),
         _section("Search", _search(report)),
         _section("Partition into kernels", _partition(report)),
         _section("The best µGraph", _best(report, program, best)),
@@ -106,60 +106,54 @@ def _kernels(count: int) -> str:
     return f"{count} kernel{'' if count == 1 else 's'}"
 
 
-def _summary(report: Mapping[str, Any], best: Graph) -> str:
-    first, per_op = report["mugraphs"][0], report["per_op"]
-    how = "the cost model predicts" if first["measured_us"] is None else f"measured on {report['device']}:"
-    lead = f"{_kernels(first['kernels'])}, {how} {_us(first):.1f} µs. {phrase(best)[:1].upper()}{phrase(best)[1:]}."
+def _summary(report: RunReport, best: Graph) -> str:
+    first, per_op = report.mugraphs[0], report.per_op
+    how = "the cost model predicts" if first.measured_us is None else f"measured on {report.device}:"
+    summary = kernel_summary(best)
+    lead = f"{_kernels(first.kernels)}, {how} {first.us:.1f} µs. {summary[:1].upper()}{summary[1:]}."
     evidence = (
-        f"proved by the laws{' where both are defined' if first['partial'] else ''} and tested in random fields"
-        if first["proved"]
-        else f"{first['verdict']} in random fields, not proved"
+        f"proved by the laws{' where both are defined' if first.partial else ''} and tested in random fields"
+        if first.proved
+        else f"{first.verdict} in random fields, not proved"
     )
-    plain = f"One library kernel an op: {_kernels(per_op['kernels'])}, {per_op['predicted_us']:.1f} µs predicted."
-    notes = "".join(_paragraph(note, "note") for note in report["notes"])
-    if (explanation := report["explanation"]) is not None:
-        notes += _paragraph(
-            f"Nearest miss: {explanation['nearest_miss']}. Would have to change: {explanation['change']}.", "note"
-        )
+    plain = f"One library kernel an op: {_kernels(per_op.kernels)}, {per_op.predicted_us:.1f} µs predicted."
+    notes = "".join(_paragraph(note, "note") for note in report.notes)
+    if (explanation := report.explanation) is not None:
+        notes += _paragraph(f"Closest candidate: {explanation.closest_candidate}. Needed change: {explanation.change}.", "note")
     return _paragraph(lead, "lead") + _paragraph(f"It is {evidence}. {plain}") + notes
-
-
-def _us(mugraph: Mapping[str, Any]) -> float:
-    """The measured time if there is one, else the predicted."""
-    return float(mugraph["predicted_us"] if mugraph["measured_us"] is None else mugraph["measured_us"])
 
 
 def _program(program: Graph) -> str:
     return f"<pre>{escape(str(program))}</pre>\n" + _more("drawn", _wide(to_svg(program)))
 
 
-def _search(report: Mapping[str, Any]) -> str:
+def _search(report: RunReport) -> str:
     e_graphs = [
         (
-            entry["split"],
-            entry["nodes"],
-            entry["classes"],
-            entry["iterations"],
-            "yes" if entry["saturated"] else entry["stopped"],
+            entry.split,
+            entry.nodes,
+            entry.classes,
+            entry.iterations,
+            "yes" if entry.saturated else entry.stopped,
         )
-        for entry in report["egraphs"]
+        for entry in report.egraphs
     ]
     head = ("split", "e-nodes", "classes", "iterations", "saturated")
     return funnel(report) + (_more(f"{len(e_graphs)} e-graphs, one for each split", table(head, e_graphs)) if e_graphs else "")
 
 
-def _partition(report: Mapping[str, Any]) -> str:
-    partition = report["partition"]
-    if partition is None or not partition["kernels"]:
+def _partition(report: RunReport) -> str:
+    partition = report.partition
+    if not partition.kernels:
         return ""
-    proved = "" if partition["complete"] else "The search ended before it proved the first plan the cheapest. "
+    proved = "" if partition.complete else "The search ended before it proved the first plan the cheapest. "
     text = (
-        f"Segments of the program: {partition['segments']}; searched, the cheapest first: {partition['searched']}. "
-        f"{proved}No plan is cheaper than {partition['bound_us']:.1f} µs by the cost model, none of at most "
-        f"{_kernels(partition['few'])} than {partition['bound_of_few_us']:.1f} µs."
+        f"Segments of the program: {partition.segments}; searched, the cheapest first: {partition.searched}. "
+        f"{proved}No plan is cheaper than {partition.bound_us:.1f} µs by the cost model, none of at most "
+        f"{_kernels(partition.few)} than {partition.bound_of_few_us:.1f} µs."
     )
-    best = report["best"]["kernels"]
-    first, *others = sorted(partition["kernels"], key=lambda plan: sum(segment["kernels"] for segment in plan) != best)
+    best = report.best.kernels
+    first, *others = sorted(partition.kernels, key=lambda plan: sum(segment.kernels for segment in plan) != best)
     plans = "".join(_more(_plan_title(plan), table(_PLAN_HEAD, map(_segment, plan))) for plan in others)
     return f"{_paragraph(text)}<h3>{escape(_plan_title(first))}</h3>\n{table(_PLAN_HEAD, map(_segment, first))}{plans}"
 
@@ -167,18 +161,18 @@ def _partition(report: Mapping[str, Any]) -> str:
 _PLAN_HEAD = ("ops", "kernels", "predicted µs", "evidence")
 
 
-def _plan_title(plan: Sequence[Mapping[str, Any]]) -> str:
-    kernels, us = sum(segment["kernels"] for segment in plan), sum(segment["predicted_us"] for segment in plan)
+def _plan_title(plan: Sequence[PartSummary]) -> str:
+    kernels, us = sum(segment.kernels for segment in plan), sum(segment.predicted_us for segment in plan)
     return f"{_kernels(kernels)}, {us:.1f} µs predicted"
 
 
-def _segment(segment: Mapping[str, Any]) -> tuple[object, ...]:
-    evidence = "library kernel" if segment["library"] else f"{segment['verdict']}{', proved' if segment['proved'] else ''}"
-    return ", ".join(segment["ops"]), segment["kernels"], f"{segment['predicted_us']:.1f}", evidence
+def _segment(segment: PartSummary) -> tuple[object, ...]:
+    evidence = "library kernel" if segment.library else f"{segment.verdict}{', proved' if segment.proved else ''}"
+    return ", ".join(segment.ops), segment.kernels, f"{segment.predicted_us:.1f}", evidence
 
 
-def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
-    device = Device(**report["gpu"])
+def _best(report: RunReport, program: Graph, best: Graph) -> str:
+    device = report.gpu
     costs = [
         (at, f"{cost.us:.1f}", cost.limited_by, size(cost.dram_bytes), f"{cost.flops:,}")
         for at, cost in enumerate(predict(best, device), 1)
@@ -186,89 +180,89 @@ def _best(report: Mapping[str, Any], program: Graph, best: Graph) -> str:
     head = ("kernel", "predicted µs", "bound by", "device memory", "operations of matrix units, padded")
     roof = ""
     if shown := kernel_points(best, device):
-        whole_program = program_point(program, "whole program", _us(report["mugraphs"][0]))
+        whole_program = program_point(program, "whole program", report.mugraphs[0].us)
         roof = _paragraph("The roofline has the program and the kernels that use matrix units.")
         roof += roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
-    thread_graphs = threads_html(report["optimizer"]["thread_graphs"])
+    thread_graphs = threads_html(report.optimizer.thread_graphs)
     listing = _more("listing", f"<pre>{escape(str(best))}</pre>\n")
     return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{thread_graphs}"
 
 
-def _memory(report: Mapping[str, Any], best: Graph) -> str:
-    plan = report["memory"]
-    if not plan["buffers"]:
+def _memory(report: RunReport, best: Graph) -> str:
+    plan = report.memory
+    if not plan.buffers:
         return ""
     numbers = kernel_numbers(best)
     rows = []
-    for buffer in plan["buffers"]:
-        kernels = [number for node, number in numbers.items() if buffer["steps"][0] <= node <= buffer["steps"][1]]
-        rows.append((buffer["name"], f"{buffer['bytes']:,}", f"{buffer['offset']:,}", f"{kernels[0]} to {kernels[-1]}"))
+    for buffer in plan.buffers:
+        kernels = [number for node, number in numbers.items() if buffer.steps[0] <= node <= buffer.steps[1]]
+        rows.append((buffer.name, f"{buffer.bytes:,}", f"{buffer.offset:,}", f"{kernels[0]} to {kernels[-1]}"))
     return memory_svg(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
 
 
-def _layouts(report: Mapping[str, Any], best: Graph) -> str:
-    chosen = report["optimizer"]["layouts"]
+def _layouts(report: RunReport, best: Graph) -> str:
+    chosen = report.optimizer.layouts
     if not laid_out(best):
         return ""
-    saved = f"save {chosen['saved_us']:.1f} µs" if chosen["saved_us"] else "save nothing"
-    proved = "proved best" if chosen["optimal"] else "not proved best"
+    saved = f"save {chosen.saved_us:.1f} µs" if chosen.saved_us else "save nothing"
+    proved = "proved best" if chosen.optimal else "not proved best"
     text = f"By the cost model these layouts {saved} against row-major ones; {proved}."
-    return _paragraph(text) + _wide(layouts_svg(best, Device(**report["gpu"])))
+    return _paragraph(text) + _wide(layouts_svg(best, report.gpu))
 
 
-def _mugraphs(report: Mapping[str, Any], program: Graph) -> str:
-    mugraphs = report["mugraphs"]
+def _mugraphs(report: RunReport, program: Graph) -> str:
+    mugraphs = report.mugraphs
     head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
-    device = Device(**report["gpu"])
+    device = report.gpu
     marks = [("lower bound at the cost model's rates", device_lower_bound_us(program, device))]
     text = (
-        f"Best first, by {report['ranked_by']}. The lower bound: each input read and output written once, or all matmuls, "
+        f"Best first, by {report.ranked_by}. The lower bound: each input read and output written once, or all matmuls, "
         f"at the rates of {device.name} ({device.source})."
     )
     rows = [(ranks, *cells) for ranks, cells in numbered(map(_row, mugraphs))]
     return f"{_paragraph(text)}{time_bars(report, marks)}{table(head, rows)}"
 
 
-def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
-    measured = "–" if entry["measured_us"] is None else f"{entry['measured_us']:.1f}"
+def _row(entry: MuGraphSummary) -> tuple[object, ...]:
+    measured = "–" if entry.measured_us is None else f"{entry.measured_us:.1f}"
     return (
-        entry["kernels"],
-        ", ".join("×".join(map(str, grid)) for grid in entry["grid"]) or "–",
-        ", ".join(map(str, entry["loop"])) or "–",
-        f"{entry['predicted_us']:.1f}",
+        entry.kernels,
+        ", ".join("×".join(map(str, grid)) for grid in entry.grid) or "–",
+        ", ".join(map(str, entry.loop)) or "–",
+        f"{entry.predicted_us:.1f}",
         measured,
-        ", ".join([entry["verdict"], *_remarks(entry)]),
-        "yes" if entry["compiled"] else "no",
+        ", ".join([entry.verdict, *_remarks(entry)]),
+        "yes" if entry.compiled else "no",
     )
 
 
-def _remarks(entry: Mapping[str, Any]) -> list[str]:
-    check = entry["float_check"]
-    return [*["proved"] * entry["proved"], *([] if check["problem"] is None else [check["problem"].lower()])]
+def _remarks(entry: MuGraphSummary) -> list[str]:
+    check = entry.float_check
+    return [*["proved"] * entry.proved, *([] if check.problem is None else [check.problem.lower()])]
 
 
-def _rules(report: Mapping[str, Any]) -> str:
-    verify = report["verify"]
-    bound = f"at most {verify['error_bound']:.3g}" if verify["error_bound"] is not None else "none"
+def _rules(report: RunReport) -> str:
+    verify = report.verify
+    bound = f"at most {verify.error_bound:.3g}" if verify.error_bound is not None else "none"
     text = (
-        f"{verify['trials']} independent trials in fields of {verify['p']:,} and {verify['q']:,} elements. "
-        f"Bound on the probability of accepting a wrong µGraph: {bound} ({verify['bound_reason']})."
+        f"{verify.trials} independent trials in fields of {verify.p:,} and {verify.q:,} elements. "
+        f"Bound on the probability of accepting a wrong µGraph: {bound} ({verify.bound_reason})."
     )
-    laws = _paragraph("Laws that suffice for the proof: " + "; ".join(verify["laws"]) + ".") if verify["laws"] else ""
-    theories = table(("theory", "SHA-256"), report["theories"].items())
-    loaded = f"{len(report['theories'])} rule files were loaded"
+    laws = _paragraph("Laws that suffice for the proof: " + "; ".join(verify.laws) + ".") if verify.laws else ""
+    theories = table(("theory", "SHA-256"), report.theories.items())
+    loaded = f"{len(report.theories)} rule files were loaded"
     return f"{_paragraph(text)}{laws}{_more(loaded, theories)}"
 
 
-def _run(report: Mapping[str, Any]) -> str:
+def _run(report: RunReport) -> str:
     facts: Iterable[tuple[str, object]] = (
-        ("domain", report["domain"]),
-        ("device", report["device"]),
-        ("target", report["target"]),
-        ("seed", report["seed"]),
-        ("cache", report.get("cache", "–")),
-        *report["versions"].items(),
-        ("peak memory of the main process", f"{report['peak_mib']:,} MiB"),
-        *((f"seconds: {stage}", f"{seconds:.2f}") for stage, seconds in report["seconds"].items()),
+        ("domain", report.domain),
+        ("device", report.device),
+        ("target", report.target),
+        ("seed", report.seed),
+        ("cache", report.cache),
+        *report.versions.items(),
+        ("peak memory of the main process", f"{report.peak_mib:,} MiB"),
+        *((f"seconds: {stage}", f"{seconds:.2f}") for stage, seconds in report.seconds.items()),
     )
     return table(("fact", "value"), facts)

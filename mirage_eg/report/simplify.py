@@ -1,37 +1,36 @@
 """The simplifications of a program, and the elementwise chains that became thread graphs, before and after, for the report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from mirage_eg.pipeline.run.report_sections import SimplificationSummary, ThreadGraphsSummary
 from mirage_eg.report.tables import table
 
 
-def simplification_html(record: Mapping[str, Any]) -> str:
+def simplification_html(record: SimplificationSummary) -> str:
     """The passes that changed the program, each with the program before and after; the report's `simplification`."""
-    if not record["changed"]:
+    if not record.changed:
         return "<p>The program is searched as written: no pass simplified it.</p>\n"
-    count = record["count"]
-    counts = f"<p>{count['before']} ops as written, {count['after']} as searched.</p>\n"
+    count = record.count
+    counts = f"<p>{count.before} ops as written, {count.after} as searched.</p>\n"
     passes = [
-        f"<details><summary>{escape(step['pass'])}</summary>\n{_side(step, 'before')}{_side(step, 'after')}</details>\n"
-        for step in record["passes"]
+        f"<details><summary>{escape(step.pass_)}</summary>\n"
+        f"{_side('before', step.before)}{_side('after', step.after)}</details>\n"
+        for step in record.passes
     ]
-    laws = table(("law", "matches"), record["laws"].items()) if record["laws"] else ""
+    laws = table(("law", "matches"), record.laws.items()) if record.laws else ""
     return counts + "".join(passes) + laws
 
 
-def _side(step: Mapping[str, Any], name: str) -> str:
-    text = "\n".join(step[name])
+def _side(name: str, lines: Sequence[str]) -> str:
+    text = "\n".join(lines)
     return f"<p>{name}</p>\n<pre>{escape(text)}</pre>\n"
 
 
-def threads_html(records: Sequence[Mapping[str, Any]]) -> str:
+def threads_html(records: Sequence[ThreadGraphsSummary]) -> str:
     """The ops of each kernel before and after its elementwise chains became thread graphs; the report's `thread_graphs`."""
     rows = [
-        (number, " ".join(record["before"]), " ".join(record["after"]))
-        for number, record in enumerate(records, 1)
-        if record["chains"]
+        (number, " ".join(record.before), " ".join(record.after)) for number, record in enumerate(records, 1) if record.chains
     ]
     if not rows:
         return ""

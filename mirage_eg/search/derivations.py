@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mirage_eg.egraph.expression import Constant
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.search.space import PruneLog, Space, Value
+from mirage_eg.search.split_space import PruneLog, Space, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,7 @@ def close(space: Space, log: PruneLog) -> Closure:
         items = list(space.follow_one(position, value, log))
         for other in sorted(i for class_ in partners.get(value[0], ()) for i in of_class.get(class_, ())):
             items += space.follow_two(other, position, values[other], value, log)
+        items += space.follow_three(position, values, of_class, log)
         for op, operands, constants, reduced, result in items:
             if result[:2] in loaded:
                 log.counts["value twice"] += 1

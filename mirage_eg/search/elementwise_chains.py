@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-
-SHORT = 4  # ops of a chain that count
+from mirage_eg.search.heuristics import SEARCH
 
 
 def continued(program: Graph) -> dict[int, int]:
@@ -33,11 +32,11 @@ def continued(program: Graph) -> dict[int, int]:
 
 
 def uncounted(predecessors: Mapping[int, int], nodes: Iterable[int]) -> int:
-    """How many of these nodes come after the first `SHORT` of a chain; `predecessors` are those of the program."""
+    """How many of these nodes come after the first `SEARCH.chain_ops` of a chain; `predecessors` are those of the program."""
     index: dict[int, int] = {}
     for position in sorted(nodes):
         index[position] = 1 + index.get(predecessors.get(position, -1), -1)
-    return sum(number >= SHORT for number in index.values())
+    return sum(number >= SEARCH.chain_ops for number in index.values())
 
 
 def uncounted_ops(program: Graph) -> int:

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from operator import or_
 from time import perf_counter
 from typing import NamedTuple
 
 from mirage_eg.search.derivations import Derivation, Derivations
-from mirage_eg.search.space import PruneLog
+from mirage_eg.search.split_space import PruneLog
 
 # Ops, bits of values, bits of derivations (abstract domain: of partial block graphs), bits of optional loads. An optional load
 # is a value with a derivation too, but is no op.
@@ -113,8 +114,11 @@ class Enumerator:
         for derivation in self.graph.uses[value]:
             item = self.graph.derivations[derivation]
             operands = item.operands
-            if len(operands) == 1 or (operands[0] == operands[1] and self.indexed):
+            if len(operands) == 1 or (len(set(operands)) == 1 and self.indexed):
                 self._add(derivation, (number,) * len(operands), sets, sets, pending)
+                continue
+            if len(operands) > 2:
+                self._use_in_many(derivation, number, pending)
                 continue
             left, right = operands
             self.budget.candidates -= len(self.of_value[right if left == value else left])
@@ -131,6 +135,22 @@ class Enumerator:
             else:
                 for other in self.of_value[left]:
                     self._add(derivation, (other, number), self.sets[other], sets, pending)
+
+    def _use_in_many(self, derivation: int, number: int, pending: list[list[int]]) -> None:
+        """Add the partial block graphs of an op of three operands with this one and earlier ones as operands."""
+        places = self.graph.derivations[derivation].operands
+        for operands in product(*(self.of_value[place] for place in places)):
+            if number not in operands:
+                continue
+            self.budget.candidates -= 1
+            if self.budget.is_spent():
+                return
+            if self.indexed and len(set(operands)) != len(set(places)):
+                continue  # one value, derived twice
+            first, second, third = (self.sets[operand] for operand in operands)
+            self._add(
+                derivation, operands, (0, first[1] | second[1], first[2] | second[2], first[3] | second[3]), third, pending
+            )
 
     def _add(self, derivation: int, operands: tuple[int, ...], left: Sets, right: Sets, pending: list[list[int]]) -> None:
         values = left[1] | right[1]

@@ -18,7 +18,7 @@ from mirage_eg.egraph.soundness.models import FLOAT64, Model, TensorValue, Undef
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.search.space import LOOP, Application, Index, PruneLog, Space, Value
+from mirage_eg.search.split_space import LOOP, Application, Index, PruneLog, Space, Value
 from mirage_eg.search.structure import Load
 
 _PART_SIZE = 2
@@ -170,7 +170,7 @@ class Exhaustive:
         space = Space(
             self.program, self.axes, self.split, "indexed", Index(oracle), () if self.whole is None else (self.whole,)
         )
-        space.unary, space.binary = _Unary(terms), _Binary(terms)
+        space.unary, space.binary, space.ternary = _Unary(terms), _Binary(terms), {}
         self.loads = tuple(load for load, _ in space.loads)
         values: list[Value] = []
         agenda: list[Application] = []

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_eg.egraph.expression import Expression, Split, op_of
-from mirage_eg.egraph.oracle import BuildOracle, Oracle, oracle_builder
+from mirage_eg.egraph.oracle import BuildOracle, Oracle
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
-from mirage_eg.search.search import SearchLimits, SearchResult, merged, search
-from mirage_eg.search.space import Listener
-from mirage_eg.search.stages import STAGES
+from mirage_eg.search.prune_reasons import STAGES
+from mirage_eg.search.split_space import Listener
 from mirage_eg.search.structure import AnyStructure, SplitReduction, Structure
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 
 FORMAT, VERSION = "mirage_eg trace", 2
 MOST, MOST_OF_SEGMENT = 200, 8
@@ -124,14 +124,6 @@ def traced_search(
 
     listener = tracer.listener(split.label(axes), names) if tracer else None
     return search(program, axes, rulebook, limits, on_candidate=listener, choices=(split,), build=build_and_keep)
-
-
-def traced_search_of_splits(
-    program: Graph, axes: Axes, rulebook: Rulebook, limits: SearchLimits, choices: Sequence[Split], tracer: Tracer
-) -> SearchResult:
-    """The result of `search` for several splits; their candidates go to `tracer`."""
-    with oracle_builder(rulebook, limits.saturation) as build:
-        return merged([traced_search(program, axes, rulebook, limits, split, build, tracer) for split in choices])
 
 
 def structure_line(structure: AnyStructure) -> dict[str, Any]:

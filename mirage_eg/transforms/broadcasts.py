@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 

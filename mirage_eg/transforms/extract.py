@@ -13,7 +13,8 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.egraph.terms import term
-from mirage_eg.ir.graph import Graph, Node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 
 LISTS = ("Nil", "Cons")  # constructors of a list of operands
 

@@ -11,8 +11,9 @@ from math import prod
 
 from numpy import broadcast_shapes
 
-from mirage_eg.ir.graph import Graph, node
-from mirage_eg.ir.rewriting import GraphCopy
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import node
 from mirage_eg.ir.shapes import Shape
 
 MOST_FACTORS = 64  # longer chains stay unchanged

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.program_ends import Core, core_of
 
 _MOST = 3  # times the nodes of the given program; a larger program is partitioned
 
@@ -20,22 +22,28 @@ _MOST = 3  # times the nodes of the given program; a larger program is partition
 class Renamed:
     """A program whose axes have names (`infer_axes`).
 
-    `inputs` and `origin`: for each input and each value of `program`, the equal input or value of the given program.
+    `inputs` and `origin`: for each input and each value of `program`, the equal input or value of the given program, or of its
+    `core`, if it has slices of inputs and concatenations of outputs.
     """
 
     program: Graph
     given: tuple[Node, ...]  # the inputs of the given program
     inputs: tuple[int, ...]
     origin: tuple[int, ...]
+    core: Core | None = None
 
     @property
     def is_renamed(self) -> bool:
-        """Whether inputs have copies."""
-        return self.inputs != tuple(range(len(self.given)))
+        """Whether it is another program than the given one."""
+        return self.core is not None or self.inputs != tuple(range(len(self.given)))
 
     def joined(self, graph: Graph) -> Graph:
         """A µGraph of the given program, from a µGraph of `program`."""
-        if not self.is_renamed:
+        graph = self._without_copies(graph)
+        return graph if self.core is None else self.core.rejoined(graph)
+
+    def _without_copies(self, graph: Graph) -> Graph:
+        if self.inputs == tuple(range(len(self.given))):
             return graph
         nodes, position = [*self.given], dict[int, int]()
         count, inputs = len(nodes), iter(self.inputs)
@@ -55,6 +63,8 @@ def rename_views(program: Graph) -> Renamed:
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or more than _MOST times the nodes; the message names the node.
     """
+    if (core := core_of(program)) is not None:
+        return replace(rename_views(core.program), core=core)
     try:
         infer_axes(program)
     except UnsupportedError as error:

@@ -1,6 +1,7 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First broadcasts move after the ops that read them (`broadcasts`), and logarithms of ratios lose the ratio. Then dead code and
+First slices and concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), and
+logarithms of ratios lose the ratio. Then dead code and
 common subexpressions are removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is
 extracted; it replaces the given one only if it is cheaper. Last, chains of products are associated (`matrix_chains`). Nothing
 here is trusted: results of the search are verified against the program as it was written.
@@ -9,7 +10,7 @@ here is trusted: results of the search are verified against the program as it wa
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -22,8 +23,11 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.dissolve import dissolved
+from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
@@ -57,7 +61,8 @@ def simplify(program: Graph) -> Simplification:
     start = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
-    narrow = with_late_broadcasts(program)
+    sliced = dissolved(program, _products_with_weights(program))
+    narrow = with_late_broadcasts(sliced)
     near = without_far_logarithms(narrow)
     alive = without_dead_code(near)
     plain = without_repeats(alive)
@@ -72,10 +77,19 @@ def simplify(program: Graph) -> Simplification:
         alive = plain = after = near
     associated = associate(after)
     passes = (
-        *(("broadcasts", narrow), ("logarithms", near)),
+        *(("slices", sliced), ("broadcasts", narrow), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
     return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)
+
+
+def _products_with_weights(program: Graph) -> frozenset[int]:
+    """The products that stay whole where several parts are read: one kernel computes them, others read slices of its result."""
+    return frozenset(
+        values[0]
+        for item, values in program.numbered()
+        if item.op == "matmul" and any(len(program.types[i].shape) == 2 for i in item.operands)
+    )
 
 
 @cache
@@ -103,7 +117,9 @@ class _Terms:
     """A program as terms of the e-graph, and back; `ops` has the operator of each name."""
 
     program: Graph
-    ops: dict[str, Node] = field(default_factory=lambda: {"square": Node("square", (), ())})  # a law introduces it
+    ops: dict[str, Node] = field(
+        default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub")}
+    )  # laws introduce them
     orders: set[tuple[int, ...]] = field(default_factory=set)
 
     def name(self, item: Node) -> str:
@@ -119,6 +135,10 @@ class _Terms:
         if len(operands) == 1 and _may_be_no_op(item) and shapes[0] == self.program.types[values[0]]:
             return call("NoOp", self.name(item), operands[0])
         match item.op:
+            case "where":
+                return call("Choice", *operands)
+            case "cast" if (kept := self.without_cast(item)) is not None:
+                return call("NoOp", self.name(item), term(kept))
             case "scale" | "shift" | "pow":
                 name, constant = _CONSTANTS[item.op]
                 return call(name, item[constant], operands[0])
@@ -139,6 +159,14 @@ class _Terms:
             listed = call("Cons", operand, listed)
         return call("Other", self.name(item), listed)
 
+    def without_cast(self, item: Node) -> int | None:
+        """The value that a cast gives back: its operand, or the operand of a cast to a wider type."""
+        [value] = item.operands
+        maker = next(maker for maker, values in self.program.numbered() if value in values)
+        source = maker.operands[0] if maker.op == "cast" else value
+        wanted, between, have = DType(item["dtype"]), self.program.types[value].dtype, self.program.types[source].dtype
+        return source if have is wanted and promote(have, between) is between else None
+
     def node(self, enode: ENode, operands: Sequence[int]) -> Node:
         """An e-node as a node of a program."""
         match enode.constructor, enode.constants:
@@ -151,6 +179,8 @@ class _Terms:
                 return node("reshape", *operands, shape=_numbers(shape))
             case "Matmul", _:
                 return node("matmul", *operands)
+            case "Choice", _:
+                return node("where", *operands)
             case _, (name,):
                 return Node(self.ops[name].op, tuple(operands), self.ops[name].attributes)
         raise AssertionError(f"{enode} is no op")
@@ -190,7 +220,7 @@ def _closed(orders: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
 
 def _may_be_no_op(item: Node) -> bool:
     """Whether this op does nothing if its result has the shape of its operand."""
-    return item.op in ("sum", "mean", "max", "broadcast", "repeat", "split", "concat")
+    return item.op in ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat")
 
 
 def _text(numbers: tuple[int, ...]) -> str:
@@ -221,37 +251,4 @@ def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str 
     return matches, f"stopped after {_ITERATIONS} iterations"
 
 
-def simplification_record(simplified: Simplification) -> dict[str, Any]:
-    """The simplification in JSON's types; both programs are listed where something changed."""
-    counts: tuple[Mapping[str, int], ...] = tuple(
-        Counter(item.op for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
-        for graph in (simplified.before, simplified.after)
-    )
-    changed = simplified.after != simplified.before
-    programs = (simplified.before, *(graph for _, graph in simplified.passes))
-    return {
-        "changed": changed,
-        "ops": {
-            op: {"before": counts[0].get(op, 0), "after": counts[1].get(op, 0)}
-            for op in sorted({*counts[0], *counts[1]})
-            if counts[0].get(op, 0) != counts[1].get(op, 0)
-        },
-        "count": {"before": sum(counts[0].values()), "after": sum(counts[1].values())},
-        "passes": [
-            {"pass": name, "before": _listed(before), "after": _listed(after)}
-            for (name, after), before in zip(simplified.passes, programs, strict=False)
-            if after != before
-        ],
-        "laws": dict(simplified.laws) if changed else {},
-        "before": _listed(simplified.before) if changed else None,
-        "after": _listed(simplified.after) if changed else None,
-        "stopped": simplified.stopped,
-        "seconds": simplified.seconds,
-    }
-
-
-def _listed(program: Graph) -> list[str]:
-    return str(program).splitlines()
-
-
-__all__ = ["Simplification", "simplification_record", "simplify", "weight"]
+__all__ = ["Simplification", "simplify", "weight"]

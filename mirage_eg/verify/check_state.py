@@ -14,8 +14,8 @@ from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import Difference
 
 EXTREMES = frozenset({"max", "maximum", "minimum"})
-# A wrong maximum or sign of these ops is right by chance at every other element.
-COARSE = EXTREMES | {"abs", "sqrt", "rsqrt", "pow"}
+# A wrong maximum, sign or choice of these ops is right by chance at every other element.
+COARSE = EXTREMES | {"abs", "sqrt", "rsqrt", "pow", "less", "less_equal", "equal", "indicator"}
 COARSE_COMPARISONS = 32  # elements that are compared at least where there are such ops
 EXTRA_TRIALS = 6  # at most, until each element that the program defines was defined for the µGraph too
 

@@ -9,7 +9,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import one_pass
 from mirage_eg.backends.evaluator.field_semantics import Component
-from mirage_eg.backends.evaluator.modular import PRIMES
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.verify.verdict import Difference
 
 LEAST_COVERAGE = 0.5  # of the elements of an output that must be defined on both sides

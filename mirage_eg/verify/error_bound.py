@@ -7,11 +7,12 @@ from functools import cached_property
 from math import prod
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.modular import PRIMES
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.polynomial_degree import DegreeAlgebra, DegreeValue, of_difference
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.whole_inputs import whole_inputs
 
 
 class ErrorBound:
@@ -42,8 +43,9 @@ class ErrorBound:
 
 
 def _degrees(graph: Graph) -> list[DegreeValue]:
-    algebra = DegreeAlgebra()
-    return evaluate(graph, [algebra.input(kind.shape) for kind in graph.input_types], algebra)
+    algebra, whole = DegreeAlgebra(), whole_inputs(expand(graph))
+    inputs = [algebra.input(kind.shape, i in whole) for i, kind in enumerate(graph.input_types)]
+    return evaluate(graph, inputs, algebra)
 
 
 def longest_reduction(graph: Graph, kind: str | None = None) -> int:

@@ -1,7 +1,7 @@
 """Far inputs: large, offset or masked ones, on which kernels may leave the range of their types. Trusted.
 
-Programs with exponentials get more of them: a common offset, and masks of 0 and 1 with scores that differ by tens or thousands,
-so that the largest score of a row, or the whole row, is masked.
+Programs with exponentials or differences get a common offset. Those with exponentials get masks of 0 and 1 with scores that
+differ by tens or thousands, so that the largest score of a row, or the whole row, is masked.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.whole_inputs import indicator_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +49,32 @@ FAR: Mapping[str, Far] = {
 
 def far_names(program: Graph) -> list[str]:
     """The kinds of far inputs for a program of primitive ops."""
-    if not any(item.op == "exp" for item in program.nodes):
-        return ["large"]
-    return [name for name, far in FAR.items() if not far.masks or any(indicators(program))]
+    ops = {item.op for item in program.nodes}
+    if "exp" not in ops:
+        return ["large", "offset"] if "sub" in ops else ["large"]
+    return [name for name, far in FAR.items() if not far.masks or any(mask_inputs(program))]
 
 
-def indicators(program: Graph) -> list[bool]:
-    """For each input whether it may be a mask of 0 and 1: after views, scales and shifts it is only multiplied or added."""
+def mask_inputs(program: Graph) -> list[bool]:
+    """For each input whether it may be a mask of 0 and 1: after views, scales and shifts it is only multiplied or added.
+
+    An input from which a condition is computed is one.
+    """
+    certain = indicator_inputs(program)
     source: dict[int, int] = {}
     others: set[int] = set()
     for item, values in program.numbered():
         sources = {source[i] for i in item.operands if i in source}
         if item.op == "input":
             source[values[0]] = values[0]
-        elif OPS[item.op].kind is Kind.REARRANGEMENT or item.op in ("scale", "shift"):
+        elif OPS[item.op].kind is Kind.REARRANGEMENT or item.op in ("scale", "shift", "cast"):
             if len(sources) == 1 and len(item.operands) == 1:
                 source[values[0]] = sources.pop()
             else:
                 others |= sources
         elif item.op not in ("mul", "add", "sub"):
             others |= sources
-    return [values[0] not in others for item, values in program.numbered() if item.op == "input"]
+    return [position in certain or value not in others for position, value in enumerate(program.input_values)]
 
 
 def mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -81,4 +87,4 @@ def mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return ones.astype(np.float32).reshape(shape)
 
 
-__all__ = ["FAR", "Far", "far_names", "indicators", "mask"]
+__all__ = ["FAR", "Far", "far_names", "mask", "mask_inputs"]

@@ -6,23 +6,26 @@ overflow and large errors and proves nothing; the verdict comes from `reference`
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import floor, inf, isfinite, log2
 from typing import NamedTuple
+
+import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.triton.numerics import as_kernels_compute
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.far_inputs import far_names
-from mirage_eg.verify.inputs import FloatTrial
+from mirage_eg.verify.random_inputs import FloatTrial
 from mirage_eg.verify.reference import OnProgress, Reference
 from mirage_eg.verify.verdict import Difference, FloatCheck
 
-ERROR_RATIO = 4  # on far inputs a µGraph may be this many times as wrong as the program in its own types
+ERROR_RATIO = 2  # a µGraph may be this many times as wrong as the program in its own types, and 1 ulp of the largest element
 
 
 def float_check(program: Graph, candidate: Graph, seed: int = 0) -> FloatCheck:
@@ -41,8 +44,9 @@ def float_checks(
     Usual inputs have the size at which the program stays within the range of its types (`input_scales`). Tolerance: 16
     roundings of the program's coarsest type and 2 K roundings of the accumulator's type, or the distance by which such
     roundings of its ops move the program. Elements at which the program is not finite, or not finite under other roundings, are
-    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. In programs with
-    exponentials its error may also be `ERROR_RATIO` times that of the program in its own types, op by op.
+    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. On all inputs its error
+    may be at most `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element. If the
+    program is not finite in its own types, the tolerance holds in programs with exponentials.
     """
     for candidate in candidates:
         reference.check_types(candidate)
@@ -50,11 +54,15 @@ def float_checks(
 
 
 class _TrialResult(NamedTuple):
-    """The result of one trial: the largest error, the first difference, and whether every output has a finite element."""
+    """The result of one trial: the largest error, the first difference, and whether every output has a finite element.
+
+    `share`: the largest error of an output, relative to what it may be by that of the program in its own types.
+    """
 
     error: float
     difference: Difference | None
     compared: bool
+    share: float = 0.0
 
 
 class _Checker:
@@ -66,6 +74,7 @@ class _Checker:
         self._roundoff = max(dtype.unit_roundoff for dtype in program.dtypes)  # of the coarsest
         self._working = program.working_dtype
         self._longest = longest_reduction(program)
+        self._exponentials = any(item.op == "exp" for item in self._inputs.primitive.nodes)
         self._spreads: list[Array] | None = None  # of the program on usual inputs, computed at the first difference
 
     def check_all(self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None]) -> list[FloatCheck]:
@@ -76,13 +85,13 @@ class _Checker:
         done, total, magnitude = 0, len(candidates) * (1 + len(names)), 1.0
         for name in (*names, None):  # large inputs are in memory after the verdict
             trial = self._inputs.far(name) if name else self._inputs.numbers(self._inputs.usual)
-            own = self._inputs.own_errors(trial) if "offset" in names else [inf] * len(trial.outputs)  # with exponentials
+            allowed = self._allowed(trial)
             magnitude = trial.magnitude if name == "large" else magnitude
             for results, candidate in zip(far, candidates, strict=True):
                 if name is None:
-                    usual.append(self._on_usual(candidate, trial))
+                    usual.append(self._on_usual(candidate, trial, allowed))
                 else:
-                    results.append(self._on_far(candidate, trial, own))
+                    results.append(self._on_far(candidate, trial, allowed))
                 done += 1
                 on_progress(done, total)
         return [
@@ -90,10 +99,24 @@ class _Checker:
             for candidate, first, rest in zip(candidates, usual, far, strict=True)
         ]
 
-    def _on_usual(self, candidate: Graph, trial: FloatTrial) -> _TrialResult:
+    def _allowed(self, trial: FloatTrial) -> list[float]:
+        """The error that each output may have by that of the program in its own types; infinite if it is not finite there.
+
+        Also where float64 is a type of the program, since nothing computes more exactly.
+        """
+        if self._working is DType.float64:
+            return [inf] * len(trial.outputs)
+        allowed = []
+        for own, want, kind in zip(self._inputs.own_errors(trial), trial.outputs, self._program.output_types, strict=True):
+            largest = float(self._xp.where(abs(want) <= kind.dtype.largest, abs(want), 0).max())
+            ulp = 2 * kind.dtype.unit_roundoff * 2.0 ** floor(log2(largest)) if largest else 0.0
+            allowed.append(ERROR_RATIO * own + ulp if ulp else inf)  # whole numbers have no ulp
+        return allowed
+
+    def _on_usual(self, candidate: Graph, trial: FloatTrial, allowed: Sequence[float]) -> _TrialResult:
         """A difference counts if it is larger than what rounding does to the program."""
         tolerance, got = self._tolerance(candidate), self._as_kernels_compute(candidate, trial.inputs)
-        result = self._compare(got, trial, trial.sizes, tolerance)
+        result = self._compare(got, trial, trial.sizes, tolerance, allowed)
         if result.difference is None:
             return result
         if self._spreads is None:
@@ -105,20 +128,30 @@ class _Checker:
             self._xp.where(self._xp.isnan(spread), inf, want) for spread, want in zip(self._spreads, trial.outputs, strict=True)
         ]
         sizes = with_spread(self._xp, trial.sizes, self._spreads, tolerance)
-        return self._compare(got, replace(trial, outputs=outputs), sizes, tolerance)
+        return self._compare(got, replace(trial, outputs=outputs), sizes, tolerance, allowed)
 
-    def _on_far(self, candidate: Graph, trial: FloatTrial, own: Sequence[float]) -> _TrialResult:
+    def _on_far(self, candidate: Graph, trial: FloatTrial, allowed: Sequence[float]) -> _TrialResult:
         tolerance = self._tolerance(candidate)
-        sizes = [self._xp.maximum(size, ERROR_RATIO * error / tolerance) for size, error in zip(trial.sizes, own, strict=True)]
-        return self._compare(self._as_kernels_compute(candidate, trial.inputs), trial, sizes, tolerance)
+        sizes = [
+            size if self._exponentials and not isfinite(error) else self._xp.maximum(size, error / tolerance)
+            for size, error in zip(trial.sizes, allowed, strict=True)
+        ]
+        return self._compare(self._as_kernels_compute(candidate, trial.inputs), trial, sizes, tolerance, allowed)
 
-    def _compare(self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float) -> _TrialResult:
+    def _compare(
+        self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float, allowed: Sequence[float]
+    ) -> _TrialResult:
         domain = "float64" if trial.name == self._inputs.usual else f"float64, {trial.name} inputs"
         names, types = self._program.output_names, self._program.output_types
         wanted = [  # elements beyond the range of their type are left out
             self._xp.where(abs(want) <= kind.dtype.largest, want, inf) for want, kind in zip(trial.outputs, types, strict=True)
         ]
-        return _TrialResult(*compare_numbers(self._xp, names, got, wanted, sizes, tolerance, domain)())
+        share = 0.0
+        for x, want, error in zip(got, wanted, allowed, strict=True):
+            with np.errstate(all="ignore"):
+                wrong = self._xp.where(self._xp.isfinite(want) & self._xp.isfinite(x), abs(x - want), 0)
+            share = max(share, float(wrong.max()) / error)
+        return _TrialResult(*compare_numbers(self._xp, names, got, wanted, sizes, tolerance, domain)(), share)
 
     def _as_kernels_compute(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
         working = max(self._working, candidate.working_dtype, key=lambda dtype: dtype.itemsize)
@@ -132,8 +165,9 @@ class _Checker:
 def _check(usual: _TrialResult, far: Sequence[_TrialResult], tolerance: float, magnitude: float) -> FloatCheck:
     overflows = any(not isfinite(result.error) for result in far)
     difference = next((result.difference for result in (usual, *far) if result.difference), None)
-    ok = usual.compared and difference is None
-    return FloatCheck(ok, usual.error, tolerance, difference, overflows, magnitude, usual.compared)
+    share = max(result.share for result in (usual, *far))
+    ok = usual.compared and difference is None and share <= 1
+    return FloatCheck(ok, usual.error, tolerance, difference, overflows, magnitude, usual.compared, share)
 
 
 __all__ = ["float_check", "float_checks"]

@@ -6,6 +6,7 @@ of it is in the class of the program's output. A candidate that cannot be transl
 with tests. Trusted for the word `proved`, together with axis inference, the laws and egglog; not for `tested`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from weakref import finalize
@@ -15,10 +16,14 @@ from mirage_eg.egraph.oracle import Limits, Oracle, saturate, spellings, undecla
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.program_ends import core_of
 from mirage_eg.verify.proof_scope import ProofScope
 
 LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
@@ -165,16 +170,39 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
     flat = Flat()
     inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
     outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
-    for value in outputs[0] + outputs[1]:
-        flat.apply("output", value)
-    count = len(flat.nodes)
-    for wanted, got in zip(*outputs, strict=True):  # aligned: equal indices of both outputs are one axis index
-        flat.apply("add", wanted, got)
-    axes = _joint_axes(program, Graph(tuple(flat.nodes)))
-    for wanted, got in zip(*outputs, strict=True):
+    both = [flat.apply("maximum", *pair) for pair in zip(*outputs, strict=True)]  # equal indices of both are one axis index
+    joint = _without_slices(Graph((*_with_opaque_values(flat), *(node("output", value) for value in both))))
+    nodes = [item for item in joint.nodes if item.op != "output"]
+    pairs = [nodes[_aligned_pair(nodes, item.operands[0])].operands for item in joint.outputs]
+    axes = _joint_axes(program, joint)
+    for wanted, got in pairs:
         if axes.dims[wanted] != axes.dims[got]:
             raise UnsupportedError(f"the outputs have the axes {axes.show(wanted)} and {axes.show(got)}")
-    return express(Graph(tuple(flat.nodes[:count])), axes, Split(), "indexed")
+    ends = [node("output", pair[side]) for side in (0, 1) for pair in pairs]
+    return express(Graph((*nodes, *ends)), axes, Split(), "indexed")
+
+
+def _without_slices(graph: Graph) -> Graph:
+    """The graph with slices of inputs as inputs, and with the operands of concatenations as outputs."""
+    graph = dissolved(graph, everywhere=True)
+    core = core_of(graph)
+    return graph if core is None else core.program
+
+
+def _aligned_pair(nodes: Sequence[Node], value: int) -> int:
+    """The op on program and candidate whose piece an output is."""
+    while nodes[value].op == "reshape":
+        [value] = nodes[value].operands
+    return value
+
+
+def _with_opaque_values(flat: Flat) -> tuple[Node, ...]:
+    """The nodes with an input in place of each library op: equal ops on equal operands are one opaque value."""
+    pairs = zip(flat.nodes, flat.checker.types, strict=True)
+    return tuple(
+        node("input", shape=kind.shape, dtype=str(kind.dtype)) if OPS[item.op].kind is Kind.LIBRARY else item
+        for item, kind in pairs
+    )
 
 
 def _joint_axes(program: Graph, both: Graph) -> Axes:
@@ -183,7 +211,7 @@ def _joint_axes(program: Graph, both: Graph) -> Axes:
         return infer_axes(both)
     except UnsupportedError:
         try:
-            infer_axes(expand(program))
+            infer_axes(_without_slices(expand(program)))
         except UnsupportedError as error:
             raise UnsupportedError(f"the program: {error}") from None
     try:

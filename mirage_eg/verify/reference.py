@@ -17,7 +17,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.evaluator.modular import PRIMES
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.errors import GraphError, UnsupportedError
@@ -25,7 +25,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, CheckState, Wait
 from mirage_eg.verify.compare import compare_numbers, compare_residues, with_spread
 from mirage_eg.verify.error_bound import ErrorBound, longest_reduction
-from mirage_eg.verify.inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
+from mirage_eg.verify.random_inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
 from mirage_eg.verify.subgraph_check import SubgraphCheck
 from mirage_eg.verify.verdict import Equality, Verdict
 
@@ -149,8 +149,8 @@ class Reference:
 
     def _run(self, state: CheckState, trial: FieldTrial) -> Callable[[], None]:
         """One candidate on one field trial, or on several stacked ones; the returned function records the result."""
-        algebra, known = trial.algebra, trial.known
-        values = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=algebra.stack, memo=known)
+        algebra, memo = trial.algebra, trial.memo
+        values = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=algebra.stack, memo=memo)
         state.unfaithful = trial.unfaithful.union(*(value.unfaithful for value in values))
         waits = [
             compare_residues(self.xp, name, got, want, algebra.stack)
@@ -196,15 +196,15 @@ class Reference:
         for state in states:
             trial = inside[state.subgraph] if state.subgraph else whole
             with state:
-                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, memo=trial.known)
+                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, memo=trial.memo)
                 numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
                 waiting.append(partial(state.record_floats, partial(self._confirmed, state, trial, got, numbers)))
             if len(waiting) > 1:
                 waiting.pop(0)()
         for wait in waiting:
             wait()
-        if whole.known is not None and name != USUAL[0]:  # other inputs are used once
-            whole.known.clear()
+        if whole.memo is not None and name != USUAL[0]:  # other inputs are used once
+            whole.memo.clear()
 
     def _confirmed(
         self, state: CheckState, trial: FloatTrial, got: Sequence[Array], numbers: Wait, stack: int = 0

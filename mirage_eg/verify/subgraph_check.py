@@ -1,7 +1,7 @@
 """The subgraph check: each kernel of a partitioned program against the values that the program itself has there.
 
 A kernel reads some values of the program and computes others. The program, with all these values as outputs, is computed once
-for each trial, and every kernel is given the correct values that it reads. So a wrong kernel is told apart from the right ones
+for each trial, and every kernel is given the correct values that it reads. So wrong kernels are distinguished from right ones
 after it. A kernel with few outputs gets more trials on random inputs of its own (`SubgraphCheck.standalone`). Part of the
 trusted core.
 """
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.finite_field import FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.verify.compare import sizes_of
-from mirage_eg.verify.inputs import FieldTrial, FloatTrial
+from mirage_eg.verify.random_inputs import FieldTrial, FloatTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class SubgraphCheck:
     """A program of primitive ops with the values that its subgraphs read and compute."""
 
     def __init__(self, program: Graph, subgraphs: Sequence[Subgraph]) -> None:
-        self._inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
+        self._inputs = program.input_values
         values = sorted({value for part in subgraphs for value in (*part.reads, *part.makes)}.difference(self._inputs))
         outputs = [node("output", value, name=f"value {value}") for value in values]
         inside = [item for item in program.nodes if item.op != "output"]
@@ -45,17 +46,17 @@ class SubgraphCheck:
 
     def field(self, trial: FieldTrial) -> list[FieldTrial]:
         """The inputs and outputs of each subgraph in the field."""
-        algebra, known = trial.algebra, trial.known
+        algebra, memo = trial.algebra, trial.memo
         values = [
-            value if known and value in known else algebra.stored(value)
-            for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, memo=known)
+            value if memo and value in memo else algebra.stored(value)
+            for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, memo=memo)
         ]
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
         return [_field(part, trial, by_value) for part in self.subgraphs]
 
     def numbers(self, trial: FloatTrial, algebra: FloatAlgebra) -> list[FloatTrial]:
         """The same in float64."""
-        values = evaluate(self._program, trial.inputs, algebra, memo=trial.known)
+        values = evaluate(self._program, trial.inputs, algebra, memo=trial.memo)
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
         return [
             replace(trial, inputs=[by_value[i] for i in part.reads], outputs=outputs, sizes=sizes_of(algebra.xp, outputs))

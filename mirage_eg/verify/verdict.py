@@ -72,6 +72,7 @@ class FloatCheck:
     overflows: bool = False  # not finite on far inputs where the program in float64 is
     magnitude: float = 1.0  # of the large inputs
     compared: bool = True  # False: the program is undefined on all inputs tried
+    share: float = 0.0  # largest error, of twice that of the program in its own types and 1 ulp of the largest element
 
     @property
     def problem(self) -> str | None:
@@ -80,5 +81,7 @@ class FloatCheck:
             return None
         if not self.compared:
             return "not compared: the program is undefined on these inputs"
+        if self.difference is None and self.share > 1:
+            return f"LESS ACCURATE than the program in its own types: {self.share:.1f} times what it may be wrong"
         far = self.difference is not None and self.difference.domain != "float64"
         return "OVERFLOWS on far inputs" if far and self.overflows else "WRONG AS ROUNDED"

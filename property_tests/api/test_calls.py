@@ -15,7 +15,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.runtime import library_lookup
 from mirage_eg.backends.runtime.cuda_driver import cuda_driver
-from mirage_eg.backends.runtime.program import Program
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType
@@ -172,6 +172,6 @@ def test_without_torch_and_cupy_a_cuda_graph_says_what_to_install(monkeypatch: p
 
     monkeypatch.setattr(library_lookup, "torch_library", missing)
     monkeypatch.setattr(library_lookup, "cupy_library", missing)
-    monkeypatch.setattr(Program, "require_driver", lambda program: None)
+    monkeypatch.setattr(RunningProgram, "require_driver", lambda program: None)
     with pytest.raises(MirageError, match="neither torch nor CuPy is installed; install"):
         mugraph(PAIR.mugraph).to_cuda_graph()

@@ -25,7 +25,7 @@ def found() -> mi.MuGraphs:
 def test_a_slice_of_the_results_keeps_the_report(found: mi.MuGraphs) -> None:
     part = found[:2]
     assert isinstance(part, mi.MuGraphs) and len(part) == 2
-    assert part.report is found.report and part[0] is found[0]
+    assert part.report == found.report and part[0] is found[0]
     assert part._repr_html_().count("<tr>") < found._repr_html_().count("<tr>")
     assert found[::-1][0] is found[-1]
 

@@ -11,12 +11,12 @@ import pytest
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
-from mirage_eg.backends.measure.trial import DeviceLost, Outcome
+from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.bench import gpu_row
 from mirage_eg.bench.gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
 from mirage_eg.bench.gpu_chart import picture
 from mirage_eg.bench.gpu_row import RememberingTimer, run_row
-from mirage_eg.bench.rows import GpuOptions, Row, append, lines, read_rows
+from mirage_eg.bench.gpu_row_records import GpuOptions, Row, append, lines, read_rows
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import MirageError
@@ -35,13 +35,10 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that seems to have a GPU; its times are made up, and nothing is compiled."""
     monkeypatch.setattr(timing, "gpu_available", lambda: True)
     monkeypatch.setattr(timing, "gpu_name", lambda: "none")
-    monkeypatch.setattr(
-        "mirage_eg.optimizer.multi_gpu.multi_gpu_timer", lambda gpus, source, target, seed: nullcontext(Clock())
-    )
+    monkeypatch.setattr("mirage_eg.optimizer.multi_gpu.multi_gpu_timer", lambda gpus, source, seed: nullcontext(Clock()))
     monkeypatch.setattr(timing, "time_source", lambda source: timing.Timing(99.0, 0.0, 99.0, 0.0, "events", "none"))
     monkeypatch.setattr(gpu_row, "machine", lambda: MACHINE)
     monkeypatch.setattr(timing, "gpu_target", lambda: "sm_90")
-    monkeypatch.setattr(gpu_row, "gpu_target", lambda: "sm_90")
     monkeypatch.setattr(gpu_row, "device_ceilings", lambda: RATES)
 
 
@@ -69,7 +66,7 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     assert line["ours"]["measured"] == sum(1 for _ in lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()
     clock.quick(line["ours"]["source"])
-    monkeypatch.setattr(gpu_row, "CandidateTimer", lambda source, target: clock)
+    monkeypatch.setattr(gpu_row, "CandidateTimer", lambda source: clock)
     again = run_row("rmsnorm", 1, tmp_path, replace(options, reuse=str(tmp_path / "rows.jsonl")))
     assert again.ours["source"] == row.ours["source"]
     assert again.ours["warm_us"] == clock.seen[row.ours["source"]]
@@ -182,7 +179,9 @@ def test_the_floor_is_bytes_at_the_measured_bandwidth(workload: str, least: floa
     assert least < lower_bound_us(load_program(workload, 1)[1], RATES) < most
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize(
+    "workload", [pytest.param(name, marks=[pytest.mark.slow] * (name == "decoder_layer")) for name in WORKLOADS]
+)
 def test_eager_and_library_baselines_compute_the_program(workload: str) -> None:
     torch = pytest.importorskip("torch")
     from mirage_eg.backends.measure.baselines import baselines

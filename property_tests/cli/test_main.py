@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import nan
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +25,9 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.pipeline.run.files import write_atomically
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import write_atomically
+from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 if TYPE_CHECKING:
@@ -252,7 +255,7 @@ def test_a_run_that_fails_before_it_found_anything_leaves_nothing(folder: Path, 
     def fails(*arguments: object) -> None:
         raise RuleError("my.egg:1: law 'x' has the most matches")
 
-    monkeypatch.setattr("mirage_eg.pipeline.optimize.search_whole_program", fails)
+    monkeypatch.setattr("mirage_eg.pipeline.program_stages.search_whole_program", fails)
     command = ["mirage-eg", "optimize", "ntrans", "--no-cache", "--out", str(folder / "new" / "deep")]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit, match="2"):
@@ -356,24 +359,32 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What the command line reads of a run."""
+class Report:
+    """What the command line reads of a `RunReport`."""
 
-    report: dict[str, object]
-    candidates: list[Candidate]
+    program: str
+    seed: int
+    best: Mapping[str, object] = field(default_factory=lambda: {"kernels": 1, "measured_us": None})
+    seconds: float = nan
+    notes: tuple[str, ...] = ()
+    explanation: None = None
+    cache: str = "off"
+    source: str | None = None
+
+    def written(self, source: str, best: str) -> "Report":
+        return replace(self, source=source, best={**self.best, "source": best})
+
+    def data(self) -> dict[str, Any]:
+        data: dict[str, Any] = plain(self)
+        return data
 
 
 @dataclass(frozen=True)
-class Report:
-    """A report in the place of `RunReport`, of few entries."""
+class Result:
+    """What the command line reads of a run."""
 
-    entries: dict[str, Any]
-
-    def written(self, source: str, best: str) -> "Report":
-        return Report(self.entries | {"source": source, "best": self.entries["best"] | {"source": best}})
-
-    def data(self) -> dict[str, Any]:
-        return self.entries
+    report: Report
+    candidates: list[Candidate]
 
 
 @pytest.fixture
@@ -388,15 +399,13 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
         runs.append(options)
         observer("search", 1, None, "working")
         observer("search", 2, 2, "done")
-        report = {"program": name, "seed": options.seed, "best": {"kernels": 1, "measured_us": None}, "seconds": float("nan")}
-        return Result(Report(report), [Candidate(program, f"# source {rank}\n") for rank in range(options.top)])
+        return Result(Report(name, options.seed), [Candidate(program, f"# source {rank}\n") for rank in range(options.top)])
 
     module = ModuleType("mirage_eg.pipeline.optimize")
     module.optimize = optimize  # type: ignore[attr-defined]
+    module.Candidate = Candidate  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mirage_eg.pipeline.optimize", module)
-    monkeypatch.setattr(
-        "mirage_eg.report.page.report_page", lambda report, program, best, source: f"<h1>{report['program']}</h1>"
-    )
+    monkeypatch.setattr("mirage_eg.report.page.report_page", lambda report, program, best, source: f"<h1>{report.program}</h1>")
     return runs
 
 

@@ -11,7 +11,7 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality

@@ -14,10 +14,10 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.phrase import phrase
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.search.instantiate.instantiate import instances
 from mirage_eg.search.instantiate.limits import TileLimits
-from mirage_eg.search.search import search
+from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.proof import express_both
 from mirage_eg.verify.verdict import Equality
@@ -79,7 +79,7 @@ def test_the_structure_of_a_correct_published_graph_is_found(checkpoint: Checkpo
 def _shape(graph: Graph) -> tuple[str, ...]:
     """The phrases of the kernels, without what the published system writes in another way: it accumulates before it reduces
     in the tile, loops over one block's share of partial results, and lets them leave along a dim of their own."""
-    first, *last = phrase(graph).replace("partial results, ", "").split("; ")
+    first, *last = kernel_summary(graph).replace("partial results, ", "").split("; ")
     return first, *(part.rsplit(", ", 1)[0] for part in last)
 
 

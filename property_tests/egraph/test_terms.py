@@ -18,7 +18,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.search.search import SearchLimits, search
+from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import verify

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mirage_eg.backends.evaluator.floating_point import erf
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.frontend import custom_op_check
 from mirage_eg.frontend.custom_op import register_op
 from mirage_eg.frontend.custom_op_check import check_custom_ops
@@ -34,12 +34,6 @@ def register(**changed: Any) -> None:
         "keeps_zero": True,
     }
     register_op(NAME, **(right | changed))
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,10 @@ from hypothesis import settings
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.mirage_json import DTYPES, Unsupported, read_published
 from mirage_eg.ir import serialize
-from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
+from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.verify.evidence import verify_candidates
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality

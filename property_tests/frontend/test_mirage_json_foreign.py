@@ -10,8 +10,9 @@ import pytest
 
 from mirage_eg.cli.main import main
 from mirage_eg.ir import serialize
-from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
+from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from property_tests.support.mirage_json_writer import write
 
 Block = Callable[[ThreadblockGraph, list[Tensor]], list[Tensor]]

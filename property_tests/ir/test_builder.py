@@ -2,6 +2,7 @@
 
 import re
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import mirage_eg as mi
-from mirage_eg.ir.builder import KernelGraph, Tensor, exact
+from mirage_eg.ir.arguments import exact
+from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import Graph, Node, Phase, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.ir.shapes import text
@@ -105,6 +108,34 @@ def test_rearrangements_have_the_shapes_that_numpy_gives(shape: tuple[int, ...],
             program.split(x, parts, dim)
     else:
         assert [part.shape for part in program.split(x, parts, dim)] == [part.shape for part in np.split(array, parts, dim)]
+
+
+@given(SHAPE, st.data())
+def test_slices_are_those_of_arrays(shape: tuple[int, ...], data: st.DataObject) -> None:
+    program, [x] = inputs(shape)
+    array = np.arange(prod(shape)).reshape(shape)
+    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
+    start, stop = (data.draw(st.integers(-8, 8)) for _ in range(2))
+    step = data.draw(st.integers(1, 3))
+    wanted = array[(slice(None),) * (dim % len(shape)) + (slice(start, stop, step),)]
+    if not wanted.size:
+        with pytest.raises(GraphError, match="wanted at least one element"):
+            program.slice(x, dim, start, stop, step)
+        return
+    part = program.slice(x, dim, start, stop, step)
+    assert part.shape == wanted.shape
+    row, attributes = OPS["slice"], program.graph().nodes[1].mapping
+    assert row.rearrange is not None
+    np.testing.assert_array_equal(row.rearrange(np, [array], 0, attributes), wanted)
+    np.testing.assert_array_equal(row.rearrange(np, [array[None]], 1, attributes), wanted[None])
+
+
+@pytest.mark.parametrize("bounds", [(0, 0, 1), (2, 1, 1), (0, 6, 1), (-1, 2, 1), (0, 2, 0), (0, 2, -1)])
+def test_slices_beyond_the_dim_are_refused(bounds: tuple[int, int, int]) -> None:
+    program, [x] = inputs((2, 5))
+    start, stop, step = bounds
+    with pytest.raises(GraphError, match=r"slice: got start .*; wanted 0 ≤ start < stop ≤ 5"):
+        program.op("slice", x, dim=1, start=start, stop=stop, step=step)
 
 
 @given(SHAPE, st.data())
@@ -253,7 +284,7 @@ def test_phases_follow_from_dependence_alone() -> None:
         ),
         (
             lambda block, tile: block.forloop_accum(block.forloop_accum(tile)),
-            "node 2: accum_sum: got an operand from behind the loop",
+            "node 2: accum_sum: got an operand computed after the loop",
         ),
         (lambda block, tile: block.forloop_accum(tile, "median"), "forloop_accum: got 'median', wanted None or one of sum"),
         (
@@ -302,7 +333,7 @@ def test_expansion_keeps_types_and_leaves_no_derived_op(shape: tuple[int, ...], 
         ((node("input", shape=(2.0,), dtype="float16"),), "node 0: input: got shape = (2.0,), wanted ints"),
         ((node("input", shape=(2,), dtype="int4"),), "node 0: input: got dtype 'int4', wanted one of float16, "),
         ((node("input", shape=(2,), dtype="float16", imap=(0,)),), "node 0: input: got imap or fmap outside a block graph"),
-        ((node("accum_sum", 0),), "node 0: accum_sum: got it at the kernel level; it stands at block"),
+        ((node("accum_sum", 0),), "node 0: accum_sum: got it at the kernel level, wanted block"),
         (
             (node("input", shape=(2,), dtype="float16"), node("exp", 0, dim=1)),
             "node 1: exp: got unknown attribute `dim`; it takes none",

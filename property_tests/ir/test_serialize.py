@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.frontend.workloads import WORKLOADS
-from mirage_eg.ir.builder import NEW_DIM, KernelGraph, Tensor, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM
 from mirage_eg.ir.serialize import LARGEST_FILE, LATER_FIELDS, from_json, load, to_json
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 EXTENTS = st.sampled_from([1, 2, 3, 4, 6])
 NAMES = st.none() | st.text("abcXYZ_αβ 01'\"\\", min_size=1, max_size=8)
@@ -48,7 +50,9 @@ def one_more(draw: st.DrawFn, program: KernelGraph, values: list[Tensor]) -> Ten
     x = draw(st.sampled_from(values))
     same = [value for value in values if value.shape == x.shape]
     dim = draw(st.integers(0, len(x.shape) - 1))
-    match draw(st.sampled_from(["binary", "unary", "constant", "reduce", "reshape", "norm", "concat", "split", "transpose"])):
+    match draw(
+        st.sampled_from(["binary", "unary", "constant", "reduce", "reshape", "norm", "concat", "slice", "split", "transpose"])
+    ):
         case "binary":
             return program.op(draw(st.sampled_from(["add", "sub", "mul", "div"])), x, draw(st.sampled_from(same)))
         case "unary":
@@ -63,6 +67,8 @@ def one_more(draw: st.DrawFn, program: KernelGraph, values: list[Tensor]) -> Ten
             return program.rms_norm(x, x.shape[-1], eps=draw(st.sampled_from([Fraction(0), Fraction(1, 1000)])))
         case "concat":
             return program.concat([x, draw(st.sampled_from(same))], dim)
+        case "slice":
+            return program.slice(x, dim, draw(st.integers(0, x.shape[dim] - 1)), x.shape[dim], draw(st.integers(1, 2)))
         case "split":
             return program.split(x, x.shape[dim], dim)[0]
         case _:
@@ -231,7 +237,7 @@ MISTAKES = {
     "a level below": (changed(graph=GOOD["graph"] | {"level": "block"}), "field `grid` is missing"),
     "a name of two lines": (with_node(0, name="a\nb"), "node 0: input: got name"),
     "a name with half a character": (with_node(0, name="\ud800"), "node 0: input: got name"),
-    "a field twice": ('{"format": "mirage_eg.graph", "version": 1, "version": 1}', 'field "version" stands twice'),
+    "a field twice": ('{"format": "mirage_eg.graph", "version": 1, "version": 1}', 'field "version" occurs twice'),
     "a thousand brackets": ("[" * 100_000, "nested too deeply"),
     "NaN": ('{"format": NaN}', "got NaN"),
     "a number of 5,000 digits": ("1" * 5000, "not JSON that can be read"),

@@ -1,6 +1,5 @@
 """Layouts of intermediates: no choice is better, kernels keep to what was chosen, and the function stays."""
 
-from collections.abc import Iterator
 from itertools import permutations, product
 
 import numpy as np
@@ -13,10 +12,11 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
+from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.optimizer.layouts import (
     LayoutProblem,
     candidate_layouts,
@@ -33,12 +33,6 @@ from property_tests.backends.triton.test_arena import chains
 from property_tests.support.hand_written import HAND_WRITTEN, inputs_of, worst
 
 H100 = DEVICES["H100"]
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @st.composite

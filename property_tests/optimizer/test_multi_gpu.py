@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.measure.trial import DeviceLost, Outcome
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
 from mirage_eg.optimizer.measurement import Measurement

@@ -19,13 +19,6 @@ def which_gpu() -> str:
     return str(torch.cuda.get_device_properties(0).uuid)
 
 
-def target() -> str:
-    import torch
-
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{10 * major + minor}"
-
-
 def test_every_gpu_times_its_candidates_and_outlives_a_bad_one() -> None:
     graphs = gated_mlp("float16", 16, 256, 128, 2, 4)
     good = [emit(graphs.mugraph, program=graphs.program, schedule=Schedule(num_warps=warps)) for warps in (1, 2, 4, 8)]
@@ -33,7 +26,7 @@ def test_every_gpu_times_its_candidates_and_outlives_a_bad_one() -> None:
     assert bad != good[2]
     sources = [*good, bad, bad, *good]
     gpus = gpus_of_first_kind()
-    with multi_gpu_timer(gpus, emit(graphs.program, program=graphs.program), target(), 0) as timer:
+    with multi_gpu_timer(gpus, emit(graphs.program, program=graphs.program), 0) as timer:
         outcomes = list(timer.quick_all(sources, lambda: inf))
         used = {timer._executor(number).submit(which_gpu).result() for number in range(len(gpus))}
     assert len(used) == len(gpus)

@@ -8,15 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_eg.backends.cost.liveness import OrderProblem, OrderTask, live_bytes, live_bytes_of, live_tiles, tile_bytes
+from mirage_eg.backends.cost.liveness import (
+    OrderProblem,
+    OrderTask,
+    kernels_problem,
+    live_bytes,
+    live_bytes_of,
+    live_tiles,
+    tile_bytes,
+)
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
 from mirage_eg.optimizer.op_order import (
     best_order,
-    kernels_problem,
     order_block,
     order_blocks,
     order_kernels,

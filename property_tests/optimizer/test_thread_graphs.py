@@ -1,7 +1,6 @@
 """Thread graphs: formed where intermediates have one reader, and nothing else changes."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,25 +11,20 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.optimizer.passes import optimization_record, optimize_mugraph
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.thread_graphs import form_threads, thread_graphs, thread_groups
+from mirage_eg.pipeline.make_report import optimizer_summary
 from mirage_eg.report.simplify import threads_html
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import HAND_WRITTEN, check_random, in_dtype
 from property_tests.support.strategies import EVERY, as_program, block_graphs
 
 PLAIN = EVERY - {"thread"}
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def block_of(graph: Graph) -> Graph:
@@ -103,15 +97,15 @@ def test_some_hand_written_graph_has_a_thread_graph() -> None:
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_the_report_shows_the_ops_of_each_block_before_and_after(name: str) -> None:
     graph = HAND_WRITTEN[name]("float16").mugraph
-    records = optimization_record(optimize_mugraph(graph, DEVICES["H100"]))["thread_graphs"]
+    records = optimizer_summary(optimize_mugraph(graph, DEVICES["H100"])).thread_graphs
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
     for block, record in zip(blocks, records, strict=True):
         written = [item.op for item in block.nodes if OPS[item.op].kind is not Kind.BOUNDARY and item.op != "thread"]
-        assert Counter(record["before"]) == Counter(written)
-        taken_in = sum(len(chain) - 1 for chain in record["chains"])
-        assert len(record["before"]) - len(record["after"]) == taken_in
-        assert record["after"].count("thread") == len(record["chains"])
-    assert bool(threads_html(records)) == any(record["chains"] for record in records)
+        assert Counter(record.before) == Counter(written)
+        taken_in = sum(len(chain) - 1 for chain in record.chains)
+        assert len(record.before) - len(record.after) == taken_in
+        assert record.after.count("thread") == len(record.chains)
+    assert bool(threads_html(records)) == any(record.chains for record in records)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])

@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.measure.trial import Outcome
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.measurement import Measurement, tuning_record
-from mirage_eg.optimizer.tune import Effort, Tuning, Variant, compile_variant, tune
+from mirage_eg.optimizer.heuristics import Effort
+from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.optimizer.tune import Tuning, Variant, compile_variant, tune
 from mirage_eg.optimizer.tuning_space import Job
+from mirage_eg.pipeline.make_report import tuning_summary
+from mirage_eg.pipeline.run.report_sections import TuningSummary
 from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
 
 SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
@@ -164,4 +167,4 @@ def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence
 def test_the_record_of_tuning_counts_each_candidate_once() -> None:
     plain = Measurement("extents", 0, (), (), (), "", Outcome(3.0, 0.0, None), "")
     failed = replace(plain, outcome=Outcome(None, None, "too large"))
-    assert tuning_record([plain, failed, replace(plain, stage="final")]) == {"tried": 2, "timed": 1, "failed": 1}
+    assert tuning_summary([plain, failed, replace(plain, stage="final")]) == TuningSummary(tried=2, timed=1, failed=1)

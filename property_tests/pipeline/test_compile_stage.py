@@ -78,8 +78,3 @@ def test_stages_go_down_where_memory_is_short_and_nowhere_else(records: list[Ker
         schedules, seen = fewer, seen + 1
     assert seen == (stages - 1 if any(short) else 0)
     assert [schedule.num_stages for schedule in schedules] == [1 if each else stages for each in short]
-
-
-def test_where_kernels_are_combined_every_schedule_has_a_stage_less() -> None:
-    assert fewer_stages((Schedule(num_stages=3),) * 2, [True]) == (Schedule(num_stages=2),) * 2
-    assert fewer_stages((Schedule(num_stages=3),) * 2, [False]) is None

@@ -1,4 +1,4 @@
-"""A search that ends without a fused kernel says where candidates died, what came closest, and what would have to change."""
+"""The diagnosis of a search without a fused kernel: prune reasons, the closest candidate and the change that it needs."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.pipeline import diagnosis
-from mirage_eg.pipeline.diagnosis import Outcome, diagnose, needed_subprogram
+from mirage_eg.pipeline.diagnosis import FailedRun, diagnose, needed_subprogram
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.stage_records import Instances
 from mirage_eg.search.instantiate.limits import TileLimits
-from mirage_eg.search.search import search
+from mirage_eg.search.partition.segment_search import Instantiated
+from mirage_eg.search.structure_search import search
 from property_tests.pipeline.test_optimize import unfusable
 from property_tests.support.programs import attention, rms_linear
 from property_tests.support.strategies import kernel_programs
@@ -54,23 +54,25 @@ def test_a_program_that_no_block_walks_needs_more_kernels_and_not_more_ops() -> 
     program.mark_output(program.matmul(program.silu(program.matmul(x, up)), down))
     explanation = explained(program.graph())
     assert explanation["stage"] == "limits"
-    assert explanation["nearest_miss"].startswith("2 of the 3 ops fit")
+    assert explanation["closest_candidate"].startswith("2 of the 3 ops fit")
     assert "--max-kernels" in explanation["change"] and "several axes" in explanation["change"]
-    assert "--max-block-ops" not in explanation["nearest_miss"] + explanation["change"]
+    assert "--max-block-ops" not in explanation["closest_candidate"] + explanation["change"]
     assert explained(program.graph(), max_kernels=2) is None
 
 
 def test_an_op_that_cannot_be_searched_is_named_with_what_fits_without_it() -> None:
     explanation = explained(unfusable())
     assert explanation["stage"] == "axes"
-    assert "concat" in explanation["change"]
-    assert explanation["nearest_miss"].startswith("2 of the 3 ops fit") and "concat" in explanation["nearest_miss"]
+    assert "cumsum" in explanation["change"]
+    assert explanation["closest_candidate"].startswith("2 of the 3 ops fit") and "cumsum" in explanation["closest_candidate"]
 
 
 def test_a_filter_that_admits_nothing_is_named() -> None:
     explanation = explained(attention(), griddims=((7,),))
     assert explanation["stage"] == "tile limits"
-    assert explanation["change"].startswith("griddims") and "passes all filters but griddims" in explanation["nearest_miss"]
+    assert (
+        explanation["change"].startswith("griddims") and "passes all filters but griddims" in explanation["closest_candidate"]
+    )
     assert explanation["ended"]["tile limits"] > 0
 
 
@@ -81,10 +83,10 @@ def test_tiles_that_do_not_fit_are_measured(monkeypatch: pytest.MonkeyPatch, lim
     result = search(program, axes, rulebook)
     plans = result.structures[:4]
     monkeypatch.setattr(diagnosis, "TileLimits", lambda **limits: TileLimits(**(limits | {limit: 512})))
-    missed = Outcome(program, axes, result, plans, [Instances((), 0)] * len(plans), [], [])
+    missed = FailedRun(program, axes, result, list(map(Instantiated, plans)), [], [])
     explanation = diagnose(missed, rulebook, options, device_for("sm_90"))
     assert explanation.stage == "tile limits"
-    assert f"KiB of {what}, " in explanation.nearest_miss and "times the 0 KiB of a block" in explanation.nearest_miss
+    assert f"KiB of {what}, " in explanation.closest_candidate and "times the 0 KiB of a block" in explanation.closest_candidate
 
 
 def test_the_same_run_gives_the_same_explanation() -> None:

@@ -3,7 +3,6 @@
 30 random programs in CI, 1,000 nightly; `benchmarks/programs.py` runs them side by side and prints a table.
 """
 
-from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from property_tests.support.end_to_end import error_of, run_end_to_end
 from property_tests.support.everyday_programs import EVERYDAY
 from property_tests.support.hand_written import inputs_of
@@ -21,12 +20,6 @@ from property_tests.support.random_programs import OP_NAMES, random_program
 
 EXAMPLES = {50: 10, 120: 30}.get(settings.default.max_examples, 1000)  # of the profiles dev, ci, nightly
 LONG = {name for name in EVERYDAY if name.endswith(("_4099", "_32000", "_million"))} | {"scaled_products"}
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @settings(max_examples=EXAMPLES)

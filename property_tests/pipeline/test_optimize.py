@@ -23,7 +23,7 @@ from mirage_eg.optimizer.tuning_space import first
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.verify.verdict import Equality
+from mirage_eg.verify.verdict import Difference, Equality
 from property_tests.support.programs import PROGRAMS, attention, rms_linear
 from property_tests.support.timeless import timeless
 
@@ -34,8 +34,8 @@ def run(program: Graph, **options: Any) -> Result:
 
 def unfusable() -> Graph:
     program = mi.new_kernel_graph()
-    x, y = program.new_input((8, 16), name="x"), program.new_input((8, 16), name="y")
-    program.relu(program.matmul(program.concat([x, y], 1), program.new_input((32, 16), name="w")))
+    sums = program.cumsum(program.new_input((8, 32), name="x"), 1)
+    program.relu(program.matmul(sums, program.new_input((32, 16), name="w")))
     return program.graph()
 
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
     result = run(unfusable())
     library = result.candidates[-1]
     assert (library.fused, library.compile.ok) == (False, True)
-    assert any("concat" in note for note in result.report.data()["notes"])
+    assert any("cumsum" in note for note in result.report.data()["notes"])
 
 
 def test_the_library_form_has_the_librarys_softmax_not_its_exponential() -> None:
@@ -96,7 +96,9 @@ def test_the_library_form_has_the_librarys_softmax_not_its_exponential() -> None
 
 def test_what_rounds_wrong_stands_behind_what_does_not_and_is_marked() -> None:
     best, *others = run(rms_linear()).candidates
-    wrong = replace(best, float_check=replace(best.float_check, ok=False, overflows=True), predicted_us=best.predicted_us / 9)
+    difference = Difference("y", (0, 0), 2.0, 1.0, "float64")
+    check = replace(best.float_check, ok=False, overflows=True, difference=difference)
+    wrong = replace(best, float_check=check, predicted_us=best.predicted_us / 9)
     found = ordered([wrong, *others], Options())
     assert found[-1] is wrong and all(candidate.float_check.ok for candidate in found[:-1])
     assert "WRONG AS ROUNDED" in verification_text(wrong)
@@ -108,7 +110,7 @@ def test_the_search_runs_on_both_sides_of_what_cannot_be_fused() -> None:
     best = result.candidates[0]
     assert best.fused and best.compile.ok and best.verdict.verdict is Equality.EQUAL
     kernels = [kernel["ops"] for kernel in result.report.data()["partition"]["kernels"][0]]
-    assert ["concat"] in kernels and ["matmul", "relu"] in kernels
+    assert ["cumsum"] in kernels and ["matmul", "relu"] in kernels
 
 
 def test_a_program_longer_than_a_block_is_split_into_verified_kernels() -> None:

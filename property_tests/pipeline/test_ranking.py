@@ -15,9 +15,10 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import Result, optimize
-from mirage_eg.pipeline.ranking import CLOSE, notes_on, ordered
+from mirage_eg.pipeline.ranking import notes_on, ordered
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.records import Candidate, CompileRecord
+from mirage_eg.pipeline.run.result import Candidate, CompileRecord
 from mirage_eg.report.tables import numbered
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
@@ -76,7 +77,7 @@ def test_the_first_is_as_fast_as_the_fastest_that_is_sound(given: list[Candidate
         return
     assert found[0] in sound
     timed = [one for one in sound if one.measured_us is not None] or sound
-    assert found[0].us <= CLOSE * min(one.us for one in timed)
+    assert found[0].us <= HEURISTICS.close * min(one.us for one in timed)
     equally_fast = [one for one in timed if one.us <= min(one.us for one in timed) * 1.02]
     assert not found[0].float_check.overflows or all(one.float_check.overflows for one in equally_fast)
 
@@ -163,7 +164,7 @@ def test_more_kernels_than_asked_for_are_said() -> None:
 
 def test_the_calibrated_library_kernels_rank_and_time_as_measured() -> None:
     measured = read_lines([ROOT / "docs" / "measurements" / "cost_h100.jsonl.gz"])
-    library = [line for line in measured if all(part.work is None for part in line.parts)]
+    library = [line for line in measured if all(kernel.work is None for kernel in line.kernels)]
     agreement = agreements(library, DEVICES["H100"])[-1]
     assert agreement.count >= 35
     assert agreement.factor < 1.12

@@ -6,19 +6,24 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mirage_eg.frontend.workloads import WORKLOADS
-from mirage_eg.ir import serialize
-from mirage_eg.report.funnel import groups
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.report_sections import PartitionSummary, Search
+from mirage_eg.pipeline.run.result import Result
+from mirage_eg.pipeline.run.run_report import RunReport
+from mirage_eg.report.funnel import FunnelGroup, groups
 from mirage_eg.report.page import report_page
 from mirage_eg.search import enumerator
-from mirage_eg.search.stages import STAGES
+from mirage_eg.search.prune_reasons import STAGES
 
+PROGRAM = WORKLOADS["lora"](1)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -40,17 +45,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cpu",
         "--out",
         str(out),
+        "--trace",
+        str(out / "trace.jsonl"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=dict(os.environ))
     assert (done.returncode, done.stderr) == (0, "")
     assert str(out / "lora" / "report.html") in done.stdout
+    header, *sample = map(json.loads, (out / "trace.jsonl").read_text().splitlines())
+    assert header["candidates"] and sample
     return out / "lora"
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return loaded
+def result() -> Result:
+    """The same run in this process."""
+    return optimize("lora", PROGRAM, Options(top=2, jobs=1, device="cpu", cache=False))
+
+
+@pytest.fixture(scope="module")
+def report(result: Result) -> RunReport:
+    return result.report
 
 
 @pytest.fixture(scope="module")
@@ -86,32 +100,43 @@ def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere(page: str) -> 
     assert not re.search(r"@import|url\(", page)
 
 
-def test_the_same_report_gives_the_same_page(folder: Path, report: dict[str, Any], page: str) -> None:
-    best, source = serialize.load(folder / "best.json"), (folder / "best.py").read_text()
-    assert report_page(report, WORKLOADS["lora"](1), best, source) == page
+def test_the_page_of_a_second_run_differs_in_its_last_section_alone(result: Result, page: str) -> None:
+    best = result.candidates[0]
+    again = report_page(result.report, PROGRAM, best.graph, best.source)
+    first, second = (text.split('<section id="run">') for text in (page, again))
+    assert first[0] == second[0] and len(first) == len(second) == 2
 
 
-def test_every_number_of_the_funnel_is_the_reports(report: dict[str, Any], page: str) -> None:
-    whole, parts, finalists = groups(report)
-    checked = report["verify"]
-    for group, searched, rejected in (
-        (whole, report["search"], checked["structures_rejected"]),
-        (parts, report["partition"], 0),
-    ):
-        counts = {step.label: step.count for step in group.steps if not step.pruned}
-        assert counts["states visited"] == searched["visited"] > 0
-        pruned = sum(step.count for step in group.steps if step.pruned)
-        assert pruned == sum(searched["pruned"].values()) + rejected > 0
-    counts = {step.label: step.count for step in finalists.steps}
-    assert counts["compiled"] == len(report["mugraphs"])
-    assert counts["timed on a GPU"] == 0
+def in_parts(report: RunReport) -> RunReport:
+    """The report, as if other segments than the whole program had been searched."""
+    found = report.search
+    partition = replace(report.partition, visited=found.visited, pruned=found.pruned, structures=found.structures)
+    return replace(report, partition=partition)
+
+
+def test_every_number_of_the_funnel_is_the_reports(report: RunReport, page: str) -> None:
     assert all(f">{step.count:,}</text>" in page for group in groups(report) for step in group.steps if step.count)
+    report = in_parts(report)
+    whole, parts, finalists = groups(report)
+    both: tuple[tuple[FunnelGroup, Search | PartitionSummary, int], ...] = (
+        (whole, report.search, report.verify.structures_rejected),
+        (parts, report.partition, 0),
+    )
+    for group, searched, rejected in both:
+        counts = {step.label: step.count for step in group.steps if not step.pruned}
+        assert counts["states visited"] == searched.visited > 0
+        pruned = sum(step.count for step in group.steps if step.pruned)
+        assert pruned == sum(searched.pruned.values()) + rejected > 0
+    counts = {step.label: step.count for step in finalists.steps}
+    assert counts["compiled"] == len(report.mugraphs)
+    assert counts["timed on a GPU"] == 0
 
 
-def test_the_funnel_of_a_partitioned_program_is_that_of_its_segments(report: dict[str, Any]) -> None:
-    empty = report["search"] | {"visited": 0, "pruned": {}, "structures": 0, "split_reductions": 0, "instances": 0}
-    parts, finalists = groups(report | {"search": empty})
-    assert (parts, finalists) == groups(report)[1:]
+def test_the_funnel_of_a_partitioned_program_is_that_of_its_segments(report: RunReport) -> None:
+    empty = replace(report.search, visited=0, pruned={}, structures=0, split_reductions=0, instances=0)
+    parts, finalists = groups(replace(in_parts(report), search=empty))
+    assert (parts, finalists) == groups(in_parts(report))[1:]
+    assert len(groups(report)) == 2  # no segment besides the whole program was searched
 
 
 def test_every_prune_reason_has_an_explanation_in_the_funnel() -> None:
@@ -120,10 +145,10 @@ def test_every_prune_reason_has_an_explanation_in_the_funnel() -> None:
     assert len(reasons) >= 6 and reasons <= set(STAGES)
 
 
-def test_a_page_of_hostile_names_shows_them_as_text(folder: Path, report: dict[str, Any]) -> None:
+def test_a_page_of_hostile_names_shows_them_as_text(result: Result, report: RunReport) -> None:
     hostile = "<script>alert(1)</script>&amp;"
-    best, source = serialize.load(folder / "best.json"), f'"""{hostile}"""\n'
-    shown = report_page(report | {"program": hostile, "notes": [hostile]}, WORKLOADS["lora"](1), best, source)
+    named = replace(report, program=hostile, notes=(hostile,))
+    shown = report_page(named, PROGRAM, result.candidates[0].graph, f'"""{hostile}"""\n')
     assert "<script" not in shown
 
 

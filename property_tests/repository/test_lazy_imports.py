@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mirage_eg as mi
-from mirage_eg import _DTYPES, _HOMES
+from mirage_eg import _DTYPES, _HOMES, _MODULES
 
 
 def loaded(code: str) -> set[str]:
@@ -22,11 +22,14 @@ def heavy(modules: set[str]) -> set[str]:
     return modules & {"egglog", "mpmath", "triton", "torch", "numpy", "ortools", "hypothesis", "cupy"}
 
 
-@pytest.mark.parametrize("module", ["mirage_eg", "mirage_eg.ir.graph", "mirage_eg.ir.builder", "mirage_eg.ir.serialize"])
-def test_the_graph_types_load_no_egglog_and_few_of_our_modules(module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "few"),
+    [("mirage_eg", 5), ("mirage_eg.ir.graph", 15), ("mirage_eg.ir.builder", 20), ("mirage_eg.ir.serialize", 20)],
+)
+def test_the_graph_types_load_no_egglog_and_few_of_our_modules(module: str, few: int) -> None:
     modules = loaded(f"import {module}")
     assert heavy(modules) == set()
-    assert len([name for name in modules if name.startswith("mirage_eg")]) < 15
+    assert len([name for name in modules if name.startswith("mirage_eg")]) < few
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["optimize", "--help"], ["show", "missing.json"]])
@@ -62,9 +65,14 @@ def test_the_names_for_type_checkers_are_those_that_are_loaded() -> None:
     tree = ast.parse(Path(mi.__file__).read_text(encoding="utf-8"))
     [block] = [item for item in tree.body if isinstance(item, ast.If) and ast.unparse(item.test) == "TYPE_CHECKING"]
     shown = {item.module: tuple(name.name for name in item.names) for item in block.body if isinstance(item, ast.ImportFrom)}
-    assert shown == {f"mirage_eg.{module}": names for module, names in _HOMES.items()}
+    modules = {module.rpartition(".")[0]: (module.rpartition(".")[2],) for module in _MODULES.values()}
+    assert shown == {f"mirage_eg.{module}": names for module, names in (_HOMES | modules).items()}
     names = [name for names in _HOMES.values() for name in names]
-    assert sorted([*names, *_DTYPES, "__version__"]) == sorted(mi.__all__)
+    assert sorted([*names, *_DTYPES, *_MODULES, "__version__"]) == sorted(mi.__all__)
+
+
+def test_the_importer_of_torch_loads_no_torch() -> None:
+    assert heavy(loaded("import mirage_eg as mi\nmi.torch.import_program")) <= {"numpy"}
 
 
 def test_ipython_shows_graphs_and_loads_no_egglog() -> None:

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = re.findall(r"```(\w+)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     sources = [text for language, text in found if language in ("egg", "python")]
     folder = tmp_path_factory.mktemp("readme")
-    for name, text in zip(("my_axioms.egg", "softplus.py", "softplus.egg"), sources, strict=True):
+    for name, text in zip(("my_axioms.egg", "log1pexp.py", "log1pexp.egg"), sources, strict=True):
         (folder / name).write_text(text)
     return folder
 
@@ -62,13 +62,13 @@ def test_the_axioms_of_the_page_make_something_newly_findable(outputs: list[tupl
 
 
 def test_the_op_of_the_page_is_fused_proved_and_written(outputs: list[tuple[str, str]], folder: Path) -> None:
-    [done] = [text for command, text in outputs if command.startswith("optimize softplus.py")]
+    [done] = [text for command, text in outputs if command.startswith("optimize log1pexp.py")]
     assert "one product" in done and "proved" in done
-    assert "tl.log(1.0 + tl.exp(product))" in (folder / "mirage_out/softplus/best.py").read_text()
+    assert "tl.log(1.0 + tl.exp(product))" in (folder / "mirage_out/log1pexp/best.py").read_text()
 
 
 def test_an_op_without_its_rule_file_is_one_line(folder: Path) -> None:
-    done = run("optimize", "softplus.py", folder=folder)
+    done = run("optimize", "log1pexp.py", folder=folder)
     assert done.returncode == 2
     assert "no loaded theory declares" in done.stderr
     assert done.stderr.count("\n") == 1

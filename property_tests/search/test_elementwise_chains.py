@@ -15,7 +15,8 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.search.elementwise_chains import SHORT, uncounted_ops
+from mirage_eg.search.elementwise_chains import uncounted_ops
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.segments import Segmenter, SegmentLimits, counts, segment_program
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.proof import Prover
@@ -57,10 +58,10 @@ def test_a_note_names_the_option_where_ops_are_too_many() -> None:
 
 
 def test_the_first_ops_of_a_chain_count_and_those_that_laws_arrange_anew() -> None:
-    assert uncounted_ops(chain(SHORT)) == 0
-    assert uncounted_ops(chain(30)) == 30 - SHORT
+    assert uncounted_ops(chain(SEARCH.chain_ops)) == 0
+    assert uncounted_ops(chain(30)) == 30 - SEARCH.chain_ops
     assert uncounted_ops(chain(30, ["mul"])) == 0
-    assert uncounted_ops(chain(30, product=True)) == 30 - SHORT
+    assert uncounted_ops(chain(30, product=True)) == 30 - SEARCH.chain_ops
 
 
 def test_what_two_ops_read_ends_a_chain() -> None:

@@ -15,7 +15,7 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.enumerator import BOUNDS
-from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from property_tests.support import programs
 from property_tests.support.reference_search import chains_by_interleaving, dags, dags_of_pair, structures_by_interleaving
 

@@ -25,8 +25,8 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.exhaustive import Exhaustive, Solution, Terms, alphabet_of
-from mirage_eg.search.search import SearchLimits, search
 from mirage_eg.search.structure import Load, Structure
+from mirage_eg.search.structure_search import SearchLimits, search
 
 ONE_WAY = ("25_functions", "26_squares", "27_powers", "28_maxima")  # x·x = square(x) and the like, left to right only
 RULES = load_rules("indexed", without=ONE_WAY)

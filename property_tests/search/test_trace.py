@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.search.stages import STAGES
+from mirage_eg.search.prune_reasons import STAGES
 from mirage_eg.search.trace import MOST, Sample, Tracer, trace_text
 from property_tests.pipeline.run.test_executors import timeless
 from property_tests.support.programs import attention, three_products

@@ -20,7 +20,7 @@ from mirage_eg.ir.ops import OPS, Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
 Term = tuple[Any, ...]
-OPAQUE = ("concat", "split")
+OPAQUE = ("concat", "slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,13 @@ class TermAlgebra:
         if row.name not in OPAQUE:
             return TermValue(operands[0].term, stub)
         constants = [attributes[name] for name in row.attributes]
+        return TermValue(self.make(constructor(row.name), *constants, *(operand.term for operand in operands)), stub)
+
+    def library(self, row: Op, operands: Sequence[TermValue], lead: int, attributes: Attributes) -> TermValue:
+        """An opaque term."""
+        leading = np.broadcast_shapes(*(self.shape(operand)[:lead] for operand in operands))
+        stub = _stub((*leading, *row.shape([self.shape(operand)[lead:] for operand in operands], attributes)))
+        constants = [attributes.get(name) for name in row.attributes]
         return TermValue(self.make(constructor(row.name), *constants, *(operand.term for operand in operands)), stub)
 
     def view(self, x: TermValue, shape: Shape, move: Callable[[Array], Array]) -> TermValue:

@@ -6,9 +6,11 @@ down projection and residual.
 
 from math import sqrt
 
-from mirage_eg.ir.builder import NEW_DIM, KernelGraph, Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
 
 KEYS = 4096
 KEPT, COLUMNS, ROWS = (-1,), (1,), 0

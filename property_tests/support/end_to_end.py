@@ -97,7 +97,7 @@ def error_of(program: Graph, inputs: Sequence[Array], got: Sequence[Array]) -> f
             counted = np.isfinite(spread + rounded) & (np.abs(want) + spread < kind.dtype.largest)
             if counted.any():
                 size = np.abs(want[counted])
-                allowed = SPREAD * spread[counted] + ROUNDINGS * roundoff * (size + size.max()) + TINY[kind.dtype]
+                allowed = SPREAD * spread[counted] + ROUNDINGS * roundoff * (size + size.max()) + TINY.get(str(kind.dtype), 0.5)
                 error = np.abs(x - want)[counted] / allowed
                 worst = max(worst, float(np.where(np.isfinite(x[counted]), error, inf).max()))
     return worst

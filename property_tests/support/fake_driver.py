@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
 from mirage_eg.backends.runtime.cuda_driver import LaunchCall
-from mirage_eg.backends.runtime.program import Program
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.ir.shapes import Shape
 
@@ -35,7 +35,6 @@ class FakeLibrary:
     name: str = "fake array"
     keeps_captured: bool = False
     made: list[FakeArray] = field(default_factory=list)
-    zeroed: list[FakeArray] = field(default_factory=list)
     copies: list[tuple[FakeArray, FakeArray]] = field(default_factory=list)
 
     def locate(self, array: FakeArray, what: str) -> ArrayLocation:
@@ -62,10 +61,6 @@ class FakeLibrary:
     def empty(self, layout: ArrayLayout, device: int) -> FakeArray:
         self.made.append(FakeArray(layout.shape, layout.dtype, layout.strides, device))
         return self.made[-1]
-
-    def zeros(self, layout: ArrayLayout, device: int) -> FakeArray:
-        self.zeroed.append(self.empty(layout, device))
-        return self.zeroed[-1]
 
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], FakeArray]:
         return partial(self.empty, layout, device)
@@ -150,6 +145,6 @@ def layouts(names: tuple[str, ...], types: Any) -> list[ArrayLayout]:
     ]
 
 
-def arrays_for(program: Program) -> list[FakeArray]:
+def arrays_for(program: RunningProgram) -> list[FakeArray]:
     """Arguments as the program wants them."""
     return [FakeArray(kind.shape, kind.dtype, kind.strides) for kind in program.plan.inputs]

@@ -2,8 +2,8 @@
 
 Each tensor that a program takes or makes has its own memory with a wide guard on both sides. An address that is loaded or
 stored under a true mask and lies in no tensor ends the program, as does a store into an input, and what is
-a race on a GPU: a block that reads what another block of the same launch wrote (but the last to arrive, of joined kernels), or
-two blocks that store different values in one place.
+a race on a GPU: a block that reads what another block of the same launch wrote, or two blocks that store different values in
+one place.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,6 @@ class Guard:
         self._plain = plain
         self._regions: list[_Region] = []
         self._block = 0
-        self._arrived: set[int] = set()  # blocks that have counted themselves in
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -48,7 +47,6 @@ class Guard:
 
     def begin_launch(self) -> None:
         """A new kernel: what was written before is there for all."""
-        self._arrived.clear()
         for region in self._regions:
             region.writer[:] = 0
 
@@ -78,7 +76,7 @@ class Guard:
     def load(self, pointers: Array, mask: Array, other: Array, dtype: Any) -> Any:
         """Checked, then as before."""
         for region, _, offsets in self._located(pointers, mask, np.dtype(dtype).itemsize, "loads"):
-            if region.writable and self._block not in self._arrived:
+            if region.writable:
                 writers = region.writer[offsets]
                 if ((writers != 0) & (writers != self._block)).any():
                     raise AddressError(f"block {self._block - 1} loads of {region.name} what another block stores")
@@ -92,19 +90,13 @@ class Guard:
                 raise AddressError(f"block {self._block - 1} stores into {region.name}")
             writers = region.writer[offsets]
             again = (writers != 0) & (writers != self._block)
-            if again.any() and self._block not in self._arrived:
+            if again.any():
                 old = self._plain.load(pointers, mask, value, value.dtype)[here]
                 if (old[again] != np.broadcast_to(value, pointers.shape)[here][again]).any():
                     raise AddressError(f"block {self._block - 1} stores into {region.name} other values than another block")
             for byte in range(size):
                 region.writer[offsets + byte] = self._block
         return self._plain.store(pointers, value, mask)
-
-    def atomic_rmw(self, operation: Any, pointers: Array, value: Array, mask: Array, order: Any) -> Any:
-        """Checked, then as before; this is how blocks count themselves in."""
-        self._located(pointers, mask, value.dtype.itemsize, "counts")
-        self._arrived.add(self._block)
-        return self._plain.atomic_rmw(operation, pointers, value, mask, order)
 
 
 def install() -> Guard:
@@ -151,8 +143,6 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
             tensors.append(place(name, kind, False).copy_(torch.from_numpy(np.ascontiguousarray(array))))
         for name, kind in getattr(module, "BUFFERS", {}).items():
             tensors.append(place(name, kind, True))
-            if name in getattr(module, "ZEROED", ()):
-                tensors[-1].zero_()
         _guard.watch(regions)
         library = {"torch": torch} if "torch" in signature(module.launch).parameters else {}
         return as_float64(module.launch(*tensors, **library))

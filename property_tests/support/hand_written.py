@@ -13,19 +13,23 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, node
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
 
 ROUNDING = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-9}
 
 
 def inputs_of(graph: Graph, seed: int = 0, scale: float = 1.0) -> list[np.ndarray]:
-    """Standard normal inputs, as the element types hold them (a bfloat16 keeps 8 bits)."""
+    """Standard normal inputs, as the element types hold them (a bfloat16 keeps 8 bits, a bool is a random bit)."""
     rng = np.random.default_rng(seed)
     arrays = []
     for kind in graph.input_types:
         drawn = (scale * rng.standard_normal(kind.shape)).astype(np.float32)
+        if kind.dtype is DType.bool:
+            drawn = (drawn > 0).astype(np.float32)
         if kind.dtype is DType.bfloat16:
             drawn = (drawn.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         arrays.append(drawn.astype(np.float16 if kind.dtype is DType.float16 else np.float32).astype(np.float64))

@@ -3,7 +3,8 @@
 from typing import Any
 
 from mirage_eg.frontend.mirage_json import DTYPES
-from mirage_eg.ir.graph import Graph, Node, TensorType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType
 from mirage_eg.ir.ops import Level
 
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}

@@ -12,7 +12,8 @@ from typing import Any
 
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Graph, Node, TensorType, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 
@@ -23,8 +24,13 @@ EXPONENTS = tuple(map(Fraction, ("2", "3", "-1", "1/2", "3/5")))
 MOST_ELEMENTS = 1 << 16  # of one value
 MOST_INPUTS = 6
 
+# A rounding turns a comparison of almost equal values; library ops need indices (`test_library_ops.py`).
+COMPARISONS = frozenset({"less", "less_equal", "equal"})
+LEFT_OUT = (Kind.BOUNDARY, Kind.GRAPH, Kind.LIBRARY)
 OP_NAMES = tuple(
-    sorted(name for name, op in OPS.items() if Level.KERNEL in op.levels and op.kind not in (Kind.BOUNDARY, Kind.GRAPH))
+    sorted(
+        name for name, op in OPS.items() if Level.KERNEL in op.levels and op.kind not in LEFT_OUT and name not in COMPARISONS
+    )
 )
 # A third of all ops are products, reductions and norms: everyday programs consist of these.
 WEIGHTS = tuple(4 if OPS[name].kind in (Kind.MATMUL, Kind.DERIVED, Kind.REDUCTION) else 2 for name in OP_NAMES)
@@ -71,7 +77,11 @@ def _step(random: Random, types: Sequence[TensorType], may_add: bool, extents: S
     least, most = OPS[name].arity
     operands = [first]
     added: list[Node] = []
-    for _ in range(random.randint(least, min(most, 3)) - 1):
+    conditions = OPS[name].conditions
+    if conditions and may_add:
+        added.append(_input(_partner(random, name, shape, extents), "bool"))
+        operands.insert(0, len(types))
+    for _ in range(random.randint(least, min(most, 3)) - 1 - conditions):
         wanted = _partner(random, name, shape, extents)
         fitting = [value for value, kind in enumerate(types) if kind.shape == wanted]
         if fitting and random.random() < 0.6:
@@ -119,6 +129,9 @@ def _attributes(random: Random, name: str, shape: Shape) -> dict[str, Any]:
         case "split":
             parts = random.choice([count for count in (1, 2, 3, 4) if shape[dim] % count == 0])
             return {"dim": dim, "parts": parts, "index": random.randrange(parts)}
+        case "slice":
+            start = random.randrange(shape[dim])
+            return {"dim": dim, "start": start, "stop": random.randint(start + 1, shape[dim]), "step": random.randint(1, 2)}
         case "broadcast":
             return {"shape": tuple(random.choice(EXTENTS) if extent == 1 else extent for extent in shape)}
         case "repeat":
@@ -130,6 +143,12 @@ def _attributes(random: Random, name: str, shape: Shape) -> dict[str, Any]:
             return {"low": low - 1, "high": low + 1}
         case "scale":
             return {"factor": random.choice(CONSTANTS)}
+        case "cast":
+            return {"dtype": random.choice(DTYPES)}
+        case "leaky_relu":
+            return {"slope": random.choice(CONSTANTS)}
+        case "elu":
+            return {"alpha": random.choice(CONSTANTS)}
         case "shift":
             return {"offset": random.choice(CONSTANTS)}
         case _:

@@ -13,7 +13,7 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
-from mirage_eg.search.space import LOOP, Application, Index, PruneLog, Role, Space, Value
+from mirage_eg.search.split_space import LOOP, Application, Index, PruneLog, Role, Space, Value
 from mirage_eg.search.structure import Load, SplitReduction, Structure
 
 Dag = object  # a value as nested tuples: op, operands, constants, reduced axes
@@ -153,7 +153,7 @@ def _spaces(
     """The space without an input loaded whole, and for each input with the looped axis the one with it loaded whole."""
     context = (program, axes, split, rulebook.domain, Index(oracle))
     yield None, Space(*context, role=role)
-    inputs = [values[0] for item, values in program.numbered() if item.op == "input"]
+    inputs = program.input_values
     for whole, value in enumerate(inputs):
         if split.looped is not None and split.looped in axes.of(value):
             yield whole, Space(*context, (whole,), role)

@@ -1,6 +1,6 @@
 """Broadcasts are no kernels of their own: ops are done on what is narrow, and what is wide is a view of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
@@ -23,14 +23,8 @@ from property_tests.support.strategies import TAME, kernel_programs
 WIDE = (48, 32)
 
 
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
-
-
 @settings(max_examples=100)
-@given(program=kernel_programs(TAME - {"concat", "split"}, attempts=9), seed=st.integers(0, 99))
+@given(program=kernel_programs(TAME - {"concat", "slice"}, attempts=9), seed=st.integers(0, 99))
 def test_late_broadcasts_compute_the_same(program: Graph, seed: int) -> None:
     arrays = inputs_of(program, seed)
     late = with_late_broadcasts(program)

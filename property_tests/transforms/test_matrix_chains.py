@@ -12,8 +12,9 @@ from numpy import broadcast_shapes
 import mirage_eg as mi
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.make_report import simplification_summary
 from mirage_eg.transforms.matrix_chains import associate
-from mirage_eg.transforms.simplify import simplification_record, simplify
+from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify
 
 SIZES = st.lists(st.integers(1, 9), min_size=3, max_size=8)
@@ -91,8 +92,8 @@ def test_a_product_that_another_op_reads_is_not_taken_apart() -> None:
 
 
 def test_clean_up_associates_chains_and_shows_it() -> None:
-    record = simplification_record(simplify(narrow_end(False, False)))
-    assert [step["pass"] for step in record["passes"]] == ["chains of products"]
+    summary = simplification_summary(simplify(narrow_end(False, False)))
+    assert [step.pass_ for step in summary.passes] == ["chains of products"]
 
 
 def test_a_chain_of_forty_factors_is_associated_at_once() -> None:

@@ -1,6 +1,5 @@
 """Programs that use one value under two axis names: searched, verified and emitted as they are."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -78,18 +77,12 @@ def two_shapes_of_one() -> Graph:
 TWICE = [product_with_itself, gram_softmax, attention_to_itself, residual, gram_of_a_sum, two_shapes_of_one]
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
-
-
 def optimized(program: Graph, **options: Any) -> Result:
     return optimize("program", program, Options(**({"device": "cpu", "jobs": 1, "cache": False, "top": 1} | options)))
 
 
 @pytest.mark.parametrize("build", TWICE)
-def test_one_value_under_two_axis_names_is_searched_verified_and_emitted(build: Any, run: RunProgram) -> None:
+def test_one_value_under_two_axis_names_is_searched_verified_and_emitted(build: Any, run_program: RunProgram) -> None:
     program = build()
     with pytest.raises(UnsupportedError):
         infer_axes(expand(program))
@@ -102,7 +95,7 @@ def test_one_value_under_two_axis_names_is_searched_verified_and_emitted(build: 
     generator = np.random.default_rng(0)
     arrays = [(0.2 * generator.standard_normal(kind.shape)).astype(np.float16) for kind in program.input_types]
     wanted = evaluate(program, [array.astype(np.float64) for array in arrays], FloatAlgebra())
-    for got, want in zip(run(best.source, arrays), wanted, strict=True):
+    for got, want in zip(run_program(best.source, arrays), wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=0.05, atol=0.05 * np.abs(want).max())
 
 

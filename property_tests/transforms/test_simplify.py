@@ -1,6 +1,6 @@
 """Simplification before the search: the function stays, no program gets dearer, and each law does what it says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from html import escape
 
@@ -14,8 +14,10 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_repeats
+from mirage_eg.pipeline.make_report import simplification_summary
+from mirage_eg.pipeline.run.report_sections import BeforeAfter
 from mirage_eg.report.simplify import simplification_html
-from mirage_eg.transforms.simplify import simplification_record, simplify, weight
+from mirage_eg.transforms.simplify import simplify, weight
 from mirage_eg.verify.reference import verify
 from property_tests.support.programs import PROGRAMS
 from property_tests.support.strategies import EVERY, TAME, kernel_programs
@@ -23,7 +25,7 @@ from property_tests.support.strategies import EVERY, TAME, kernel_programs
 MOVES = frozenset({"transpose", "reshape", "scale", "shift", "relu", "exp", "add", "mul", "matmul", "sum", "repeat", "concat"})
 
 
-@given(program=kernel_programs(MOVES | {"pow"}, attempts=12), seed=st.integers(0, 99))
+@given(program=kernel_programs((MOVES | {"pow"}) - {"concat", "slice", "split"}, attempts=12), seed=st.integers(0, 99))
 def test_clean_up_keeps_the_function_and_never_makes_it_dearer(program: Graph, seed: int) -> None:
     after = simplify(program).after
     assert (after.input_types, after.output_types) == (program.input_types, program.output_types)
@@ -79,9 +81,18 @@ CLEANED: dict[str, tuple[Callable[[KernelGraph, Tensor], Tensor], list[str]]] = 
         ["square"],
     ),
     "second power": (lambda p, x: p.pow(x, 2), ["square"]),
+    "negated summand": (lambda p, x: p.add(p.exp(x), p.scale(p.silu(x), -1)), ["exp", "silu", "sub"]),
+    "negated factor of a summand": (
+        lambda p, x: p.add(p.mul(p.silu(x), p.scale(p.exp(x), -1)), x),
+        ["silu", "exp", "mul", "sub"],
+    ),
     "common subexpression": (lambda p, x: p.add(p.exp(x), p.exp(x)), ["exp", "add"]),
     "sum over one element": (lambda p, x: p.exp(p.sum(p.sum(x, 1), 1)), ["sum", "exp"]),
     "repeat once": (lambda p, x: p.exp(p.repeat(x, 1, 0)), ["exp"]),
+    "cast to its own type": (lambda p, x: p.exp(p.cast(x, "float16")), ["exp"]),
+    "cast to a wider type and back": (lambda p, x: p.exp(p.cast(p.cast(x, "float32"), "float16")), ["exp"]),
+    "choice of equals": (lambda p, x: p.where(p.less(x, 0), p.exp(x), p.exp(x)), ["exp"]),
+    "reshapes cancel through a cast": (lambda p, x: p.reshape(p.cast(p.reshape(x, (6, 4)), "float32"), (2, 3, 4)), ["cast"]),
 }
 KEPT: dict[str, Callable[[KernelGraph, Tensor], Tensor]] = {
     "scale is not exp": lambda p, x: p.scale(p.exp(x), HALF),
@@ -89,6 +100,9 @@ KEPT: dict[str, Callable[[KernelGraph, Tensor], Tensor]] = {
     "sums of different dims": lambda p, x: p.sum(p.sum(x, 0), 1),
     "product of two values": lambda p, x: p.mul(p.exp(x), p.silu(x)),
     "third power": lambda p, x: p.pow(x, 3),
+    "cast to a narrower type and back": lambda p, x: p.cast(p.cast(x, "bfloat16"), "float16"),
+    "cast": lambda p, x: p.cast(p.exp(p.cast(x, "float32")), "float16"),
+    "choice of two": lambda p, x: p.where(p.less(x, p.exp(x)), x, p.silu(x)),
     "scale of a shift": lambda p, x: p.scale(p.shift(x, HALF), 2),
     "reshapes of operands that broadcast": lambda p, x: p.mul(p.reshape(x, (6, 4)), p.reshape(p.sum(x, 2), (6, 1))),
 }
@@ -126,16 +140,16 @@ def test_programs_that_are_clean_are_left_as_they_are(name: str) -> None:
 
 
 def test_the_report_shows_before_and_after() -> None:
-    record = simplification_record(simplify(written(CLEANED["transposes cancel"][0])))
-    assert record["changed"]
-    assert record["ops"] == {"transpose": {"before": 2, "after": 0}}
-    assert record["count"] == {"before": 3, "after": 1}
-    assert sum("transpose" in line for line in record["before"]) == 2
-    assert not any("transpose" in line for line in record["after"])
-    assert record["laws"]["transposes compose"] >= 1
-    assert [step["pass"] for step in record["passes"]] == ["laws"]
-    assert record["passes"][-1]["after"] == record["after"]
-    assert not simplification_record(simplify(PROGRAMS["product"]()))["changed"]
+    summary = simplification_summary(simplify(written(CLEANED["transposes cancel"][0])))
+    assert summary.changed and summary.before and summary.after
+    assert summary.ops == {"transpose": BeforeAfter(2, 0)}
+    assert summary.count == BeforeAfter(3, 1)
+    assert sum("transpose" in line for line in summary.before) == 2
+    assert not any("transpose" in line for line in summary.after)
+    assert summary.laws["transposes compose"] >= 1
+    assert [step.pass_ for step in summary.passes] == ["laws"]
+    assert summary.passes[-1].after == summary.after
+    assert not simplification_summary(simplify(PROGRAMS["product"]())).changed
 
 
 def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
@@ -144,18 +158,18 @@ def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
     program.exp(y)
     twice = program.add(program.silu(x), program.silu(x))
     program.mark_output(program.scale(program.scale(twice, 2), 3))
-    record = simplification_record(simplify(program.graph()))
-    dead, repeats, laws = record["passes"]
-    assert [step["pass"] for step in record["passes"]] == ["dead code", "common subexpressions", "laws"]
-    assert [step["before"] for step in (dead, repeats, laws)] == [record["before"], dead["after"], repeats["after"]]
-    assert laws["after"] == record["after"]
+    summary = simplification_summary(simplify(program.graph()))
+    dead, repeats, laws = summary.passes
+    assert [step.pass_ for step in summary.passes] == ["dead code", "common subexpressions", "laws"]
+    assert [step.before for step in (dead, repeats, laws)] == [summary.before, dead.after, repeats.after]
+    assert laws.after == summary.after
 
-    def count(listing: list[str], op: str) -> int:
+    def count(listing: Sequence[str], op: str) -> int:
         return sum(f"= {op} " in line for line in listing)
 
-    assert (count(dead["before"], "exp"), count(dead["after"], "exp")) == (1, 0)
-    assert (count(repeats["before"], "silu"), count(repeats["after"], "silu")) == (2, 1)
-    assert (count(laws["before"], "scale"), count(laws["after"], "scale")) == (2, 1)
-    page = simplification_html(record)
-    assert all(f"<summary>{step['pass']}</summary>" in page and escape(step["before"][-2]) in page for step in record["passes"])
-    assert "<summary>" not in simplification_html(simplification_record(simplify(PROGRAMS["product"]())))
+    assert (count(dead.before, "exp"), count(dead.after, "exp")) == (1, 0)
+    assert (count(repeats.before, "silu"), count(repeats.after, "silu")) == (2, 1)
+    assert (count(laws.before, "scale"), count(laws.after, "scale")) == (2, 1)
+    page = simplification_html(summary)
+    assert all(f"<summary>{step.pass_}</summary>" in page and escape(step.before[-2]) in page for step in summary.passes)
+    assert "<summary>" not in simplification_html(simplification_summary(simplify(PROGRAMS["product"]())))

@@ -5,23 +5,30 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
 
-from mirage_eg.ir.builder import KernelGraph, Tensor, ThreadblockGraph
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import Graph, node
-from mirage_eg.verify.far_inputs import indicators, mask
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED, node
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
+from mirage_eg.verify.far_inputs import mask, mask_inputs
 from mirage_eg.verify.float_check import float_check
+from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import FloatCheck
+from property_tests.support.small_programs import (
+    SEEDS,
+    attention,
+    fused_norm_block,
+    negative_root,
+    normed_linear,
+    split_attention,
+    written,
+)
+from property_tests.support.strategies import as_program
 
 S = (8, 64)
 Write = Callable[..., Tensor]
-
-
-def written(write: Write, *shapes: tuple[int, ...], dtype: str = "float32") -> Graph:
-    """The program whose output is `write(program, *inputs)`."""
-    program = KernelGraph()
-    program.mark_output(write(program, *(program.new_input(shape, dtype=dtype) for shape in shapes)))
-    return program.graph()
 
 
 def check(program: Write, candidate: Write, *shapes: tuple[int, ...], dtype: str = "float32") -> FloatCheck:
@@ -85,7 +92,7 @@ def test_masks_are_inputs_that_are_only_multiplied_or_added() -> None:
     x, m, b, w = (program.new_input(shape) for shape in (S, (64,), (1, 64), (64, 4)))
     weights = program.mul(program.exp(program.add(x, program.scale(b, -9))), program.reshape(m, (1, 64)))
     program.mark_output(program.matmul(program.add(weights, program.square(x)), w))
-    assert indicators(program.graph()) == [False, True, True, False]
+    assert mask_inputs(program.graph()) == [False, True, True, False]
 
 
 @pytest.mark.parametrize("shape", [(4, 64), (7, 5), (1, 9), (30,), (6, 1), (1, 1), ()])
@@ -227,3 +234,101 @@ def test_a_long_chain_in_one_kernel_may_round_as_the_program_does() -> None:
 
     program = written(chain, (64, 128))
     assert float_check(program, fused(1)).ok and not float_check(program, fused(1.01)).ok
+
+
+@given(SEEDS)
+def test_the_float_check_passes_a_right_kernel_and_fails_a_wrong_one(seed: int) -> None:
+    check = float_check(normed_linear(), as_program(fused_norm_block().graph()), seed)
+    assert check.ok and 0 < check.error < check.tolerance and check.difference is None
+    wrong = float_check(attention(), split_attention(False), seed)
+    assert not wrong.ok and wrong.error > wrong.tolerance and wrong.difference is not None
+
+
+def test_the_float_check_fails_an_unsafe_exponential_in_half_precision() -> None:
+    program, candidate = KernelGraph(), KernelGraph()
+    x, y = program.new_input((2, 8)), candidate.new_input((2, 8))
+    program.mark_output(program.softmax(program.scale(x, 30), 1))
+    exponentials = candidate.exp(candidate.scale(y, 30))
+    candidate.mark_output(candidate.div(exponentials, candidate.reduction(exponentials, 1)))
+    assert verify(program.graph(), candidate.graph()).equal
+    check = float_check(program.graph(), candidate.graph())
+    assert not check.ok and check.error == np.inf
+
+
+def test_not_a_number_never_passes_the_float_check() -> None:
+    assert not float_check(negative_root(), negative_root()).ok
+
+
+def scores(safe: bool) -> Graph:
+    """softmax(8 x) by library kernels, with or without its maximum subtracted."""
+    program = KernelGraph()
+    x = program.scale(program.new_input((4, 8), dtype="float32"), 8)
+    e = program.exp(program.sub(x, program.max(x, 1)) if safe else x)
+    program.mark_output(program.div(e, program.reduction(e, 1)))
+    return program.graph()
+
+
+def test_a_kernel_that_overflows_where_its_safe_form_would_not_is_marked() -> None:
+    unsafe, safe = float_check(scores(True), scores(False)), float_check(scores(True), scores(True))
+    assert unsafe.overflows and not safe.overflows
+    assert unsafe.magnitude == safe.magnitude == 64
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("float16", 64), ("float16", 512), ("float32", 64), ("bfloat16", 64)])
+def test_the_tolerance_grows_with_the_types_roundoff_and_with_k(dtype: str, k: int) -> None:
+    program = KernelGraph()
+    program.matmul(program.new_input((4, k), dtype=dtype), program.new_input((k, 4), dtype=dtype))
+    check = float_check(program.graph(), program.graph())
+    assert check.ok and check.tolerance == 8 * DType(dtype).unit_roundoff * 2 + 2 * k * DType.float32.unit_roundoff
+
+
+def test_views_widen_no_tolerance_since_they_are_no_kernels() -> None:
+    def viewed(views: int) -> Graph:
+        program = KernelGraph()
+        x = program.new_input((4, 6))
+        for number in range(views):
+            x = program.reshape(x, (6, 4) if number % 2 == 0 else (4, 6))
+        program.mark_output(program.square(x))
+        return program.graph()
+
+    plain, many = viewed(0), viewed(6)
+    assert len(plain.kernels) == len(many.kernels) == 1 and many.blocks == ()
+    assert float_check(plain, many).tolerance == float_check(plain, plain).tolerance
+
+
+def test_an_error_above_twice_that_of_the_program_is_refused() -> None:
+    """A kernel that rounds where the program does not is within the tolerance, and refused."""
+
+    def written(roundings: int) -> Graph:
+        g = new_kernel_graph()
+        x = g.new_input((16, 64), "float16", name="x")
+        block = new_threadblock_graph((1,))
+        tile = block.new_input(x, (REPLICATED,))
+        for _ in range(roundings):
+            tile = block.cast(block.cast(block.scale(tile, 1.001), "bfloat16"), "float16")
+        for _ in range(3 - roundings):
+            tile = block.scale(tile, 1.001)
+        block.new_output(tile, (REPLICATED,))
+        g.customized([x], block)
+        return g.graph()
+
+    g = new_kernel_graph()
+    x = g.new_input((16, 64), "float16", name="x")
+    g.mark_output(g.scale(g.scale(g.scale(x, 1.001), 1.001), 1.001))
+    good, bad = (float_check(g.graph(), written(count)) for count in (0, 1))
+    assert good.ok
+    assert good.share < 1
+    assert not bad.ok
+    assert bad.share > 1
+    assert bad.error < bad.tolerance
+    assert bad.problem is not None
+    assert bad.problem.startswith("LESS ACCURATE than the program in its own types: ")
+
+
+def test_outputs_of_whole_numbers_have_no_share() -> None:
+    g = new_kernel_graph()
+    m = g.new_input((4, 8), "bool", name="m")
+    g.mark_output(g.transpose(m, (1, 0)))
+    check = float_check(g.graph(), g.graph())
+    assert check.ok
+    assert check.share == 0

@@ -14,7 +14,7 @@ import pytest
 from mirage_eg.backends.evaluator.memoization import Contents, MemoBudget
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify import inputs
+from mirage_eg.verify import random_inputs
 from mirage_eg.verify.reference import Reference
 from property_tests.frontend.test_mirage_json import FOLDER, PROGRAMS, gated, published
 from property_tests.support.mirage_json_writer import write
@@ -45,7 +45,7 @@ def peak_bytes(count: int, right: bool) -> int:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_twenty_graphs_are_verified_in_the_memory_of_five(monkeypatch: pytest.MonkeyPatch, right: bool) -> None:
-    monkeypatch.setattr(inputs, "MEMO_BYTES", 4 << 20)
+    monkeypatch.setattr(random_inputs, "MEMO_BYTES", 4 << 20)
     few, many = peak_bytes(5, right), peak_bytes(20, right)
     assert many < 1.1 * few
 

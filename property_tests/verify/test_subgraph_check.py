@@ -3,7 +3,8 @@
 import pytest
 
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import Verdict

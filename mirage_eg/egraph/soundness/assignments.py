@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.egraph.expression import op_of
-from mirage_eg.egraph.laws import Apply, Literal, Pattern, applications, patterns, variables
+from mirage_eg.egraph.laws import Apply, Literal, Pattern, Variable, applications, patterns, variables
 from mirage_eg.egraph.soundness.claims import PRIMITIVES, CheckableLaw, constant
 from mirage_eg.egraph.soundness.models import UndefinedError
 from mirage_eg.ir.ops import OPS, Kind
@@ -93,6 +93,7 @@ class RandomAssignments:
     checkable: CheckableLaw
     parts: tuple[str, ...]
     near: tuple[Fraction, ...]  # neighbours of the law's constants
+    indicators: frozenset[str] = frozenset()  # variables that must be 0 or 1
 
     @classmethod
     def of(cls, checkable: CheckableLaw, domain: str) -> "RandomAssignments":
@@ -100,7 +101,7 @@ class RandomAssignments:
         constants = constants_of(checkable)[:MOST_CONSTANTS]
         near = _neighbours(constants) | set(sorted(_neighbours(_combined(constants)), key=_complexity)[:MOST_COMBINED])
         parts = PARTS if domain == "indexed" and _uses_parts(checkable) else ()
-        return cls(checkable, parts, tuple(sorted(near, key=_complexity)))
+        return cls(checkable, parts, tuple(sorted(near, key=_complexity)), frozenset(_indicators(checkable)))
 
     def next(self, random: Random) -> tuple[Sizes, Values]:
         """Sizes of the parts, and a value for each free variable of the law."""
@@ -120,13 +121,15 @@ class RandomAssignments:
                 case "BigRat":
                     values[name] = random.choice(self._rationals([it for it in values.values() if isinstance(it, Fraction)]))
                 case _:
-                    values[name] = self._tensor(random, sizes, wide)
+                    values[name] = self._tensor(random, sizes, wide, name in self.indicators)
         return sizes, values
 
-    def _tensor(self, random: Random, sizes: Sizes, wide: bool) -> RandomTensor:
+    def _tensor(self, random: Random, sizes: Sizes, wide: bool, indicator: bool) -> RandomTensor:
         varies = tuple(random.random() < 0.5 for _ in sizes)
         declared = tuple(flag or random.random() < 0.25 for flag in varies)
         count = prod(size for size, flag in zip(sizes.values(), varies, strict=True) if flag)
+        if indicator:
+            return RandomTensor(varies, declared, tuple(random.choices((Fraction(0), Fraction(1)), k=count)))
         positive = [*_SMALL, *(it for it in self.near if it > 0), *(_LARGE if wide and random.random() < 0.5 else ())]
         negative = [-it for it in positive]
         numbers = random.choice([positive, negative, positive + negative])
@@ -180,6 +183,14 @@ def _uses_parts(checkable: CheckableLaw) -> bool:
     named = {application.name for pattern in patterns(checkable.law) for application in applications(pattern)}
     ops = {op for name in named if (op := op_of(name)) is not None}
     return "axes" in named or any(OPS[op].kind is Kind.REDUCTION for op in ops)
+
+
+def _indicators(checkable: CheckableLaw) -> Iterator[str]:
+    """The variables that are conditions of choices, or are named as indicators."""
+    for pattern in patterns(checkable.law):
+        for application in applications(pattern):
+            if application.name in ("Where", "indicator") and isinstance(subject := application.arguments[0], Variable):
+                yield subject.name
 
 
 def _smaller(sizes: Sizes, values: Values) -> Iterator[tuple[Sizes, Values]]:

@@ -110,7 +110,7 @@ def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
 
 
 def _note_field(law: Law) -> Iterator[Lint]:
-    """A note on ops that obey other laws in the finite field, whatever the constants."""
+    """A note on ops that obey other laws in the finite field, for all constants."""
     ops = {op_of(application.name) for pattern in patterns(law) for application in applications(pattern)}
     unmodelled = sorted(op for op in ops if op is not None and _is_unmodelled(op))
     if unmodelled and any(action.kind == "union" for action in law.actions):
@@ -153,7 +153,9 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
             if perf_counter() - start > CONSEQUENCE_SECONDS:
                 left = len(theory.laws) - done + 1
                 yield Lint(
-                    Severity.NOTE, theory.path, f"time was up before asking whether the last {left} laws follow from others"
+                    Severity.NOTE,
+                    theory.path,
+                    f"no time was left to check whether the last {left} laws follow from others",
                 )
                 return
             if (words := wording(law)) in others:
@@ -188,7 +190,7 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
     with Worker() as worker:
 
         def prove(checkable: CheckableLaw) -> bool:
-            task = f"{checkable.law.place}: asking whether the law follows from the others"
+            task = f"{checkable.law.place}: does the law follow from the others"
             seconds = _PROOF_LIMITS.seconds + 10
             return all_true(checkable, lambda job: worker.call(reaches, *job, seconds=seconds, task=task) is True)
 

@@ -1,8 +1,8 @@
 """The claims of a law, evaluated for one assignment: names resolved, side conditions decided, both sides computed.
 
 A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, that
-`above_zero` holds for positive terms only, and that `below` holds for subterms of terms for which it holds. Other actions have
-no meaning in the models.
+`above_zero` holds for positive terms only, `indicator` for zeros and ones, and that `below` holds for subterms of terms for
+which it holds. Other actions have no meaning in the models.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,11 +120,11 @@ def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> 
         return
     if name == "Var":
         raise RuleError(f"{law.place}: law {law.name!r} is about named inputs (Var …), which have no value in the models")
-    if name in PRIMITIVES if kind == "primitive" else name in ("axes", "above_zero", "below", "part"):
+    if name in PRIMITIVES if kind == "primitive" else name in ("axes", "above_zero", "indicator", "below", "part"):
         return
     raise RuleError(
         f"{law.place}: the {kind} {name} has no meaning in the models, so law {law.name!r} cannot be checked; wanted "
-        "constructors of ops, axes, above_zero, below, part, and primitives on numbers, strings and sets"
+        "constructors of ops, axes, above_zero, indicator, below, part, and primitives on numbers, strings and sets"
     )
 
 
@@ -174,6 +174,10 @@ def false_claim(checkable: CheckableLaw, model: Model, assignment: Values) -> Fa
                 value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
                 if not (value.array > 0).all():
                     return FalseClaim(f"{action.arguments[0]}: it is positive", value, None)
+            case _ if _calls(action.arguments[0], "indicator"):
+                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
+                if not _is_indicator(value):
+                    return FalseClaim(f"{action.arguments[0]}: it is 0 or 1", value, None)
             case _ if _calls(action.arguments[0], "below"):
                 if not _is_below(checkable, action.arguments[0].arguments[0]):  # type: ignore[union-attr]
                     return FalseClaim(f"{action.arguments[0]}: it is no part of anything that is below", None, None)
@@ -211,11 +215,17 @@ def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
         return bool(left == right)
     if condition.name in ("below", "part"):
         return True
+    if condition.name == "indicator":
+        return _is_indicator(evaluate(condition.arguments[0], model, values))
     if condition.name == "above_zero":
         return bool((evaluate(condition.arguments[0], model, values).array > 0).all())
     if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), TensorValue):
         return True  # different classes may have equal values: the law must hold for these, too
     return bool(evaluate(condition, model, values))
+
+
+def _is_indicator(value: TensorValue) -> bool:
+    return bool(((value.array == 0) | (value.array == 1)).all())
 
 
 def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:

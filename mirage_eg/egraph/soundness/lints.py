@@ -117,7 +117,7 @@ def lint_guards(checkable: CheckableLaw) -> Iterator[Lint]:
             yield Lint(
                 Severity.ERROR,
                 checkable.law.place,
-                f"unguarded: {name} stands under the reduction over {over} on one side alone; add "
+                f"unguarded: {name} is under the reduction over {over} on one side alone; add "
                 f":when ((= a (axes {name})) (set-not-contains a {over}))",
             )
 

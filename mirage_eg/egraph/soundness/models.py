@@ -127,7 +127,7 @@ class Model:
         return TensorValue(self.arithmetic.array(entries), axes)
 
     def apply(self, constructor: str, constants: Sequence[Any], operands: Sequence[TensorValue]) -> TensorValue:
-        """A constructor that stands for an op.
+        """A constructor of an op.
 
         Raises:
             UndefinedError: the value is undefined.

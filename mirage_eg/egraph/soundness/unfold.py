@@ -29,7 +29,7 @@ from mirage_eg.ir.errors import RuleError
 DEPTH = 3  # rules in a row that assert a relation
 MOST_FORMS = 12  # of a law
 
-MODELLED = ("axes", "above_zero", "below", "part")  # relations and functions of the models
+MODELLED = ("axes", "above_zero", "indicator", "below", "part")  # relations and functions of the models
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What a run stands on: options, records, workers, checkpoints, the cache."""
+"""The parts of a run: options, records, workers, checkpoints, the cache."""

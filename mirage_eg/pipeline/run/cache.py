@@ -1,4 +1,4 @@
-"""Finished results on disk, so that a program is optimized once: found again by all that they depend on.
+"""The cache on disk: finished results, found again by a hash of their inputs.
 
 An entry is one file: a line that says what it is the result of, and when it was computed, and a line with the result. It is
 written to a temporary file and renamed, so that processes need no locks: a reader gets a whole entry or none. Nothing here can
@@ -24,9 +24,9 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.code_hash import code_hash
-from mirage_eg.pipeline.run.codec import decode, dumps
-from mirage_eg.pipeline.run.files import write_atomically
-from mirage_eg.pipeline.run.records import NOT_WRITTEN, Candidate, Result
+from mirage_eg.pipeline.run.json_codec import decode, dumps
+from mirage_eg.pipeline.run.output_files import write_atomically
+from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, Result
 
 VARIABLE = "MIRAGE_EG_CACHE"
 OFF = "off"
@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CacheEntry:
     """An entry: the result, and when it was computed (ISO 8601, UTC)."""
 
     result: Result
@@ -49,10 +49,10 @@ class ResultCache:
     folder: Path
 
     def path(self, key: Mapping[str, Any]) -> Path:
-        """Where the result for this key is, if it is known."""
+        """The file of the result for this key, if there is one."""
         return self.folder / f"{sha256(_line(key).encode()).hexdigest()}.jsonl"
 
-    def find(self, key: Mapping[str, Any], program: Graph) -> Found | None:
+    def find(self, key: Mapping[str, Any], program: Graph) -> CacheEntry | None:
         """The result for this key, which is `program`'s; None where there is none, or none that can be used."""
         path = self.path(key)
         try:
@@ -80,10 +80,10 @@ class ResultCache:
 
 
 class _UnusableEntry(ValueError):
-    """A file in the cache that is not the entry it should be."""
+    """A file in the cache that is not the expected entry."""
 
 
-def _read(path: Path, key: Mapping[str, Any], program: Graph) -> Found:
+def _read(path: Path, key: Mapping[str, Any], program: Graph) -> CacheEntry:
     try:
         head, _, body = path.read_bytes().decode().partition("\n")
         header = json.loads(head)
@@ -97,7 +97,7 @@ def _read(path: Path, key: Mapping[str, Any], program: Graph) -> Found:
         raise _UnusableEntry("is damaged: it has another checksum")
     try:
         result = decode(json.loads(body))
-    except (ValueError, TypeError) as error:  # a record that this version makes otherwise
+    except (ValueError, TypeError) as error:  # a record of another version
         raise _UnusableEntry(f"cannot be decoded: {error}") from None
     if not isinstance(result, Result) or not isinstance(header.get("computed"), str):
         raise _UnusableEntry("holds no result")
@@ -106,7 +106,7 @@ def _read(path: Path, key: Mapping[str, Any], program: Graph) -> Found:
     for rank, candidate in enumerate(result.candidates, 1):
         if not is_as_written(candidate, program):
             raise _UnusableEntry(f"has a source that is not that of its graph: number {rank}")
-    return Found(result, header["computed"])
+    return CacheEntry(result, header["computed"])
 
 
 def is_as_written(candidate: Candidate, program: Graph) -> bool:
@@ -119,7 +119,7 @@ def is_as_written(candidate: Candidate, program: Graph) -> bool:
         return False
 
 
-def cache_at_hand() -> ResultCache | None:
+def chosen_cache() -> ResultCache | None:
     """The cache that MIRAGE_EG_CACHE or the system names; None where it is off.
 
     Raises:
@@ -137,7 +137,7 @@ def cache_at_hand() -> ResultCache | None:
 def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -> dict[str, Any]:
     """All that a result depends on.
 
-    `identity` is the run's: program (with the names of its tensors, which stand in the sources), options, hashes of the rules,
+    `identity` is the run's: program (with the names of its tensors, which the sources contain), options, hashes of the rules,
     versions. The name of the program is not of it. To these come the budget, the code of this package, torch, and the device
     that candidates were timed on with its driver.
     """
@@ -182,4 +182,4 @@ def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-__all__ = ["OFF", "VARIABLE", "Found", "ResultCache", "cache_at_hand", "code_hash", "key_of", "now", "reported"]
+__all__ = ["OFF", "VARIABLE", "CacheEntry", "ResultCache", "chosen_cache", "code_hash", "key_of", "now", "reported"]

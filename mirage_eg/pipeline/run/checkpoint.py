@@ -1,4 +1,4 @@
-"""What a run has found so far, on disk: one JSON line for each finished work item, behind a line that says what the run is of.
+"""The finished work items of a run on disk: a JSON line that identifies the run, then a line for each item.
 
 Lines are only ever appended. A last line that is torn (the machine went down, the process was killed) is dropped when the run
 is resumed. A checkpoint is of one program, one set of options and rules and one version of this package; any other is refused.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.pipeline.run.codec import CodecError, conforms, decode, dumps
+from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps
 
 FORMAT, VERSION = "mirage_eg checkpoint", 1
 NAME = "checkpoint.jsonl"
@@ -49,7 +49,7 @@ class Checkpoint:
             os.ftruncate(self._handle, kept)
             if not kept:
                 self._append({"format": FORMAT, "version": VERSION} | dict(header))
-            stack.pop_all()  # all went well: it stays open
+            stack.pop_all()  # without an error it stays open
 
     def __len__(self) -> int:
         return len(self._known)
@@ -62,7 +62,7 @@ class Checkpoint:
         return any(key.startswith(f"{stage} ") for key in self._known)
 
     def get(self, key: str, wanted: Any = Any) -> Any:
-        """The result of an item that is known, of the type `wanted`.
+        """The stored result of an item, of the type `wanted`.
 
         Raises:
             CheckpointError: the record cannot be decoded, or is of another type.
@@ -84,7 +84,7 @@ class Checkpoint:
         self._known[key] = json.loads(line)["result"]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -149,7 +149,7 @@ def _difference(name: str, got: Any, wanted: Any) -> str:
 
 
 def key_of(stage: str, item: Any) -> str:
-    """What stands for a work item: its stage and a hash of what it is."""
+    """The key of a work item: its stage and a hash of the item."""
     return f"{stage} {sha256(dumps(item).encode()).hexdigest()[:24]}"
 
 

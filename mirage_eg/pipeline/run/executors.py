@@ -1,6 +1,6 @@
 """Where work items run: in this process, in local processes, on Dask, or on any `concurrent.futures.Executor`.
 
-Items are pure, so that it never matters where they run or how often: what a worker that died had in hand runs again. Local
+Items are pure, so that place and number of runs do not matter: the items of a dead worker run again. Local
 processes are fresh ones (loky): a forked one would share the state of CUDA and of e-graphs, and multiprocessing's spawned one
 would run the caller's script again.
 """
@@ -178,7 +178,7 @@ class Workers:
                     LocalCluster(
                         n_workers=max(2, self.count),
                         threads_per_worker=1,
-                        dashboard_address=None,
+                        dashboard_address=":0",  # with None, all clusters of a machine ask for port 8787
                         silence_logs=logging.CRITICAL,
                     )
                 )

@@ -18,7 +18,7 @@ def handle_signals() -> None:
 
 
 def raise_if_stopped() -> None:
-    """Raise KeyboardInterrupt where a signal came, whatever became of its first exception."""
+    """Raise KeyboardInterrupt after a signal, even if a library swallowed the first exception."""
     if _received:
         raise KeyboardInterrupt
 

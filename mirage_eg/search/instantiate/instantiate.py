@@ -18,13 +18,13 @@ from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.search.heuristics import SEARCH
+from mirage_eg.search.instantiate.cost_bound import CostBound
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler
-from mirage_eg.search.instantiate.lower_bound import CostBound
-from mirage_eg.search.instantiate.lower_structure import Outline, Tiling, lower_structure, lower_with_outlines
-from mirage_eg.search.instantiate.tilings import MAX_GRID_DIMS, kernels_of, tilings_of
+from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines
+from mirage_eg.search.instantiate.tiling import Tiling
+from mirage_eg.search.instantiate.tiling_space import MAX_GRID_DIMS, kernels_of, tilings_of
 from mirage_eg.search.structure import SplitReduction, Structure
-
-_SMALL = 1 << 21  # elements that an op of a small instance may read together, tiles of all its operands' axes
 
 
 def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> tuple[Graph, Graph]:
@@ -34,7 +34,7 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
     repeat. Axes of inputs that no op reads have size 1.
     """
     kernels = kernels_of(plan, program, axes)
-    gridded = [kernel.parallel[: MAX_GRID_DIMS - (kernel.spread is not None)] for kernel in kernels]
+    gridded = [kernel.parallel[: MAX_GRID_DIMS - (kernel.split_axis is not None)] for kernel in kernels]
     cut = {plan.split.grid_axis, *(axis for chosen in gridded for group in chosen for axis in group)}
     read = [frozenset[int]().union(*map(axes.of, item.operands)) for item in program.nodes]
     used = sorted(frozenset[int]().union(*read))
@@ -42,7 +42,7 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
     for different in range(len(used), 0, -1):
         for axis, tile in zip(used, cycle(islice(primes(), different)), strict=False):
             sizes[axis] = (2 if axis in cut else 1) * (3 if axis == plan.split.looped else 1) * tile
-        if all(prod(sizes[axis] for axis in together) <= _SMALL for together in read):
+        if all(prod(sizes[axis] for axis in together) <= SEARCH.small_instance for together in read):
             break
     small = resize(program, axes, sizes)
     tilings = [
@@ -59,7 +59,7 @@ def instances(
     limits: TileLimits | None = None,
     filters: Filters | None = None,
 ) -> Iterator[Graph]:
-    """The µGraphs that a plan stands for at the program's sizes, under the limits and filters (of the first kernel)."""
+    """The µGraphs of a plan at the program's sizes, under the limits and filters (of the first kernel)."""
     instantiation = Instantiation(plan, program, axes, limits, filters)
     for tilings in instantiation.tilings():
         graph = instantiation.build(tilings)
@@ -107,7 +107,8 @@ def best_first(
 
     choices = [
         (choice.us, position, choice)
-        for position, instantiation in enumerate(instantiations if time() < until else ())
+        for position, instantiation in enumerate(instantiations)
+        if time() < until
         for choice in instantiation.choices(device)
     ]
     choices.sort(key=itemgetter(0, 1))
@@ -141,7 +142,7 @@ class Instantiation:
         self._outlines: tuple[tuple[Outline, LiveTiles], ...] = ()  # of the kernels, once they have been built
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
-        """All choices that may fit."""
+        """All choices that pass the bounds."""
         return tilings_of(self.plan, self._kernels, self.axes, self.limits, self.filters)
 
     def build(self, tilings: Sequence[Tiling]) -> Graph:
@@ -161,7 +162,7 @@ class Instantiation:
         return fits_compiler(graph, self.limits)
 
     def choices(self, device: Device) -> list[Choice]:
-        """All choices that may fit, the most promising first."""
+        """All choices that pass the bounds, the most promising first."""
         inputs = [kind.dtype for kind in self.program.input_types]
         outputs = [kind.dtype for kind in self.program.output_types]
         partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
@@ -169,7 +170,7 @@ class Instantiation:
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
         estimates = [
-            CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.spread)
+            CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.split_axis)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
         ]
         least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of a tiling
@@ -211,7 +212,7 @@ class Instantiation:
         self._too_large.append(choice)
 
     def _has_too_large_tiles(self, choice: Choice) -> bool:
-        """Whether registers cannot hold the tiles, as far as that is known without building them."""
+        """Whether registers cannot hold the tiles, by a bound that builds no tile."""
         return any(
             live.nbytes(outline.shapes(tiling)) > self.limits.registers
             for (outline, live), tiling in zip(self._outlines, choice.tilings, strict=bool(self._outlines))

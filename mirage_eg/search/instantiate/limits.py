@@ -6,7 +6,7 @@ from math import prod
 
 from mirage_eg.backends.cost.liveness import live_bytes
 from mirage_eg.backends.triton.miscompilations import ROWS
-from mirage_eg.backends.triton.shared_memory import may_fit, needed
+from mirage_eg.backends.triton.shared_memory import fits_lower_bound, needed
 from mirage_eg.ir.graph import Graph
 
 _WGMMA_TARGETS = ("sm_90", "sm_100")
@@ -51,8 +51,8 @@ def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
 class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
 
-    `asking`: where the bounds of shared memory leave open whether a block fits, `fits_compiler` asks the compiler; without it
-    such a block fits, for callers that compile every µGraph they keep.
+    `ask_compiler`: if the bounds of shared memory do not decide whether a block fits, `fits_compiler` compiles it. Without it
+    such a block fits, for callers that compile every selected µGraph.
     """
 
     shared_memory: int = 220 * 1024
@@ -69,7 +69,7 @@ def fits(block: Graph, limits: TileLimits) -> bool:
     return (
         live_bytes(block) <= limits.registers
         and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))
-        and may_fit(block, limits.shared_memory, limits.stages)
+        and fits_lower_bound(block, limits.shared_memory, limits.stages)
     )
 
 
@@ -84,7 +84,7 @@ def _is_misread(block: Graph) -> bool:
 
 
 def fits_compiler(graph: Graph, limits: TileLimits) -> bool:
-    """Whether the blocks of a µGraph whose tiles may fit have the shared memory, by the compiler where it is to be asked."""
+    """Whether the blocks of a µGraph that pass `fits` fit into shared memory: asks the compiler if `ask_compiler`."""
     return not limits.ask_compiler or all(
         needed(block, limits.shared_memory, limits.stages, limits.target) <= limits.shared_memory for block in graph.blocks
     )

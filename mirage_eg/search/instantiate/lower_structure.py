@@ -7,48 +7,17 @@ each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loa
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from math import ceil, prod
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
-from mirage_eg.ir.ragged import part_extent
+from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.structure import SplitReduction, Step, Structure
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
-
-    One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis behind the
-    last is the dim of partial results, and its size the number of blocks along a split-K axis.
-    """
-
-    sizes: tuple[int, ...]
-    grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
-    loop: int = 1
-
-    def tiles(self, looped: int | None) -> tuple[list[int], list[int]]:
-        """The extents of all axes in the tile of a block, and in the tile of one iteration."""
-        whole, blocks = [*self.sizes], 1
-        for group, count in self.grid:
-            for axis in group:
-                whole[axis] = equal_or_ragged(whole[axis], count)
-                if axis == looped:
-                    blocks = count
-        piece = [*whole]
-        if looped is not None:
-            piece[looped] = equal_or_ragged(self.sizes[looped], blocks * self.loop)
-        return whole, piece
-
-
-def equal_or_ragged(size: int, count: int) -> int:
-    """The extent of a part of an axis."""
-    part = part_extent(size, count)
-    assert part is not None, "extents leave no part empty"
-    return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +95,8 @@ class _KernelGraphWriter:
         self.nodes: list[Node] = []
         self.outlines: list[Outline] = []
         self.checker = Checker(Level.KERNEL)
-        values = [values[0] for item, values in program.numbered() if item.op == "input"]
-        self.sources = [
-            _Source(self.append(item)[0], axes.dims[value]) for item, value in zip(program.inputs, values, strict=True)
-        ]
+        pairs = zip(program.inputs, program.input_values, strict=True)
+        self.sources = [_Source(self.append(item)[0], axes.dims[value]) for item, value in pairs]
 
     def append(self, item: Node) -> range:
         self.nodes.append(item)
@@ -228,16 +195,16 @@ class _BlockWriter:
         """Store a value in device memory; a partial result gets the split-K axis as a new leading dim."""
         dims = _one_axis_each(self.layouts[value]) if store.dims is None else store.dims
         value = self.rearrange(value, dims)
-        spread = self.structure.split.grid_axis if store.dims is None else None
+        split_axis = self.structure.split.grid_axis if store.dims is None else None
         dim_of = {axis: place for place, dim in enumerate(dims) for axis in dim}
-        if spread is not None:
-            dim_of[spread] = NEW_DIM
+        if split_axis is not None:
+            dim_of[split_axis] = NEW_DIM
         dtype = None if self.checker.types[value].dtype is store.dtype else str(store.dtype)
         omap = self.grid_map(dim_of)
         item = node("output", value, omap=omap, dtype=dtype)
         self.checker.append(item)
         self.nodes.append(item)
-        self.stored.append(dims if spread is None else ((self.spread_axis,), *dims))
+        self.stored.append(dims if split_axis is None else ((self.spread_axis,), *dims))
 
     def grid_map(self, dim_of: Mapping[int, int]) -> tuple[int, ...]:
         """For every grid dim the dim of a tensor that it splits."""
@@ -254,7 +221,7 @@ class _BlockWriter:
             case Kind.ACCUMULATOR:
                 return self.append(node(step.op, *operands), self.layouts[operands[0]])
             case _:
-                if len(operands) == 2:
+                if len(operands) > 1:
                     operands = self.align(operands)
                 layout = _wider(*(self.layouts[i] for i in operands))
                 constants = dict(zip(row.attributes, step.constants, strict=True))
@@ -273,11 +240,11 @@ class _BlockWriter:
         return x
 
     def align(self, operands: list[int]) -> list[int]:
-        """Make two operands broadcast against each other by NumPy's rule."""
-        left, right = operands
-        if _broadcasts(self.layouts[left], self.layouts[right]):
+        """Make operands broadcast against each other by NumPy's rule."""
+        layouts = [self.layouts[i] for i in operands]
+        if _broadcasts(*layouts):
             return operands
-        axes = _axes_of(self.layouts[left]) | _axes_of(self.layouts[right])
+        axes = frozenset[int]().union(*map(_axes_of, layouts))
         reference = next((self.layouts[i] for i in operands if _axes_of(self.layouts[i]) == axes), None) or self.reference(axes)
         return [
             self.rearrange(i, tuple(dim if set(dim) <= _axes_of(self.layouts[i]) else () for dim in _one_axis_each(reference)))
@@ -351,11 +318,11 @@ def _axes_of(layout: Dims) -> frozenset[int]:
     return frozenset(axis for dim in layout for axis in dim)
 
 
-def _broadcasts(left: Dims, right: Dims) -> bool:
-    pairs = zip(reversed(left), reversed(right), strict=False)
-    if any(a and b and a != b for a, b in pairs):
+def _broadcasts(*layouts: Dims) -> bool:
+    aligned = zip_longest(*map(reversed, layouts), fillvalue=())
+    if any(len({dim for dim in dims if dim}) > 1 for dims in aligned):
         return False
-    combined = _wider(left, right)
+    combined = _wider(*layouts)
     flat = [axis for dim in combined for axis in dim]
     return len(flat) == len(set(flat))
 

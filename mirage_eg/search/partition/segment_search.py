@@ -1,7 +1,9 @@
-"""The best µGraphs of segments: library kernels where they are single ops, and what the structure search finds.
+"""The search of one segment: its structures, and µGraphs of them by branch and bound.
 
-Segments that are equal as programs are searched once. Each structure that counts has been checked in random fields on a small
-instance; those of the indexed domain are also proved by their root class.
+The whole program is the segment of all ops. Its splits and structures are work items each (`search_splits`,
+`instantiate_each`). Any other segment is one work item (`find_kernels`); its structures compete. Segments that are equal as
+programs are searched once. Every structure that gives a µGraph has been checked in random fields on a small instance;
+structures of the indexed domain are also proved by their root class.
 """
 
 from collections import Counter
@@ -14,34 +16,24 @@ from time import time
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.egraph.expression import Split
-from mirage_eg.egraph.oracle import Limits
+from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph, is_kernel
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import uncounted_ops
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.segments import Segment, barriers, segment_program
 from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
-from mirage_eg.search.search import SearchLimits, SearchResult, search, split_choices
 from mirage_eg.search.structure import AnyStructure, Load, Structure
-from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced, Tracer, structure_line, traced_search_of_splits
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
+from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.renamed_views import Renamed, rename_views
 from mirage_eg.verify.reference import Reference
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The search of one segment: µGraphs, the cheapest first, and how much was searched."""
-
-    kernels: tuple[SegmentKernels, ...]
-    visited: int
-    structures: int
-    pruned: tuple[tuple[str, int], ...] = ()
-    cut: bool = False  # by the clock
-    traced: tuple[Traced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +42,103 @@ class Task:
 
     rulebook: Rulebook
     device: Device
-    limits: SearchLimits
+    limits: SearchLimits  # `max_states`: of all splits together, in equal shares
     filters: Filters
     seed: int
-    alike: int = 4  # structures that get extents, smallest first, of those that split alike and load alike
-    each: int = 1  # µGraphs of each structure
+    trials: int = 2
+    split_reductions: int | None = None  # of each split, smallest first
+    each: int = 1  # µGraphs of one structure
     keep: int = 1  # µGraphs of one kernel, and of two
-    traced: bool = False
     ask_compiler: bool = True  # the compiler, whether a µGraph fits
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
-    until: float = inf  # seconds since 1970; µGraphs found until then are kept
+    until: float = inf  # seconds since 1970; structures and µGraphs found until then are kept
+    trace: int = 0  # lines of each stage; 0: no trace
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The structures of one split, with the trace."""
+
+    found: SearchResult
+    traced: tuple[Traced, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instantiated:
+    """A structure with its µGraphs, cheapest first.
+
+    `equal`: the field check; None where no µGraph fits. `built`: the number of µGraphs built. `cut`: the time was over.
+    """
+
+    structure: AnyStructure
+    kernels: tuple[SegmentKernels, ...] = ()
+    equal: bool | None = None
+    built: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The search of one segment: µGraphs, the cheapest first, and how much was searched."""
+
+    kernels: tuple[SegmentKernels, ...]
+    visited: int = 0
+    structures: int = 0
+    pruned: tuple[tuple[str, int], ...] = ()
+    cut: bool = False  # by the clock
+    traced: tuple[Traced, ...] = ()
+
+
+def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) -> Iterator[Searched]:
+    """The structures of each split; here the limit of states is that of one split."""
+    task, program, axes = common
+    limits = replace(task.limits, max_block_ops=task.limits.max_block_ops + uncounted_ops(program))
+    with oracle_builder(task.rulebook, limits.saturation) as build_one:
+        build = share_renamed(build_one, task.rulebook)
+        for split in choices:
+            tracer = Tracer(task.trace) if task.trace else None
+            left = replace(limits, seconds=task.until - time())
+            found = traced_search(program, axes, task.rulebook, left, split, build, tracer)
+            few = replace(found, split_reductions=found.split_reductions[: task.split_reductions])
+            yield Searched(few, () if tracer is None else tracer.result())
+
+
+def instantiate_each(common: tuple[Task, Renamed, Axes], structures: Sequence[AnyStructure]) -> Iterator[Instantiated]:
+    """The cheapest µGraphs of each structure."""
+    task, named, axes = common
+    check = FieldCheck(named.program, axes, task.seed, task.trials)
+    for structure in structures:
+        yield from instantiate(replace(task, keep=task.each), named, axes, [structure], check)
+
+
+def instantiate(
+    task: Task, named: Renamed, axes: Axes, structures: Sequence[AnyStructure], check: "FieldCheck"
+) -> list[Instantiated]:
+    """The cheapest µGraphs of all structures together: `keep`, of one structure at most `each`."""
+    limits = tile_limits(task.device, task.ask_compiler)
+    spaces = [Instantiation(entry, named.program, axes, limits, task.filters, task.avoided) for entry in structures]
+    kernels: list[list[SegmentKernels]] = [[] for _ in structures]
+    equal: dict[int, bool] = {}
+    closed: set[int] = set()
+    count = 0
+    for position, graph, us in best_first(spaces, task.device, task.until, closed):
+        structure = structures[position]
+        if position not in equal:
+            equal[position] = check.passes(structure)
+        if not equal[position]:
+            closed.add(position)
+            continue
+        kernels[position].append(_joined(graph, us, structure, named, task.device))
+        count += 1
+        if count == task.keep:
+            break
+        if len(kernels[position]) == task.each:
+            closed.add(position)
+    cut = time() >= task.until
+    return [
+        Instantiated(structure, tuple(kernels[position]), equal.get(position), spaces[position].built, cut)
+        for position, structure in enumerate(structures)
+    ]
 
 
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
@@ -69,69 +148,90 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
 
 
 def _find(task: Task, program: Graph) -> Found:
-    device = task.device
-    kernels: list[SegmentKernels] = []
-    if len(program.kernels) <= 1:
-        costs = predict(program, device)
-        kernels.append(SegmentKernels(program, sum(cost.us for cost in costs), len(costs), proved=True, fused=False))
     try:
         named = rename_views(program)
     except UnsupportedError:
-        return Found(tuple(kernels), 0, 0)
+        return Found(best_kernels(task, program, ()))
+    if barriers(named.program):
+        return Found(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
-    tracer = Tracer(MOST_OF_SEGMENT) if task.traced else None
-    found = _structures(task, named.program, axes, tracer)
-    for structures in (found.structures, found.split_reductions):
-        kernels += [
-            _joined(graph, us, structure, named, device)
-            for structure, graph, us in _best(structures, named.program, axes, task, device, tracer)
-        ]
+    choices = _worthwhile(named.program, axes, task.limits)
+    shared = replace(task.limits, max_states=max(SEARCH.fewest_segment_states, task.limits.max_states // len(choices)))
+    searched = [*search_splits((replace(task, limits=shared), named.program, axes), choices)]
+    found = merged([entry.found for entry in searched])
+    check = FieldCheck(named.program, axes, task.seed, task.trials)
+    instantiated = [
+        entry
+        for structures in (found.structures, found.split_reductions)
+        for entry in instantiate(task, named, axes, _first_alike(structures, task.limits.max_alike), check)
+    ]
+    tracer = Tracer(task.trace)
+    if task.trace:
+        tracer.extend(traced for entry in searched for traced in entry.traced)
+        trace_structures(tracer, found, instantiated)
+    return Found(
+        best_kernels(task, program, instantiated),
+        found.visited,
+        found.count,
+        tuple(sorted(found.pruned.items())),
+        time() >= task.until,
+        tracer.result(),
+    )
+
+
+def best_kernels(task: Task, program: Graph, instantiated: Sequence[Instantiated]) -> tuple[SegmentKernels, ...]:
+    """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op is a library
+    kernel, too."""
+    kernels = [kernels for entry in instantiated for kernels in entry.kernels]
+    if len(program.kernels) <= 1:
+        costs = predict(program, task.device)
+        kernels.insert(0, SegmentKernels(program, sum(cost.us for cost in costs), len(costs), proved=True, fused=False))
     kernels.sort(key=_order)
     leading = {entry.count: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
     kept = dict.fromkeys([*sorted(leading, key=_order), *kernels[: task.keep]])
-    if tracer is not None:
-        tracer.count("not tried", found.count - len(found.all))
-    traced = () if tracer is None else tracer.result()
-    pruned = tuple(sorted(found.pruned.items()))
-    return Found(tuple(sorted(kept, key=_order)), found.visited, found.count, pruned, time() >= task.until, traced)
+    return tuple(sorted(kept, key=_order))
 
 
-def _structures(task: Task, program: Graph, axes: Axes, tracer: Tracer | None) -> SearchResult:
-    """The structures of a program under the limits of a segment, in equal shares for the splits that make sense."""
-    choices = _worthwhile(program, axes, task.limits)
-    limits = replace(
-        task.limits,
-        max_block_ops=task.limits.max_block_ops + uncounted_ops(program),
-        max_states=max(FEWEST_STATES, task.limits.max_states // len(choices)),
-        max_alike=task.alike,
-        seconds=task.until - time(),
-        saturation=SATURATION,
-    )
-    if tracer is None:
-        return search(program, axes, task.rulebook, limits, choices=choices)
-    return traced_search_of_splits(program, axes, task.rulebook, limits, choices, tracer)
+def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence[Instantiated]) -> None:
+    """Where structures without a µGraph ended."""
+    tried = {entry.structure for entry in instantiated}
+    for structure in found.all:
+        if structure not in tried:
+            tracer.add("not tried", partial(structure_line, structure))
+    for entry in instantiated:
+        if not entry.kernels:
+            reason = "field check" if entry.equal is False else "not among top" if entry.built else "tile limits"
+            tracer.add(reason, partial(structure_line, entry.structure))
+    tracer.count("not tried", found.count - len(found.all))
 
 
-LONG, LOOPED, SPREAD = 512, 128, 256  # elements
-FEWEST_STATES = 500  # of each split
-SATURATION = Limits(nodes=10_000)  # of each split of a segment: products of sums grow ten times larger, for seconds each
+def _first_alike(structures: Sequence[AnyStructure], most: int | None) -> list[AnyStructure]:
+    """The first structures of each split and set of loads."""
+    seen: Counter[tuple[Split, frozenset[Load]]] = Counter()
+    first: list[AnyStructure] = []
+    for structure in structures:
+        kind = structure.split, frozenset((structure if isinstance(structure, Structure) else structure.first).loads)
+        seen[kind] += 1
+        if most is None or seen[kind] <= most:
+            first.append(structure)
+    return first
 
 
 def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
-    """The splits that make sense at the sizes at hand: no loop over a short axis, no long one that a matmul contracts whole."""
+    """The splits that are useful at these sizes: no loop over a short axis, no long one that a matmul contracts whole."""
     contracted = {
         axis
         for item in program.nodes
         if item.op == "matmul"
         for axis in axes.dims[item.operands[0]][-1]
-        if prod(axes.sizes[other] for other in axes.dims[item.operands[0]][-1]) > LONG
+        if prod(axes.sizes[other] for other in axes.dims[item.operands[0]][-1]) > SEARCH.long_contraction
     }
     longest = {axis for axis in contracted if axes.sizes[axis] == max(axes.sizes[other] for other in contracted)}
     return tuple(
         split
         for split in split_choices(axes, limits)
-        if (split.looped is None or axes.sizes[split.looped] >= LOOPED or split.looped in longest)
-        and (split.grid_axis is None or axes.sizes[split.grid_axis] >= SPREAD or split.grid_axis in longest)
+        if (split.looped is None or axes.sizes[split.looped] >= SEARCH.shortest_loop or split.looped in longest)
+        and (split.grid_axis is None or axes.sizes[split.grid_axis] >= SEARCH.shortest_split or split.grid_axis in longest)
         and (not longest or not longest.isdisjoint((split.looped, split.grid_axis)))
     )
 
@@ -161,55 +261,14 @@ def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:
 class FieldCheck:
     """The check of structures in random fields on small instances; structures of one split and grid share their program."""
 
-    def __init__(self, program: Graph, axes: Axes, seed: int, trials: int | None = None) -> None:
+    def __init__(self, program: Graph, axes: Axes, seed: int, trials: int) -> None:
         self._program, self._axes = program, axes
-        self._make: Callable[[Graph], Reference] = cache(
-            partial(Reference, seed=seed) if trials is None else partial(Reference, trials=trials, seed=seed)
-        )
+        self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=trials, seed=seed))
 
     def passes(self, structure: AnyStructure) -> bool:
         """Whether the small instance is equal to the program's, or proved where the field cannot decide."""
         program, candidate = small_instance(structure, self._program, self._axes)
         return self._make(program).check(candidate).worth_full_size(structure.proved)
-
-
-def _best(
-    structures: Sequence[AnyStructure], program: Graph, axes: Axes, task: Task, device: Device, tracer: Tracer | None
-) -> list[tuple[AnyStructure, Graph, float]]:
-    """The best µGraphs of the first structures of each split and set of loads, the cheapest first."""
-    seen: Counter[tuple[Split, frozenset[Load]]] = Counter()
-    tried: list[AnyStructure] = []
-    for structure in structures:
-        kind = structure.split, frozenset((structure if isinstance(structure, Structure) else structure.first).loads)
-        seen[kind] += 1
-        if seen[kind] <= task.alike:
-            tried.append(structure)
-        elif tracer is not None:
-            tracer.add("not tried", partial(structure_line, structure))
-    limits = tile_limits(device, task.ask_compiler)
-    instantiations = [Instantiation(entry, program, axes, limits, task.filters, task.avoided) for entry in tried]
-    check = FieldCheck(program, axes, task.seed)
-    best: list[tuple[AnyStructure, Graph, float]] = []
-    taken: Counter[int] = Counter()
-    unequal: set[int] = set()
-    closed: set[int] = set()
-    for position, graph, us in best_first(instantiations, device, task.until, closed):
-        if not taken[position] and not check.passes(tried[position]):
-            unequal.add(position)
-            closed.add(position)
-            continue
-        best.append((tried[position], graph, us))
-        taken[position] += 1
-        if len(best) == task.keep:
-            break
-        if taken[position] == task.each:
-            closed.add(position)
-    if tracer is not None:
-        for position, structure in enumerate(tried):
-            if not taken[position]:
-                left = "not among top" if instantiations[position].built else "tile limits"
-                tracer.add("field check" if position in unequal else left, partial(structure_line, structure))
-    return best
 
 
 @dataclass(slots=True)

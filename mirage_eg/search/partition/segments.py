@@ -1,13 +1,16 @@
-"""Where a program may be cut into kernels: its segments, each the ops of one kernel (or of a chain that shares a split).
+"""The segments of a program: sets of ops, each computed by one kernel or by one split-reduction pair.
 
-A plan is made from the program's outputs backwards. A state is the set of values still *needed*; a segment computes some of
+A plan is built backwards from the program's outputs. A state is the set of values still *needed*; a segment computes some of
 them from others, which are needed in turn. So a cheap value may be computed in two segments, and one segment may have several
 outputs.
 
-What is not offered, since nothing is lost by it or no block graph could hold it: a cut before an elementwise op that is
-the only reader of its operand (the same bytes leave the kernel behind the op); a cut that lets an unnormalised exponential
-leave; more ops than a block graph may have; reductions over two long axes (a block walks one, and cannot hold the other whole);
-a reduction over an axis that a product with a long reduction made, unless it is tiny (each block would make the other's part).
+Segments with these properties are left out, since a better segment exists or no block graph could compute them:
+
+- a boundary before an elementwise op that is the only reader of its operand: the same bytes leave the kernel after the op;
+- an unnormalised exponential as an output;
+- more ops than a block graph may have;
+- reductions over two long axes: a block loops over one, and cannot hold the other whole;
+- a reduction over an axis of a product with a long reduction, unless the axis is tiny: each block would repeat the product.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +20,14 @@ from itertools import combinations
 from math import prod
 
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.graph import Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import continued, uncounted
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 Needed = frozenset[int]  # values
+FREE_VIEWS = ("reshape", "slice")  # between kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class SegmentLimits:
 
     max_ops: int = 16
     max_outputs: int = 3
-    long_axis: int = 512  # a longer reduction is walked by the loop or spread over the grid
+    long_axis: int = 512  # a longer reduction is split over the loop or the grid
     tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
     max_cones: int = 400  # segments that end in one op, smallest first
 
@@ -48,7 +53,7 @@ class Segment:
 def segment_program(program: Graph, segment: Segment) -> Graph:
     """The segment as a program of its own.
 
-    The inputs of the program keep their strides. Names are by place, so that equal segments are equal graphs.
+    The inputs of the program keep their strides. Names are positions, so that equal segments are equal graphs.
     """
     makers = [item for item, values in program.numbered() for _ in values]
     nodes: list[Node] = []
@@ -73,8 +78,17 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
 
 
 def is_barrier(item: Node) -> bool:
-    """Whether the axes of an op cannot be inferred: it is a kernel of its own."""
-    return OPS[item.op].kind is Kind.GRAPH or item.op in ("concat", "split")
+    """Whether the axes of an op cannot be inferred: no segment has it inside. A slice is a view, others are kernels."""
+    return OPS[item.op].kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")
+
+
+def barriers(program: Graph) -> frozenset[int]:
+    """The nodes that are kernels of their own, integer arithmetic among them: block graphs have none."""
+    return frozenset(
+        position
+        for position, (item, values) in enumerate(program.numbered())
+        if is_barrier(item) or (counts(item) and program.types[values[0]].dtype.is_integer)
+    )
 
 
 def counts(item: Node) -> bool:
@@ -83,8 +97,8 @@ def counts(item: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
-    """Of some ops: the values that they make, those needed for them, and whether a boundary before them is allowed."""
+class _NodeSet:
+    """A set of ops: the values that it computes and needs, and whether a kernel boundary before it is allowed."""
 
     made: frozenset[int]
     needed: Needed
@@ -99,6 +113,7 @@ class Segmenter:
         self.program, self.limits = program, limits or SegmentLimits()
         self.windows = windows or [0] * len(program.nodes)
         self.items = list(program.nodes)
+        self.barriers = barriers(program)
         self.makers: list[int] = []  # of every value the position of its node
         self.values: list[range] = []  # of every node
         self.level: list[int] = []  # of every node: the longest path from an input
@@ -113,7 +128,7 @@ class Segmenter:
         self.unsafe = shifted_values(program)
         self._chains = continued(program)
         self.axes, self.reduced = _reductions(program)
-        self._known: dict[frozenset[int], _About] = {}
+        self._node_sets: dict[frozenset[int], _NodeSet] = {}
         self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}
         self._cones: dict[int, list[frozenset[int]]] = {}
         self._common: dict[frozenset[int], frozenset[int]] = {}
@@ -130,24 +145,24 @@ class Segmenter:
         """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
         root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
         seen = set()
-        for cone in self.cones(self.makers[root]):
+        for cone in self._grown(self.makers[root]) if alone else self.cones(self.makers[root]):
             for nodes in self._with_siblings(cone, needed - {root}):
                 if nodes in seen:
                     continue
                 seen.add(nodes)
-                about = self._about(nodes)
-                outputs = needed & about.made
-                if len(outputs) <= self.limits.max_outputs and about.is_safe:
-                    yield self._segment(nodes, outputs), (needed - outputs) | about.needed
+                node_set = self._node_set(nodes)
+                outputs = needed & node_set.made
+                if len(outputs) <= self.limits.max_outputs and node_set.is_safe:
+                    yield self._segment(nodes, outputs), (needed - outputs) | node_set.needed
                     if alone:
                         return
 
-    def _about(self, nodes: frozenset[int]) -> "_About":
-        if nodes not in self._known:
+    def _node_set(self, nodes: frozenset[int]) -> "_NodeSet":
+        if nodes not in self._node_sets:
             inputs = self._inputs(nodes)
             made = frozenset(made for position in nodes for made in self.values[position])
-            self._known[nodes] = _About(made, self._needed(inputs), self.unsafe.isdisjoint(inputs))
-        return self._known[nodes]
+            self._node_sets[nodes] = _NodeSet(made, self._needed(inputs), self.unsafe.isdisjoint(inputs))
+        return self._node_sets[nodes]
 
     def _segment(self, nodes: frozenset[int], outputs: Needed) -> Segment:
         """One object for equal segments."""
@@ -174,7 +189,7 @@ class Segmenter:
 
     def _between(self, cone: frozenset[int], value: int) -> frozenset[int]:
         if cone not in self._common:
-            self._common[cone] = self._about(cone).made.union(i for i in self._inputs(cone) if not self._is_weight(i))
+            self._common[cone] = self._node_set(cone).made.union(i for i in self._inputs(cone) if not self._is_weight(i))
         common = self._common[cone]
         nodes: set[int] = set()
         touched = False
@@ -183,7 +198,7 @@ class Segmenter:
             value = frontier.pop()
             if value in common:
                 touched = True
-            elif self.items[self.makers[value]].op != "input" and self.makers[value] not in nodes:
+            elif self.items[self.makers[value]].op not in ("input", "slice") and self.makers[value] not in nodes:
                 maker = self.makers[value]
                 if len(nodes) - uncounted(self._chains, nodes) >= self.limits.max_ops or self._is_outside(maker, cone):
                     return frozenset()
@@ -192,28 +207,35 @@ class Segmenter:
         return frozenset(nodes) if touched else frozenset()
 
     def _is_weight(self, value: int) -> bool:
-        """Whether a value is a program input that one op alone reads."""
-        return self.items[self.makers[value]].op == "input" and len(self.readers[value]) == 1
+        """Whether a value is a program input, or slice of one, that one op alone reads."""
+        is_slice = self.items[self.makers[value]].op == "slice"
+        source = self._behind(value) if is_slice else value
+        return self.items[self.makers[source]].op == "input" and len(self.readers[value]) == 1
 
     def cones(self, root: int) -> list[frozenset[int]]:
-        """The segments whose last op is `root`, smallest first: each is grown by the makers of what another one reads."""
+        """The segments whose last op is `root`, smallest first."""
         if root not in self._cones:
-            first = self._closed(frozenset({root}))
-            found = {first: None}
-            frontier = [] if is_barrier(self.items[root]) else [first]
-            for cone in frontier:
-                if len(found) >= self.limits.max_cones:
-                    break
-                for value in self._inputs(cone):
-                    maker = self.makers[self._behind(value)]
-                    if self.items[maker].op == "input" or self._is_outside(maker, cone):
-                        continue
-                    grown = self._closed(cone | {maker} | self._views(value))
-                    if grown not in found and self._admissible(grown):
-                        found[grown] = None
-                        frontier.append(grown)
-            self._cones[root] = list(found)
+            self._cones[root] = list(self._grown(root))
         return self._cones[root]
+
+    def _grown(self, root: int) -> Iterator[frozenset[int]]:
+        """The segments whose last op is `root`, smallest first: each is grown by the makers of an input of another one."""
+        first = self._closed(frozenset({root}))
+        yield first
+        closed = root in self.barriers and self.items[root].op != "concat"  # kernels write their results at their places in one
+        grown, frontier = {first}, [] if closed else [first]
+        for cone in frontier:
+            if len(grown) >= self.limits.max_cones:
+                return
+            for value in self._inputs(cone):
+                maker = self.makers[self._shown(value)]
+                if self.items[maker].op == "input" or self._is_outside(maker, cone):
+                    continue
+                larger = self._closed(cone | {maker} | self._views(value))
+                if larger not in grown and self._admissible(larger):
+                    grown.add(larger)
+                    frontier.append(larger)
+                    yield larger
 
     def _closed(self, nodes: frozenset[int]) -> frozenset[int]:
         """With the makers that must not be cut off: of an operand with this elementwise reader alone, and views other than
@@ -227,7 +249,11 @@ class Segmenter:
                     unary = OPS[item.op].kind is Kind.ELEMENTWISE and len(set(item.operands)) == 1
                     if maker.op == "input" or self._is_outside(self.makers[operand], nodes) or self.makers[operand] in nodes:
                         continue
-                    if (unary and len(self.readers[operand]) == 1) or self._is_strided_view(maker):
+                    if (
+                        (unary and len(self.readers[operand]) == 1)
+                        or self._is_strided_view(maker)
+                        or self._shows_slice(operand)
+                    ):
                         more.add(self.makers[operand])
             if not more:
                 return nodes
@@ -238,25 +264,36 @@ class Segmenter:
 
     def _is_outside(self, position: int, nodes: frozenset[int]) -> bool:
         """Whether a node cannot be in one segment with these: it is a barrier, or of another window."""
-        return is_barrier(self.items[position]) or self.windows[position] != self.windows[next(iter(nodes))]
+        return position in self.barriers or self.windows[position] != self.windows[next(iter(nodes))]
 
     def _is_strided_view(self, item: Node) -> bool:
-        return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "split")
+        return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "slice")
 
-    def _views(self, value: int) -> frozenset[int]:
-        """The reshapes on top of the node behind a value."""
+    def _shows_slice(self, value: int) -> bool:
+        """Whether a value is the reshape of a slice, which has no strides."""
+        shown = self._shown(value)
+        return shown != value and self.items[self.makers[shown]].op == "slice"
+
+    def _views(self, value: int, ops: Sequence[str] = ("reshape",)) -> frozenset[int]:
+        """The views between a value and the node that computes it."""
         views = set()
-        while self.items[self.makers[value]].op == "reshape":
+        while self.items[self.makers[value]].op in ops:
             views.add(self.makers[value])
             value = self.items[self.makers[value]].operands[0]
         return frozenset(views)
 
     def _needed(self, values: Iterator[int] | Sequence[int]) -> Needed:
-        """The values to compute for these: reshapes are views of what they reshape, inputs are there."""
-        behind = map(self._behind, values)
-        return frozenset(value for value in behind if self.items[self.makers[value]].op != "input")
+        """The values to compute for these: reshapes and slices are views, inputs are there."""
+        bases = map(self._behind, values)
+        return frozenset(value for value in bases if self.items[self.makers[value]].op != "input")
 
     def _behind(self, value: int) -> int:
+        """The value of which this one is a view between kernels: of reshapes and slices."""
+        while self.items[self.makers[value]].op in FREE_VIEWS:
+            value = self.items[self.makers[value]].operands[0]
+        return value
+
+    def _shown(self, value: int) -> int:
         """The value that reshapes show."""
         while self.items[self.makers[value]].op == "reshape":
             value = self.items[self.makers[value]].operands[0]
@@ -278,11 +315,26 @@ class Segmenter:
     def _ops(self, nodes: frozenset[int]) -> int:
         return sum(counts(self.items[position]) for position in nodes) - uncounted(self._chains, nodes)
 
+    def whole(self) -> Segment:
+        """The segment of all ops, whether one kernel may hold it or not; views of inputs and to outputs are outside."""
+        nodes, frontier = set[int](), [*self.start]
+        while frontier:
+            maker = self.makers[frontier.pop()]
+            if maker not in nodes:
+                nodes.add(maker)
+                for operand in self.items[maker].operands:
+                    frontier += (made := self._needed([operand]))
+                    if made or self._shows_slice(operand):
+                        nodes |= self._views(operand, FREE_VIEWS if made else ("reshape",))
+        return self._segment(frozenset(nodes), self.start)
+
     def why_not_one(self) -> str | None:
-        """Why the whole program is no segment, if it is none."""
-        nodes = frozenset(position for position, item in enumerate(self.items) if item.op not in ("input", "output"))
+        """Why no kernel may hold the whole program, if none may."""
+        nodes = self.whole().nodes
         if (ops := self._ops(nodes)) > self.limits.max_ops:
             return f"{ops} ops are more than the {self.limits.max_ops} of a block graph (--max-block-ops)"
+        if integers := [position for position in sorted(self.barriers) if not is_barrier(self.items[position])]:
+            return f"node {integers[0]}: {self.items[integers[0]].op}: it computes integers, and block graphs do not"
         if len(self._long_reductions(nodes)) > 1:
             return f"it reduces over several axes of more than {self.limits.long_axis}, and a block graph walks one"
         if self._contracts_again(nodes):
@@ -295,7 +347,7 @@ class Segmenter:
         return {axes for axes in reduced if self._extent(axes) > self.limits.long_axis}
 
     def _contracts_again(self, nodes: frozenset[int]) -> bool:
-        """Whether something reduces an axis, not a tiny one, that a product with a long reduction has made in this segment."""
+        """Whether an op reduces an axis, not a tiny one, of a product with a long reduction in this segment."""
         made: dict[int, frozenset[int]] = {}  # of every value, by node: axes of such products
         for position in sorted(nodes):
             item = self.items[position]

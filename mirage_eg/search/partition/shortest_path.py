@@ -4,7 +4,7 @@ States are sets of values still needed, edges are segments (`segments`). An edge
 that the structure search finds for its segment; before that search it costs a lower bound: the launch, and each input and
 output moved once. The cheapest plan under these costs is found, its segments are searched, and so on until every segment on it
 has been (Dellin and Srinivasa, 2016, LazySP). Then no other plan through these segments is cheaper under the cost model; where
-patience ends first, the gap to the last lower bound is known.
+patience ends first, the result has the gap to the last lower bound.
 
 Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
 bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
+from time import time
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.windows import windows
 
@@ -66,13 +68,14 @@ class PartitionLimits:
     max_kernels: int | None = None  # of a plan
     deep: int = 48  # ops; programs of more are searched in windows
     window: int = 32  # ops of a window
-    max_states: int = 20_000  # where there are more, windows are searched, then segments reach less far, then ops stand alone
+    max_states: int = 20_000  # above it windows are searched, then shorter segments, then single ops
     max_edges: int = 60_000  # likewise
     patience: int = 5  # plans searched in a row without a cheaper one
     patience_of_few: int = 32  # segments searched in a row without a cheaper plan of few kernels
     max_searched: int = 320  # segments; a decoder layer searches 78
     close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
     max_plans: int = 8
+    until: float = inf  # seconds since 1970; states found later have the smallest segment alone
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
 
 
@@ -107,10 +110,10 @@ def partition(
     """The cheapest plans to make kernels of `program`, which is in primitive ops."""
     limits = limits or PartitionLimits()
     graph = _PlanGraph(program, lower_bound, limits)
-    _search(graph, find, limits, on_progress, _FEW_US)
+    _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
     few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
-    bound_of_few, _ = _search(graph, find, limits, on_progress, _TIE_US, few)
-    bound, complete = _search(graph, find, limits, on_progress, _TIE_US)
+    bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
+    bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)
     if len(graph.segments) <= limits.explore:
         graph.evaluate([number for number in range(len(graph.segments)) if number not in graph.searched], find)
     front = graph.front(limits.max_kernels)
@@ -119,9 +122,9 @@ def partition(
     found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_plans)])
     return Partition(
         tuple(sorted(found, key=_order)),
-        bound - _TIE_US * len(program.nodes),
+        bound - SEARCH.tie_penalty_us * len(program.nodes),
         few,
-        bound_of_few - _TIE_US * few,
+        bound_of_few - SEARCH.tie_penalty_us * few,
         len(graph.states),
         len(graph.segments),
         graph.left_out,
@@ -130,12 +133,9 @@ def partition(
     )
 
 
-FEW = 3  # kernels that are always few
-
-
 def few_kernels(fewest: int, max_kernels: int | None = None) -> int:
     """How many kernels are few: as many as asked for, or one more than the fewest, or three."""
-    return max_kernels or max(FEW, 1 + fewest)
+    return max_kernels or max(SEARCH.few_kernels, 1 + fewest)
 
 
 def _search(
@@ -146,7 +146,7 @@ def _search(
     per_kernel: float,
     most: int | None = None,
 ) -> tuple[float, bool]:
-    """Search segments until the cheapest plan of at most so many kernels is known, if a kernel more costs `per_kernel`.
+    """Search segments until the cheapest plan of at most so many kernels is certain, if each kernel costs `per_kernel` more.
 
     All segments of a plan are searched together, which completes the plan and gives several processes work; where `most` is
     given, one at a time, since each tightens the bounds of its neighbours, so that fewer are searched until the bound is met.
@@ -175,8 +175,6 @@ def _order(plan: KernelPlan) -> tuple[float, int]:
     return plan.us, plan.kernels
 
 
-_FEW_US = 1e5  # a kernel more, where the fewest are looked for
-_TIE_US = 1e-3  # a kernel more, where all else is equal
 Edge = tuple[int, int]  # segment, state
 _TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for programs that the one before leaves too large
     lambda limits: replace(limits, long_axis=limits.long_axis // 2),
@@ -198,18 +196,19 @@ def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: boo
     if used.max_ops < wanted.max_ops:
         yield f"kernels of more than {used.max_ops} ops"
     if cut:
-        yield f"kernels of several ops behind {limits.max_states:,} states"
+        end = "the budget was spent" if time() >= limits.until else f"{limits.max_states:,} states"
+        yield f"kernels of several ops after {end}"
 
 
 class _PlanGraph:
-    """The states and segments of a program, with what is known of their costs."""
+    """The states and segments of a program, with bounds of their costs."""
 
     def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits) -> None:
         self.segments: list[Segment] = []
         self.states: list[list[Edge]] = []
         self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
-        self.end = -1  # the place of the state that needs nothing; others without edges lead nowhere
+        self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
         ops = sum(map(counts, program.nodes))
         own = windows(program, limits.window if ops > limits.deep else ops)
         whole = [(limits.segments, None)] if ops <= 2 * limits.deep else []
@@ -217,13 +216,14 @@ class _PlanGraph:
         tried += [(tighter(limits.segments), own) for tighter in _TIGHTER]
         tried += [(tried[-1][0], windows(program, limits.segments.max_ops))]
         for number, (segments, parts) in enumerate(tried, 1):
-            if self._expand(Segmenter(program, segments, parts), limits, number == len(tried)):
+            is_last = number == len(tried) or time() >= limits.until
+            if self._expand(Segmenter(program, segments, parts), limits, is_last):
                 self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
                 self.cut |= number > 1
                 break
         self._equal = self._by_program(program) if max(own) else {}
         self.order = self._topological()
-        self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # the least that each is known to cost
+        self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
 
@@ -239,7 +239,7 @@ class _PlanGraph:
             if not needed:
                 self.end = place
             else:
-                full = len(places) >= limits.max_states
+                full = len(places) >= limits.max_states or time() >= limits.until
                 if full and not anyway:
                     return False
                 self.cut |= full
@@ -258,7 +258,7 @@ class _PlanGraph:
         return True
 
     def _topological(self) -> list[int]:
-        """States behind all that they lead to."""
+        """States in reverse topological order."""
         order: list[int] = []
         seen = [False] * len(self.states)
         stack: list[tuple[int, Iterable[Edge]]] = [(0, iter(self.states[0]))]
@@ -287,7 +287,7 @@ class _PlanGraph:
         options = [
             self.options(number) if number in self.searched or not searched else [] for number in range(len(self.segments))
         ]
-        if most is None:  # then the numbers of kernels need not be told apart
+        if most is None:  # then the number of kernels does not distinguish plans
             costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
             options = [[(0, cost)] if cost < inf else [] for cost in costs]
             per_kernel = 0.0
@@ -370,7 +370,7 @@ class _PlanGraph:
         return [KernelPlan(parts) for _, (_, parts) in sorted(fronts[0].items())]
 
     def cheap(self, max_kernels: int | None, most: int) -> list[KernelPlan]:
-        """The cheapest plans through the segments searched, whatever their number of kernels."""
+        """The cheapest plans through the searched segments, with any number of kernels."""
         known: list[list[tuple[float, int, tuple[PlanPart, ...]]]] = [[] for _ in self.states]
         for place in self.order:
             here: list[tuple[float, int, tuple[PlanPart, ...]]] = [(0.0, 0, ())] if place == self.end else []

@@ -1,11 +1,12 @@
-"""Where a deep program is cut before its kernels are searched: windows of consecutive ops, between which few values pass.
+"""Windows: a deep program is cut into parts of consecutive ops with few values between them, before the search for kernels.
 
 The number of plans of a program is exponential in its layers; the number of plans of its windows is linear. No kernel reaches
-from one window into the next; layers that are alike give windows that are alike, which are searched once.
+from one window into the next; equal layers become equal windows, which are searched once.
 """
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.segments import counts, is_barrier
 from mirage_eg.transforms.softmax_shift import shifted_values
 
@@ -15,8 +16,8 @@ _NEVER = 1e6
 def windows(program: Graph, most: int) -> tuple[int, ...]:
     """The number of the window of each node, in the order in which windows run.
 
-    A window has at most `most` ops, where one level has not more. As few values as can be pass between windows, and where that
-    leaves a choice they are of like sizes.
+    A window has at most `most` ops, unless one level has more. The values between windows are as few as possible; among equal
+    choices the windows have similar sizes.
     """
     levels = _levels(program)
     depth = max(levels)
@@ -24,7 +25,7 @@ def windows(program: Graph, most: int) -> tuple[int, ...]:
     for level, item in zip(levels, program.nodes, strict=True):
         ops[level] += counts(item)
     cost = _crossing(program, levels)
-    # Of the windows up to each level: what passes, their number, the sum of the squares of their ops, and the last cut but one.
+    # Of the windows up to each level: cost of values between them, number, sum of the squares of their ops, last cut but one.
     best: list[tuple[float, int, int, int]] = [(0.0, 0, 0, -1)]
     for end in range(1, depth + 1):
         options, inside = [], 0
@@ -52,7 +53,7 @@ def _levels(program: Graph) -> list[int]:
     first: dict[int, int] = {}  # the level of the first reader
     for position in reversed(range(len(program.nodes))):
         item = program.nodes[position]
-        if OPS[item.op].kind is Kind.REARRANGEMENT and not is_barrier(item):
+        if OPS[item.op].kind is Kind.REARRANGEMENT and (item.op == "slice" or not is_barrier(item)):
             levels[position] = first.get(position, levels[position])
         for operand in item.operands:
             first[makers[operand]] = min(first.get(makers[operand], levels[position]), levels[position])
@@ -60,7 +61,7 @@ def _levels(program: Graph) -> list[int]:
 
 
 def _crossing(program: Graph, levels: list[int]) -> list[float]:
-    """The cost of a boundary after each level: 1 for each value needed after it, 1.5 if its only reader is an elementwise op
+    """The cost of a boundary after each level: 1 for each value needed after it, more if its only reader is an elementwise op
     (which belongs to its kernel), prohibitive if no kernel may store it; 0 after the last level."""
     unsafe = shifted_values(program)
     values = [made for _, made in program.numbered()]
@@ -71,13 +72,13 @@ def _crossing(program: Graph, levels: list[int]) -> list[float]:
             readers.setdefault(makers[operand], []).append(position)
     depth = max(levels)
     cost = [0.0] * (depth + 1)
-    for maker, behind in readers.items():
+    for maker, later in readers.items():
         if program.nodes[maker].op == "input":
             continue
         price = _NEVER if not unsafe.isdisjoint(values[maker]) else 1.0
-        alone = len(behind) == 1 and OPS[program.nodes[behind[0]].op].kind is Kind.ELEMENTWISE
-        for level in range(levels[maker], max(levels[reader] for reader in behind)):
-            cost[level] += 1.5 * price if alone else price
+        alone = len(later) == 1 and OPS[program.nodes[later[0]].op].kind is Kind.ELEMENTWISE
+        for level in range(levels[maker], max(levels[reader] for reader in later)):
+            cost[level] += SEARCH.elementwise_boundary * price if alone else price
     return cost
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.calibrate import FITTED, Measured, agreements, fit, predicted, read_lines, spearman
 from mirage_eg.backends.cost.devices import DEVICES, find_device
-from mirage_eg.backends.cost.roofline_model import parts_of, predict, predict_us
+from mirage_eg.backends.cost.roofline_model import kernel_works, predict, predict_us
 from mirage_eg.cli.main import main
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import OptionError
@@ -28,7 +28,9 @@ GRAPHS = {name: write("float16").mugraph for name, write in HAND_WRITTEN.items()
 def made_by(device_changes: dict[str, float]) -> list[Measured]:
     """Measurements of a device that is as the model says, with these constants."""
     device = replace(H100, **device_changes)  # type: ignore[arg-type]
-    return [Measured("w", graph, parts_of(graph), sum(cost.us for cost in predict(graph, device))) for graph in GRAPHS.values()]
+    return [
+        Measured("w", graph, kernel_works(graph), sum(cost.us for cost in predict(graph, device))) for graph in GRAPHS.values()
+    ]
 
 
 def test_the_fit_finds_the_constants_that_made_the_lines() -> None:

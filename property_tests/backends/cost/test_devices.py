@@ -14,7 +14,7 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run import lookup
+from mirage_eg.pipeline.run import cache_lookup
 from mirage_eg.pipeline.run.options import Options
 
 
@@ -119,12 +119,12 @@ def test_a_file_without_a_json_object_is_refused(tmp_path: Path) -> None:
 )
 def test_the_gpu_here_is_the_one_that_ranks(monkeypatch: pytest.MonkeyPatch, gpu: str, target: str, name: str | None) -> None:
     assert closest_device(gpu, target) is (None if name is None else DEVICES[name])
-    monkeypatch.setattr(lookup, "uses_gpu", lambda options: options.device != "cpu")
+    monkeypatch.setattr(cache_lookup, "uses_gpu", lambda options: options.device != "cpu")
     monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: gpu)
     monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_target", lambda: target)
 
     def record(options: Options) -> Device:
-        return lookup.for_this_machine(options)[0].device_record
+        return cache_lookup.for_this_machine(options)[0].device_record
 
     assert record(Options()) is DEVICES[name or "H100"]
     assert record(Options(device="cpu")) is DEVICES["H100"]
@@ -135,6 +135,6 @@ def test_the_gpu_here_is_the_one_that_ranks(monkeypatch: pytest.MonkeyPatch, gpu
 
 def test_the_record_that_ranks_is_part_of_the_identity_of_a_run() -> None:
     graph = WORKLOADS["rmsnorm"](1)
-    runs = [lookup.identity("p", graph, Options(gpu=gpu)) for gpu in ("h100", "h200", None)]
+    runs = [cache_lookup.identity("p", graph, Options(gpu=gpu)) for gpu in ("h100", "h200", None)]
     assert runs[0] != runs[1] and runs[0] == runs[2]
     json.dumps(runs)  # checkpoints and the cache write it

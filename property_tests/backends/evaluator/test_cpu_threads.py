@@ -11,7 +11,7 @@ from threading import Barrier, Event, Timer, get_ident
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
@@ -20,7 +20,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
-from mirage_eg.pipeline.run.work import Work
+from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 from property_tests.support.strategies import EVERY, as_program, block_graphs
@@ -30,6 +30,7 @@ def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
+@settings(max_examples=30)  # four verdicts each
 @given(block=block_graphs(EVERY, attempts=8), trials=st.integers(1, 3))
 def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, trials: int) -> None:
     program = as_program(block)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.elementwise_kernels import KERNELS, LONGEST_REDUCTION, REDUCTIONS
 from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra
-from mirage_eg.backends.evaluator.modular import PRIMES, Modulus
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, compare_residues, sizes_of
@@ -21,8 +21,8 @@ from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.fake_cupy import FakeCupy
 from property_tests.support.fake_launches import LAUNCHES, CountingCupy
+from property_tests.support.small_programs import attention, fused_norm_block, normed_linear, split_attention
 from property_tests.support.strategies import as_program
-from property_tests.verify.test_reference import attention, fused_norm_block, normed_linear, split_attention
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -50,6 +50,7 @@ CALLS: dict[str, Callable[[Modulus, Any, Any], Any]] = {
 }
 
 
+@settings(max_examples=60)  # all kernels each
 @given(st.sampled_from(PRIMES), SEEDS)
 def test_every_kernel_is_equal_to_its_numpy_form(cupy: FakeCupy, prime: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -103,6 +104,7 @@ def test_comparisons_by_kernels_are_those_of_numpy(cupy: FakeCupy, seed: int) ->
     assert str(results[0]) == str(results[1])
 
 
+@settings(max_examples=40)  # all kernels each
 @given(st.sampled_from(PRIMES), SEEDS)
 def test_what_is_undefined_stays_so_through_every_kernel(cupy: FakeCupy, prime: int, seed: int) -> None:
     x, y = np.random.default_rng(seed).integers(1, prime, (2, 3, 5)).astype(np.float64)

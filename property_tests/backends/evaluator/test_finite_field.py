@@ -12,7 +12,14 @@ from mirage_eg.backends.evaluator.elementwise_kernels import in_chunks
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.field_semantics import Component, rational
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
-from mirage_eg.backends.evaluator.modular import PRIMES, longest_product, modulus, primitive_root, residues, residues_of_sums
+from mirage_eg.backends.evaluator.modular_arithmetic import (
+    PRIMES,
+    longest_product,
+    modulus,
+    primitive_root,
+    residues,
+    residues_of_sums,
+)
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 
@@ -420,3 +427,16 @@ def test_a_graph_of_ten_thousand_ops_in_a_row_is_no_problem() -> None:
     for _ in range(10_000):
         x = apply(algebra, "shift", x, offset=Fraction(1))
     assert algebra.read([x])[0].residues.shape == (4, 5)
+
+
+@given(SEEDS)
+@LEVELS
+def test_the_maximum_of_indicators_is_one_where_one_of_them_is(k: int, seed: int) -> None:
+    """So a row of a mask that is false everywhere differs from the other rows, as in numbers."""
+    algebra, [x, *_] = draws(seed, (8, 3))
+    ones = apply(algebra, "pow", x, exponent=Fraction(0))
+    bits = apply(algebra, "less", x, apply(algebra, "scale", x, factor=Fraction(2)))
+    some = algebra.reduce("max", bits, (1,))
+    [read, largest] = algebra.read([bits, some], k)
+    assert (largest.residues == read.residues.max(axis=1, keepdims=True)).all()
+    assert same(algebra, apply(algebra, "maximum", bits, ones), ones, k)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from mirage_eg.backends.evaluator.field_semantics import Randomness
-from mirage_eg.backends.evaluator.modular import PRIMES, Modulus
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.backends.evaluator.test_elementwise_kernels import CALLS
-from property_tests.verify.test_reference import attention, split_attention
+from property_tests.support.small_programs import attention, split_attention
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.memoization import FieldMemo, NumericMemo
-from mirage_eg.backends.evaluator.modular import PRIMES
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand

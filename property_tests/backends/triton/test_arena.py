@@ -1,10 +1,8 @@
 """The arena of intermediates: what lives together lies apart, no smaller arena exists, emitted programs keep to it."""
 
-from collections.abc import Iterator
 from itertools import permutations
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,11 +12,13 @@ from mirage_eg.backends.triton import arena
 from mirage_eg.backends.triton.arena import ALIGNMENT, Arena, Buffer, first_fit, plan_arena
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit, memory_of
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.views import shown_strides
-from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import REPLICATED, Graph, TensorType, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED, TensorType, node
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from property_tests.support.programs import PROGRAMS
 
 
@@ -96,12 +96,6 @@ def test_the_check_sees_an_overlap() -> None:
 
 
 # --- Emitted programs ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @st.composite

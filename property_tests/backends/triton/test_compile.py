@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.measure.timing import gpu_available, time_source
-from mirage_eg.backends.triton import block as emit_block
+from mirage_eg.backends.triton import block_kernel as emit_block
 from mirage_eg.backends.triton import tiles
 from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import emit

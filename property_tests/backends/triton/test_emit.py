@@ -1,7 +1,7 @@
 """Emitted programs compute, in the interpreter, what float64 says of the µGraph: every op, any map, ragged and tiny tiles."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from math import prod
 
@@ -14,21 +14,23 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton import addressing, tiles
-from mirage_eg.backends.triton import block as emit_block
+from mirage_eg.backends.triton import block_kernel as emit_block
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit, identifier
-from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram
 from mirage_eg.backends.triton.numerics import shifts_exponentials
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.tiles import flatten
-from mirage_eg.ir.builder import Tensor, ThreadblockGraph, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
 from property_tests.support.hand_written import (
     HAND_WRITTEN,
     ROUNDING,
@@ -43,12 +45,6 @@ from property_tests.support.hand_written import (
     worst,
 )
 from property_tests.support.strategies import EVERY, as_program, block_graphs, kernel_programs
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)

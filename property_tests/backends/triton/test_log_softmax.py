@@ -1,6 +1,6 @@
 """The logarithm of a softmax is finite however far a score is below the others, in each way of writing it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +13,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.numerics import as_written, shifts_exponentials
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.dtypes import DType
@@ -35,12 +35,6 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "of an inverse": lambda p, x: p.scale(p.log(p.div(p.sum(p.exp(x), 1), p.exp(x))), -1),
     "of a product": lambda p, x: p.log(p.mul(p.exp(x), p.pow(p.sum(p.exp(x), 1), -1))),
 }
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def far_scores(rows: int, classes: int) -> Any:

@@ -9,9 +9,11 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.numerics import shifts_exponentials
-from mirage_eg.ir.builder import new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.graph import REPLICATED, Graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.verify.float_check import float_check
 from property_tests.support.hand_written import HAND_WRITTEN
 

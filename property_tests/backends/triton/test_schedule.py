@@ -1,7 +1,5 @@
 """What the tuner may choose changes how a kernel is written, never what it computes."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton import tiles
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from property_tests.support.hand_written import (
@@ -30,27 +28,17 @@ from property_tests.support.strategies import EVERY, as_program, block_graphs
 CHOICES = {
     "swapped operands": Schedule(swapped=True),
     "powers of two": Schedule(exp2=True),
-    "last grid dim first": Schedule(reverse_program_order=True),
-    "joined kernels": Schedule(last_block_reduction=True),
     "partial results in float16": Schedule(half_partials=True),
     "use of reciprocals": Schedule(use_reciprocal=True),
     "loads first": Schedule(hoist_loads=True),
     "all of them": Schedule(
-        last_block_reduction=True,
         swapped=True,
         exp2=True,
-        reverse_program_order=True,
         half_partials=True,
         use_reciprocal=True,
         hoist_loads=True,
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -89,16 +77,6 @@ def test_swapped_products_use_the_wide_matrix_instructions(rows: int) -> None:
             [(record, kernel)] = compile_module(module, "sm_90")
         assert record.ok and record.spills == 0, record
         assert "ttng.warp_group_dot " in kernel.asm["ttgir"]
-
-
-@pytest.mark.parametrize("name", HAND_WRITTEN)
-def test_kernels_are_joined_where_a_block_reads_what_one_group_stored(name: str) -> None:
-    graph = HAND_WRITTEN[name]("float16").mugraph
-    kernels, joined = (
-        emit(graph, schedule=Schedule(last_block_reduction=join)).count("@triton.jit\ndef") for join in (False, True)
-    )
-    in_groups = "split_product" in name or "in groups" in name
-    assert (kernels, joined) == ((2, 1) if in_groups else (kernels, kernels))
 
 
 def test_each_kernel_has_its_own_choices() -> None:

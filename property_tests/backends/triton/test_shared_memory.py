@@ -10,8 +10,10 @@ from mirage_eg.backends.triton import shared_memory
 from mirage_eg.backends.triton.compile import compile_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.ir.builder import REPLICATED, new_kernel_graph, new_threadblock_graph
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.search.instantiate.limits import TileLimits, fits, fits_compiler
 from property_tests.support.hand_written import gated_mlp, in_dtype
 from property_tests.support.strategies import block_graphs

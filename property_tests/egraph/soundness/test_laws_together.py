@@ -31,6 +31,9 @@ CONSTANTS = {
     "offset": [Fraction(-1), Fraction(0), Fraction(1)],
     "low": [Fraction(-1), Fraction(0)],
     "high": [Fraction(1), Fraction(2)],
+    "slope": [Fraction(1, 2)],
+    "alpha": [Fraction(2)],
+    "dtype": ["float16", "float32"],
 }
 PARTIAL = ("Sqrt", "Rsqrt", "Log", "Pow")
 OFTEN = ["Mul", "Mul", "Div", "Sqrt", "Sqrt", "Square", "Exp", "Log", "Rsqrt", "Pow", "Scale", "Sum", "Max", "Abs"]
@@ -53,6 +56,8 @@ def terms(draw: st.DrawFn, domain: str, total: bool, depth: int = 3) -> Tree:
     row, first = OPS_OF[name], draw(operand)
     if row.kind is Kind.REDUCTION:
         return (name, draw(st.sampled_from(PARTS if domain == "indexed" else [2, 3])), first)
+    if row.arity == (3, 3):
+        return (name, ("Less", first, draw(operand)), first, draw(operand))
     if row.arity == (2, 2):
         second = first if draw(st.integers(0, 2)) == 0 else draw(operand)
         return (name, first, draw(positive(second, False)) if name == "Div" and total else second)

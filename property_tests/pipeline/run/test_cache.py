@@ -19,8 +19,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.optimize import Candidate, Result, optimize
 from mirage_eg.pipeline.run import cache as cache_module
-from mirage_eg.pipeline.run.cache import ResultCache, cache_at_hand, key_of
-from mirage_eg.pipeline.run.codec import dumps
+from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of
+from mirage_eg.pipeline.run.json_codec import dumps
 from mirage_eg.pipeline.run.options import Options
 from property_tests.support.programs import product, rms_linear
 
@@ -180,7 +180,7 @@ def test_a_checksum_does_not_make_a_foreign_record_a_result(folder: Path, caplog
     run(product())
     [path] = entries(folder)
     header = json.loads(path.read_bytes().partition(b"\n")[0])
-    for body in ('{"record":["os:system","true"]}', '{"record":["mirage_eg.pipeline.run.records:Result"]}', "7"):
+    for body in ('{"record":["os:system","true"]}', '{"record":["mirage_eg.pipeline.run.result:Result"]}', "7"):
         header["sha256"] = cache_module.sha256(body.encode()).hexdigest()
         path.write_text(f"{json.dumps(header)}\n{body}")
         assert ResultCache(folder).find(header["key"], product()) is None
@@ -224,7 +224,7 @@ def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: P
     code = (
         "import sys; sys.argv = 'mirage-eg optimize small.py --top 2 --device cpu --jobs 1 --json'.split()\n"
         "from mirage_eg.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
-        "print(*sys.modules.keys() & {'egglog', 'mpmath', 'triton', 'torch', 'ortools', 'mirage_eg.pipeline.optimize'}, 'end')"
+        "print(*sys.modules.keys() & {'egglog', 'mpmath', 'triton', 'torch', 'ortools', 'mirage_eg.pipeline.stages'}, 'end')"
     )
     outputs, environment = [], os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     for _ in range(2):
@@ -233,7 +233,7 @@ def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: P
         )
         outputs.append(done.stdout.splitlines())
     assert [json.loads(lines[0])["cache"] for lines in outputs] == ["miss", "hit"]
-    assert outputs[1][1] == "end" and "mirage_eg.pipeline.optimize" in outputs[0][1]
+    assert outputs[1][1] == "end" and "mirage_eg.pipeline.stages" in outputs[0][1]
 
 
 def test_a_cache_below_a_file_is_a_warning(
@@ -249,13 +249,13 @@ def test_a_file_where_the_folder_should_be_is_one_error(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "file"))
     with pytest.raises(OptionError, match=r"MIRAGE_EG_CACHE: got .*, which is no folder; wanted a folder or off"):
-        cache_at_hand()
+        chosen_cache()
 
 
 def test_the_folder_is_the_users_unless_the_variable_says_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MIRAGE_EG_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = cache_at_hand()
+    found = chosen_cache()
     assert found is not None and found.folder == tmp_path / "mirage_eg" / "results"
 
 
@@ -265,7 +265,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from mirage_eg.pipeline.run.cache import ResultCache
-from mirage_eg.pipeline.run.records import Result
+from mirage_eg.pipeline.run.result import Result
 from property_tests.support.programs import product
 cache, key, PROGRAM = ResultCache(Path(sys.argv[1])), {"a": 1}, product()
 seen = set()

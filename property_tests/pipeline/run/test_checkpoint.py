@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.egraph.expression import Split
-from mirage_eg.ir.graph import Graph, Phase
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
 from mirage_eg.pipeline.run.checkpoint import NAME, Checkpoint, CheckpointError
-from mirage_eg.pipeline.run.codec import CodecError, conforms, decode, dumps, encode
 from mirage_eg.pipeline.run.executors import Workers
-from mirage_eg.pipeline.run.work import Work
+from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps, encode
+from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.search.structure import Load, Step
 from mirage_eg.verify.verdict import Equality
 from property_tests.pipeline.run.test_executors import timeless

@@ -23,26 +23,26 @@ from mirage_eg.pipeline.run.options import Options
 from property_tests.support.timeless import timeless
 
 LAWS = """; domain: indexed
-(constructor Softplus (E) E)
-(rule ((= e (Softplus x)) (= a (axes x))) ((set (axes e) a))  :name "axes of softplus")
-(rule ((below e) (= e (Softplus x))) ((below x)) :ruleset subexpression :name "below softplus")
+(constructor Log1pexp (E) E)
+(rule ((= e (Log1pexp x)) (= a (axes x))) ((set (axes e) a))  :name "axes of log1pexp")
+(rule ((below e) (= e (Log1pexp x))) ((below x)) :ruleset subexpression :name "below log1pexp")
 """
 
 
 def program() -> Graph:
-    """softplus(X W)."""
+    """log1pexp(X W)."""
     graph = new_kernel_graph()
     x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")
-    graph.mark_output(graph.op("softplus", graph.matmul(x, w)))
+    graph.mark_output(graph.op("log1pexp", graph.matmul(x, w)))
     return graph.graph()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Holds the rule file, and a file named as each process that computed a softplus; everything is worth a process."""
+    """Holds the rule file, and a file named as each process that computed a log1pexp; everything is worth a process."""
     monkeypatch.setattr(executors, "WORTH_STARTING", 0.0)
     monkeypatch.setattr(executors, "WORTH_SENDING", 0.0)
-    (tmp_path / "softplus.egg").write_text(LAWS)
+    (tmp_path / "log1pexp.egg").write_text(LAWS)
     (tmp_path / "processes").mkdir()
 
     def numbers(xp: Any, x: Any) -> Any:
@@ -50,19 +50,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         return xp.log1p(xp.exp(x))
 
     register_op(
-        "softplus",
+        "log1pexp",
         numbers=numbers,
         exactly=lambda x: mpmath.log(1 + mpmath.exp(x)),
         triton="tl.log(1.0 + tl.exp({x}))",
         torch="torch.nn.functional.softplus({x})",
     )
     yield tmp_path
-    del REGISTRY["softplus"]
+    del REGISTRY["log1pexp"]
 
 
 def run(folder: Path, **options: Any) -> Result:
-    chosen = Options(device="cpu", top=2, max_block_ops=6, rules=(str(folder / "softplus.egg"),), **options)
-    return optimize("softplus", program(), chosen)
+    chosen = Options(device="cpu", top=2, max_block_ops=6, rules=(str(folder / "log1pexp.egg"),), **options)
+    return optimize("log1pexp", program(), chosen)
 
 
 def summary(result: Result) -> tuple[str, list[str]]:
@@ -91,7 +91,7 @@ import sys
 import mpmath
 import mirage_eg as mi
 from mirage_eg.pipeline.run import executors
-from neighbour import softplus
+from neighbour import log1pexp
 
 executors.WORTH_STARTING = executors.WORTH_SENDING = 0.0
 
@@ -100,19 +100,19 @@ def exactly(x):
 
 if __name__ == "__main__":
     mi.register_op(
-        "softplus", numbers=softplus, exactly=exactly, triton="tl.log(1.0 + tl.exp({x}))", torch="torch.log1p(torch.exp({x}))"
+        "log1pexp", numbers=log1pexp, exactly=exactly, triton="tl.log(1.0 + tl.exp({x}))", torch="torch.log1p(torch.exp({x}))"
     )
     graph = mi.new_kernel_graph()
     x, w = graph.new_input((16, 64)), graph.new_input((64, 32))
-    graph.mark_output(graph.op("softplus", graph.matmul(x, w)))
+    graph.mark_output(graph.op("log1pexp", graph.matmul(x, w)))
     sys.path.remove(sys.path[0])  # as after a program file was read: no worker can import its neighbours
-    best = mi.superoptimize(graph, device="cpu", rules=["softplus.egg"], jobs=2, max_block_ops=6, top=2, verbose=False)[0]
+    best = mi.superoptimize(graph, device="cpu", rules=["log1pexp.egg"], jobs=2, max_block_ops=6, top=2, verbose=False)[0]
     print("tl.log(1.0 + tl.exp(product))" in best.source)
 """
 
 
 def test_functions_of_a_script_and_of_its_neighbour_reach_two_jobs(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
-    (folder / "neighbour.py").write_text("def softplus(xp, x):\n    return xp.log1p(xp.exp(x))\n")
+    (folder / "neighbour.py").write_text("def log1pexp(xp, x):\n    return xp.log1p(xp.exp(x))\n")
     done = subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

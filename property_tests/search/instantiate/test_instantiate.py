@@ -14,11 +14,12 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, Graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM
 from mirage_eg.search.instantiate.instantiate import Instantiation, instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits
 from mirage_eg.search.instantiate.lower_structure import lower_structure, lower_with_outlines
-from mirage_eg.search.search import SearchLimits, SearchResult, search
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from property_tests.support.programs import PROGRAMS
 
 H100 = DEVICES["H100"]

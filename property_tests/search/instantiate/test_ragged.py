@@ -1,6 +1,6 @@
 """Sizes that do not divide: tiles with a rest, along every kind of axis, mean what the program means and cost what it costs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
@@ -15,7 +15,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton import writer as emit_writer
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram
 from mirage_eg.backends.triton.numerics import shifts_exponentials
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.egraph.rulebook import load_rules
@@ -24,26 +24,22 @@ from mirage_eg.ir.axes import Axes, infer_axes, resize
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
-from mirage_eg.ir.graph import NEW_DIM, REPLICATED, Graph, Node, node
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.ragged import LOOP, part_extent
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.search import space
+from mirage_eg.search import split_space
+from mirage_eg.search.heuristics import SearchHeuristics
 from mirage_eg.search.instantiate.instantiate import Instantiation, small_instance
 from mirage_eg.search.instantiate.limits import TileLimits
-from mirage_eg.search.search import SearchLimits, SearchResult, search
 from mirage_eg.search.structure import SplitReduction
+from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import in_dtype, inputs_of, worst
 from property_tests.support.programs import PROGRAMS as OTHERS
 
 H100 = DEVICES["H100"]
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter("property_tests.support.guarded_interpreter") as run:
-        yield run
 
 
 def program(write: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: str = "float32") -> Graph:
@@ -129,16 +125,16 @@ def test_ragged_instances_are_equal_in_the_field_and_in_float64(name: str) -> No
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_ragged_kernels_compute_the_program_and_stay_in_their_memory(run_program: RunProgram, name: str) -> None:
+def test_ragged_kernels_compute_the_program_and_stay_in_their_memory(run_guarded: RunProgram, name: str) -> None:
     graph = PROGRAMS[name]
     arrays = inputs_of(graph)
     wanted = evaluate(graph, arrays, FloatAlgebra())
     for _, made in instances(graph, 1):
-        assert worst(run_program(emit(made), arrays), wanted) < 1e-5, made
+        assert worst(run_guarded(emit(made), arrays), wanted) < 1e-5, made
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "lora", "gqa", "mqa", "layer_norm_linear", "three_products"])
-def test_workloads_of_prime_sizes_are_computed(run_program: RunProgram, name: str) -> None:
+def test_workloads_of_prime_sizes_are_computed(run_guarded: RunProgram, name: str) -> None:
     usual = expand(WORKLOADS[name](1) if name in WORKLOADS else OTHERS[name]())
     sizes = infer_axes(usual).sizes
     graph = in_dtype(resize(usual, infer_axes(usual), (37, 67, 41, 53, 43)[: len(sizes)]), "float32")
@@ -155,7 +151,7 @@ def test_workloads_of_prime_sizes_are_computed(run_program: RunProgram, name: st
                 assert worst(evaluate(made, arrays, FloatAlgebra()), wanted) < 1e-9
                 ragged.append(made)
     assert len(ragged) >= 5
-    assert worst(run_program(emit(ragged[-1]), arrays), wanted) < 1e-5
+    assert worst(run_guarded(emit(ragged[-1]), arrays), wanted) < 1e-5
 
 
 LONG: dict[str, Graph] = {
@@ -170,9 +166,9 @@ LONG: dict[str, Graph] = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
-    run_program: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
+    run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "LONGEST_ROW", 512)
+    monkeypatch.setattr(split_space, "SEARCH", SearchHeuristics(longest_row=512))
     graph = LONG[name]
     arrays = inputs_of(graph)
     wanted = evaluate(graph, arrays, FloatAlgebra())
@@ -186,16 +182,16 @@ def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
         taken = [made for choice in instantiation.choices(H100)[:20] if (made := instantiation.take(choice)) is not None]
         for made in taken[:2]:
             assert verify(graph, made).equal
-            assert worst(run_program(emit(made), arrays), wanted) < 1e-5, made
+            assert worst(run_guarded(emit(made), arrays), wanted) < 1e-5, made
             looped += made.blocks[0].loop > 1
     assert looped
 
 
 @pytest.mark.parametrize("name", ["softmax", "masked softmax", "softmax of each head", "log-softmax"])
 def test_both_kernels_of_a_long_softmax_are_shifted_by_one_maximum(
-    run_program: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
+    run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "LONGEST_ROW", 512)
+    monkeypatch.setattr(split_space, "SEARCH", SearchHeuristics(longest_row=512))
     graph = LONG[name]
     axes, result = infer_axes(graph), search(graph, infer_axes(graph), load_rules("indexed"), SearchLimits(11))
     tight = TileLimits(registers=4 * 700, multiprocessors=16)
@@ -209,8 +205,8 @@ def test_both_kernels_of_a_long_softmax_are_shifted_by_one_maximum(
     shifted = [made for made in first if shifts_exponentials(made)]
     assert shifted and (shifted == first or name == "masked softmax")  # exp(x)·exp(m) has no maximum of its own
     for made in shifted[:4]:
-        assert worst(run_program(emit(made), arrays), wanted) < 1e-5, made
-        assert not worst(run_program(emit(made, schedule=Schedule(safe=False)), arrays), wanted) < 1
+        assert worst(run_guarded(emit(made), arrays), wanted) < 1e-5, made
+        assert not worst(run_guarded(emit(made, schedule=Schedule(safe=False)), arrays), wanted) < 1
 
 
 def test_a_row_of_a_million_is_normed_by_two_kernels() -> None:
@@ -263,15 +259,15 @@ def test_a_mean_scaled_by_full_parts_is_not_equal() -> None:
 
 
 def test_a_kernel_that_takes_the_rest_for_a_full_part_is_caught(
-    run_program: RunProgram, monkeypatch: pytest.MonkeyPatch
+    run_guarded: RunProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = row_sums(5)
     arrays = inputs_of(graph)
     wanted = evaluate(graph, arrays, FloatAlgebra())
-    assert worst(run_program(emit(graph), arrays), wanted) < 1e-5
+    assert worst(run_guarded(emit(graph), arrays), wanted) < 1e-5
     monkeypatch.setattr(emit_writer.Writer, "_ends", lambda writer, value: {})
     with pytest.raises(InterpreterError, match="loads at byte"):
-        run_program(emit(graph), arrays)
+        run_guarded(emit(graph), arrays)
 
 
 BLOCK: dict[str, tuple[tuple[Node, ...], str]] = {

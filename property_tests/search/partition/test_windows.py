@@ -10,6 +10,7 @@ from mirage_eg.ir.builder import Tensor, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.heuristics import Heuristics
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.segments import Segment, counts, segment_program
@@ -94,9 +95,18 @@ def test_ways_through_windows_compute_the_program() -> None:
     assert all(Reference(program).check(compose(primitive, plan.parts)).equal for plan in found.plans)
 
 
+def test_after_the_budget_each_state_has_its_smallest_segment() -> None:
+    program = mlp(5)
+    primitive, found, _ = cut(program, until=0.0)
+    assert found.states <= 1 + len(primitive.kernels)
+    assert found.left_out[-1] == "kernels of several ops after the budget was spent" and not found.complete
+    assert all(Reference(program).check(compose(primitive, plan.parts)).equal for plan in found.plans)
+    assert found.plans
+
+
 def test_a_run_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     small = PartitionLimits(deep=6, window=6, max_edges=40)
-    monkeypatch.setattr("mirage_eg.pipeline.partition_stage.PartitionLimits", lambda segments, kernels: small)
+    monkeypatch.setattr("mirage_eg.pipeline.partition_stage.HEURISTICS", Heuristics(partition=small))
     report = optimize("mlp", mlp(5), Options(device="cpu", jobs=1, cache=False, top=1, max_block_ops=6)).report.data()
     assert any("not searched: kernels that reach from one of" in note for note in report["notes"])
     assert report["partition"]["left_out"]

@@ -1,0 +1,51 @@
+"""The semantics of library ops on arrays of numbers, one function each; moves are rows of the op table. Trusted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.ir.ops import Attributes, Op
+
+
+def whole(xp: Any, x: Array) -> Array:
+    """Indices as whole numbers; an index that is not finite counts as 0."""
+    return x if x.dtype.kind in "iu" else xp.rint(xp.nan_to_num(x, posinf=0.0, neginf=0.0)).astype(np.int64)
+
+
+def moved(xp: Any, row: Op, arrays: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+    """The result of a move by indices."""
+    assert row.rearrange is not None and row.indices is not None
+    arrays = [whole(xp, array) if place == row.indices else array for place, array in enumerate(arrays)]
+    return row.rearrange(xp, arrays, lead, attributes)
+
+
+def places_in_order(xp: Any, x: Array, lead: int, attributes: Attributes) -> Array:
+    """The places of the elements along a dim in order, as argsort does; of equal elements the first is first."""
+    axis = lead + attributes["dim"]
+    key = -x if attributes["descending"] else x
+    order = np.argsort(key, axis=axis, kind="stable") if xp is np else xp.argsort(key, axis=axis)
+    return order[(slice(None),) * axis + (slice(attributes.get("count")),)]
+
+
+def _cumsum(xp: Any, x: Array, lead: int, attributes: Attributes) -> Array:
+    return xp.cumsum(x, axis=lead + attributes["dim"])
+
+
+def iota(xp: Any, lead: int, attributes: Attributes) -> Array:
+    """0, 1, 2, … along the one dim."""
+    return xp.arange(attributes["extent"], dtype=np.float64).reshape((1,) * lead + (-1,))
+
+
+COMPUTED: Mapping[str, Callable[..., Array]] = {"cumsum": _cumsum, "argsort": places_in_order, "iota": iota}
+
+
+def numbers(xp: Any, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+    """The result of any library op on numbers."""
+    if row.rearrange is not None:
+        return moved(xp, row, operands, lead, attributes)
+    return COMPUTED[row.name](xp, *operands, lead, attributes)
+
+
+__all__ = ["COMPUTED", "iota", "moved", "numbers", "places_in_order", "whole"]

@@ -1,0 +1,135 @@
+"""Candidates on the GPU, one at a time: a comparison with float64 results, and the time of a run.
+
+A candidate that fails is an outcome, no exception; only a GPU context that is lost for all that follow is one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from mirage_eg.backends.measure.timing import Timing, captured, event_us, time_launches, timing_stream
+from mirage_eg.backends.runtime.library_lookup import torch_library
+from mirage_eg.backends.runtime.running_program import RunningProgram
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.ir.errors import MirageError
+
+TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # of the largest element
+_QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
+_NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to infinity
+
+
+class DeviceLost(MirageError):
+    """The GPU context is unusable (an illegal address, say): continue in a fresh process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`us` where the candidate is right; `problem` where it is wrong or does not run.
+
+    `error` is relative to the largest element.
+    """
+
+    us: float | None
+    error: float | None
+    problem: str | None
+
+
+class CandidateTimer:
+    """The inputs of a program on the GPU, and its float64 results."""
+
+    def __init__(self, source: str, seed: int = 0) -> None:
+        """`source` is any emitted program with a `reference`; candidates take the same inputs."""
+        import torch
+
+        self._kinds: list[tuple[Any, str, Any]]
+        with loaded(source) as module:
+            self._kinds = list(module.INPUTS.values())
+            self._wanted = []
+            self._tensors = []
+            for magnitude in module.MAGNITUDES:
+                generator = torch.Generator(device="cuda").manual_seed(seed)
+                tensors = [
+                    magnitude * scale * torch.randn(shape, device="cuda", generator=generator)
+                    for scale, (shape, _, _) in zip(module.SCALES, self._kinds, strict=True)
+                ]
+                for position, below in getattr(module, "WHOLE", {}).items():
+                    tensors[position] = torch.randint(below, self._kinds[position][0], device="cuda", generator=generator)
+                self._tensors.append(
+                    [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, self._kinds, strict=True)]
+                )
+                self._wanted.append([wanted.double() for wanted in module.reference(*self._tensors[-1])])
+
+    def quick(self, source: str) -> Outcome:
+        """Check on normal inputs of the program's scales, then time roughly."""
+        return self._guarded(source, full=False)[0]
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        """Check on small and large inputs, then time warm and cold."""
+        return self._guarded(source, full=True)
+
+    def _guarded(self, source: str, full: bool) -> tuple[Outcome, Timing | None]:
+        import torch
+        from triton.errors import TritonError
+
+        try:
+            return self._run(source, full)
+        # A kernel that needs more than the GPU has; one that the driver or torch refuses; one that does not compile.
+        except (TritonError, RuntimeError, MirageError) as error:
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as lost:
+            raise DeviceLost(f"the GPU context is lost after: {problem}") from lost
+        return Outcome(None, None, problem), None
+
+    def _run(self, source: str, full: bool) -> tuple[Outcome, Timing | None]:
+        import torch
+
+        library = torch_library()
+        with loaded(source) as module, timing_stream():
+            program, worst = RunningProgram(module, list(module.INPUTS)), 0.0
+            for tensors, wanted in list(zip(self._tensors, self._wanted, strict=True))[: None if full else 1]:
+                arguments = self._laid_out(module.INPUTS.values(), tensors)
+                results = program(arguments, library)
+                torch.cuda.synchronize()
+                error, allowed = _error(results, wanted)
+                if not error <= allowed:
+                    return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
+                worst = max(worst, error)
+            arguments = self._laid_out(module.INPUTS.values(), self._tensors[0])
+            run = program.repeated(arguments, library)
+            if full:
+                timing = time_launches(run)
+                return Outcome(timing.warm_us, worst, None), timing
+            replay = captured(run, _QUICK_RUNS)
+            if replay is None:
+                return Outcome(median(event_us(run, repeats=5)), worst, None), None
+            return Outcome(median(event_us(replay, repeats=3)) / _QUICK_RUNS, worst, None), None
+
+    def _laid_out(self, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors with the strides that a candidate declares."""
+        import torch
+
+        made = []
+        for tensor, (shape, _, strides) in zip(tensors, kinds, strict=True):
+            same = tensor.stride() == tuple(strides)
+            made.append(
+                tensor if same else torch.empty_strided(shape, strides, dtype=tensor.dtype, device="cuda").copy_(tensor)
+            )
+        return made
+
+
+def _error(results: Sequence[Any], wanted: Sequence[Any]) -> tuple[float, float]:
+    """The largest error relative to the largest element, and the tolerance; NaN is infinite, overflows are equal."""
+    import torch
+
+    worst = (0.0, 1.0)
+    for got, double in zip(results, wanted, strict=True):
+        limit = _NEAR_OVERFLOW * torch.finfo(got.dtype).max
+        have, want = got.double().clamp(-limit, limit), double.clamp(-limit, limit)
+        largest = want.abs().max().clamp(min=1e-30)
+        error = float(((have - want).abs().max() / largest).nan_to_num(nan=float("inf")))
+        allowed = TOLERANCE[str(got.dtype).removeprefix("torch.")]
+        worst = max(worst, (error, allowed), key=lambda pair: pair[0] / pair[1])
+    return worst

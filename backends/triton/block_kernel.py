@@ -1,0 +1,258 @@
+"""One block graph as one Triton kernel: loads before the loop or in it, tile ops, accumulators, stores.
+
+Every value becomes one variable, named after its op. Padding is masked where it would be reduced, unless it is zero already.
+Nothing here is trusted: emitted kernels are checked against float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.triton.addressing import (
+    LARGEST_OFFSET,
+    Pointer,
+    address,
+    coordinates,
+    highest_offset,
+    parts,
+)
+from mirage_eg.backends.triton.block_order import prepared
+from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
+from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
+from mirage_eg.backends.triton.op_table import ELEMENTWISE, HELPERS
+from mirage_eg.backends.triton.rearrangement import write_rearrangement
+from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
+from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
+from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
+from mirage_eg.backends.triton.storage import accumulates, needs_copy, reads_stored
+from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
+from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase
+from mirage_eg.ir.ops import OPS, Kind
+
+_RESERVED = {"triton", "tl", "i", "step", "range", "float", *HELPERS, *GRID_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A block graph with pointers to its inputs, outputs, exported maxima and scales.
+
+    `maxima`: the positions of the inputs that are row maxima of another kernel.
+    """
+
+    graph: Graph
+    inputs: Sequence[Pointer]
+    outputs: Sequence[Pointer]
+    schedule: Schedule
+    exported_maxima: Sequence[tuple[ExportedMaximum, Pointer]] = ()
+    scaled_halves: Sequence[tuple[ScaledHalfOutput, Pointer]] = ()
+    maxima: frozenset[int] = NO_VALUES
+
+    @property
+    def pointers(self) -> tuple[Pointer, ...]:
+        """Pointers to inputs, outputs, exported maxima and scales."""
+        return (*self.inputs, *self.outputs, *self.extras)
+
+    @property
+    def extras(self) -> tuple[Pointer, ...]:
+        """Pointers to exported maxima and scales."""
+        return tuple(pointer for _, pointer in (*self.exported_maxima, *self.scaled_halves))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKernel:
+    """The source of a kernel, and the names of its pointer arguments."""
+
+    name: str
+    source: str
+    arguments: tuple[str, ...]
+    helpers: frozenset[str]
+
+
+def emit_block(name: str, part: Part) -> BlockKernel:
+    """The kernel of a block graph.
+
+    Raises:
+        UnsupportedError: a tile beyond what Triton can hold.
+    """
+    wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in part.pointers)
+    writer = _written(part, wide)
+    arguments = tuple(dict.fromkeys(_arguments(part)))
+    source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(_assemble(writer))]) + "\n"
+    return BlockKernel(name, source, arguments, frozenset(writer.helpers))
+
+
+def _arguments(part: Part) -> list[str]:
+    """Inputs that are loaded, outputs, exported maxima, scales."""
+    graph = prepared(part.graph)
+    needed = {operand for item in graph.nodes for operand in item.operands}
+    used = [pointer for value, pointer in zip(graph.input_values, part.inputs, strict=True) if value in needed]
+    return [pointer.name for pointer in (*used, *part.outputs, *part.extras)]
+
+
+def _written(part: Part, wide: bool) -> Writer:
+    """The body of a part."""
+    graph = prepared(part.graph)
+    exported = frozenset(position for export, _ in part.exported_maxima for position in export.degrees)
+    names = {pointer.name for pointer in part.pointers} | _RESERVED
+    judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
+    safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
+    plain = {value: why for value, why in judged.items() if isinstance(why, str)}
+    writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names)
+    _write_body(writer, part)
+    for export, pointer in part.exported_maxima:
+        _store(writer, row_maximum_tile(writer, export), export.omap, pointer)
+    return writer
+
+
+def _assemble(writer: Writer) -> list[str]:
+    offset = ".to(tl.int64)" if writer.wide else ""
+    lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
+    lines += coordinates(writer.graph.grid, writer.grid_used, writer.wide)
+    lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
+    if body := writer.lines[Phase.LOOP]:
+        counter = "step" if writer.wide else "i"
+        widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
+        lines += [f"for {counter} in range({writer.graph.loop}):", *_indent([*widen, *body])]
+    return lines + writer.lines[Phase.EPILOGUE]
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _write_body(writer: Writer, part: Part) -> None:
+    graph = writer.graph
+    scaled_halves = {half.position: (half, pointer) for half, pointer in part.scaled_halves}
+    consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
+    for item in graph.nodes:
+        for operand in item.operands:
+            consumers[operand].append(item)
+    loads, stores = iter(part.inputs), enumerate(part.outputs)
+    fused: dict[int, DotPlan] = {}
+    for item, values in graph.numbered():
+        if item.op == "output":
+            position, pointer = next(stores)
+            tile = writer.tiles[item.operands[0]]
+            if position in scaled_halves:
+                half, scale_pointer = scaled_halves[position]
+                tile, scales = write_scaled(writer, tile, half)
+                _store(writer, scales, item["omap"], scale_pointer)
+            _store(writer, tile, item["omap"], pointer)
+            continue
+        [value] = values
+        match OPS[item.op].kind:
+            case Kind.BOUNDARY:
+                pointer = next(loads)
+                if consumers[value]:
+                    _write_load(writer, item, value, pointer, consumers[value])
+            case Kind.ELEMENTWISE:
+                _write_elementwise(writer, item, value)
+            case Kind.REDUCTION:
+                write_reduction(writer, item, value)
+            case Kind.REARRANGEMENT:
+                write_rearrangement(writer, item, value)
+            case Kind.MATMUL if accumulates(graph, value, consumers[value]):
+                fused[value] = plan_dot(writer, item, value)
+            case Kind.MATMUL:
+                write_product(writer, item, value)
+            case Kind.ACCUMULATOR:
+                write_accumulator(writer, item, value, fused.get(item.operands[0]))
+            case kind:
+                raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened, expanded block graph")
+
+
+def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consumers: Sequence[Node]) -> None:
+    graph = writer.graph
+    dtype, stored = graph.types[value].dtype, pointer.dtype
+    early = writer.schedule.hoist_loads and graph.phases[value] is Phase.PROLOGUE
+    name = writer.new_name(pointer.tensor)
+    tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
+    ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
+    splits = [
+        [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in ranged if target == dim] for dim in range(len(tile.shape))
+    ]
+    if graph.phases[value] is Phase.LOOP:
+        splits[item["fmap"]].append((REPLICATED, graph.loop))
+    steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
+    where = address(writer, pointer, steps, tile)
+    mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
+    load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
+    if dtype is not DType.bool and any(reads_stored(graph, consumer) for consumer in consumers):
+        load = cast(load, stored, dtype)
+    else:
+        load = cast(load, stored, writer.compute_dtype(value))
+        writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)
+    if early:
+        writer.loads.append((name, f"{name} = {load}"))
+    else:
+        writer.say(graph.phases[value], f"{name} = {load}")
+    if needs_copy(graph, value, writer.schedule.swapped):
+        writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")
+
+
+def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) -> None:
+    graph = writer.graph
+    new = [grid_dim for grid_dim, target in enumerate(omap) if target == NEW_DIM]
+    splits = [parts([(grid_dim, graph.grid[grid_dim])], 1) for grid_dim in new]
+    for dim, extent in enumerate(tile.shape):
+        split = [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in enumerate(omap) if target == dim]
+        splits.append(parts(split, extent))
+    where = address(writer, pointer, splits, tile, lead=len(new))
+    mask = f", mask={condition(writer, tile, sorted(tile.ragged))}" if tile.ragged else ""
+    store = f"tl.store({where}, {cast(tile.name, tile.dtype, pointer.dtype)}{mask})"
+    alike = [dim for dim, target in enumerate(omap) if target == REPLICATED and graph.grid[dim] > 1]
+    if alike:  # every block along these dims has the same value; the first one stores it
+        writer.grid_used.update(alike)
+        first = " and ".join(f"{GRID_NAMES[dim]} == 0" for dim in alike)
+        writer.say(Phase.EPILOGUE, f"if {first}:")
+        writer.say(Phase.EPILOGUE, f"    {store}")
+    else:
+        writer.say(Phase.EPILOGUE, store)
+
+
+def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
+    graph, row = writer.graph, ELEMENTWISE[item.op]
+    operands = [writer.tiles[i] for i in item.operands]
+    dtype, shape, phase = writer.compute_dtype(value), graph.types[value].shape, graph.phases[value]
+    if value in writer.safe:
+        write_safe_exponential(writer, item, value, writer.safe[value])
+        return
+    if item.op == "cast":
+        _write_cast(writer, item, value, operands[0])
+        return
+    texts = [aligned(cast(tile.name, tile.dtype, dtype), tile, shape) for tile in operands]
+    if row.helper:
+        writer.helpers.add(row.helper)
+    every, some = zero_dims(operands, len(shape))
+    finite = all(tile.finite for tile in operands)
+    zero = every if row.keeps_zero(item.mapping) else frozenset()
+    if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
+        zero = some
+    if item.op == "div" and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
+        texts[1] = aligned(f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})", operands[1], shape)
+        row = ELEMENTWISE["mul"]
+    name = writer.new_name(ELEMENTWISE[item.op].noun)
+    writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
+    missing = missing_logarithm(writer, item.operands[0]) if item.op == "log" else ""
+    why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
+    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}{why}")
+
+
+def _write_cast(writer: Writer, item: Node, value: int, tile: Tile) -> None:
+    """A value rounded to its new type, in the type of arithmetic; a wider type keeps the value."""
+    graph, dtype, name = writer.graph, writer.compute_dtype(value), tile.name
+    wanted = graph.types[value].dtype
+    text = cast(tile.name, tile.dtype, dtype)
+    if wanted is not dtype and wanted is not graph.types[item.operands[0]].dtype:
+        text = cast(cast(text, dtype, wanted), wanted, dtype)
+    if text != tile.name:
+        name = writer.new_name(ELEMENTWISE[item.op].noun)
+        writer.say(graph.phases[value], f"{name} = {text}")
+    writer.new_tile(value, name, dtype, tile.zero, tile.finite and dtype.largest <= wanted.largest)
+
+
+__all__ = ["BlockKernel", "emit_block"]

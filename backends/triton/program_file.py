@@ -1,0 +1,94 @@
+"""The file of an emitted program while it is being written: names, buffers, kernels and their launches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
+from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
+from mirage_eg.backends.triton.schedule import Schedules
+from mirage_eg.backends.triton.split_reduction import RowMaximum
+from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block graph at a node of the kernel graph before it is written; `extras`: its exported maxima and scales."""
+
+    number: int
+    part: Part
+    operands: tuple[int, ...]
+    values: tuple[int, ...]
+    extras: tuple[int, ...]
+    warps: int
+
+
+@dataclass(slots=True)
+class ProgramFile:
+    """The file while it is being written."""
+
+    graph: Graph
+    schedules: Schedules
+    strides: list[Shape]
+    types: list[TensorType]
+    nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
+    wanted: dict[int, str] = field(default_factory=dict)  # names of the outputs
+    row_maxima: dict[int, list[RowMaximum]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
+    names: dict[int, str] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)  # of views in the memory that they show, in elements
+    joined: dict[int, int] = field(default_factory=dict)  # of values that are written into a concatenation, its value
+    taken: set[str] = field(default_factory=set)
+    kernels: list[BlockKernel] = field(default_factory=list)
+    signatures: list[tuple[str, ...]] = field(default_factory=list)
+    options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
+    buffers: list[int] = field(default_factory=list)  # values that kernels write
+    lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last node that use it
+    shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may alias
+    escaping: set[int] = field(default_factory=set)  # buffers that the caller receives
+    body: list[str] = field(default_factory=list)
+    calls_torch: bool = False
+
+    @property
+    def arena(self) -> Arena:
+        """The offsets of the buffers that no caller sees in their common memory."""
+        inner = [value for value in self.buffers if value not in self.escaping]
+        sizes = [
+            1 + sum((extent - 1) * stride for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True))
+            for value in inner
+        ]
+        return plan_arena(
+            [
+                Buffer(self.names[value], size * self.types[value].dtype.itemsize, *self.lives[value])
+                for value, size in zip(inner, sizes, strict=True)
+            ]
+        )
+
+    def use(self, value: int, step: int) -> None:
+        """Record that a node uses the buffers that a value may alias."""
+        for buffer in self.shown.get(value, ()):
+            self.lives[buffer] = self.lives[buffer][0], step
+
+    def name_written(self, value: int) -> None:
+        """Name a value that a kernel writes, and the buffer that holds it."""
+        buffer = self.joined.get(value, value)
+        if buffer not in self.names:
+            self.names[buffer] = self.wanted.get(buffer) or self.new_name(f"t{buffer}")
+        self.names[value] = self.names[buffer]
+
+    def write(self, value: int, step: int) -> int:
+        """Record that the kernel of a node writes a value; gives the buffer that holds it."""
+        buffer = self.joined.get(value, value)
+        self.lives[buffer] = self.lives.get(buffer, (step,))[0], step
+        self.shown[value] = self.shown[buffer] = frozenset({buffer})
+        return buffer
+
+    def new_name(self, wanted: str) -> str:
+        """An unused name."""
+        name = names_used(self.taken, wanted)
+        self.taken.add(name)
+        return name
+
+
+__all__ = ["Block", "ProgramFile"]

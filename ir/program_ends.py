@@ -1,0 +1,121 @@
+"""The ends of a program: slices of its inputs before everything else, and concatenations that only its outputs read."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+
+_VIEWS = ("reshape", "transpose", "slice")
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The part of a program between its ends.
+
+    The inputs of `program` are the values `inputs` of the nodes `before`, which are the given program's inputs and their views;
+    its outputs are the values after these that `after`, the rest of the given program, reads.
+    """
+
+    program: Graph
+    before: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    after: tuple[Node, ...]
+
+    def rejoined(self, graph: Graph) -> Graph:
+        """A µGraph of the given program, from a µGraph of `program`."""
+        nodes = list(self.before)
+        count = len(nodes)
+        inputs, position = iter(self.inputs), dict[int, int]()
+        for item, values in graph.numbered():
+            if item.op == "input":
+                position[values[0]] = next(inputs)
+            elif item.op != "output":
+                nodes.append(_moved(item, position))
+                position.update(zip(values, range(count, count + len(values)), strict=True))
+                count += len(values)
+        results = [position[item.operands[0]] for item in graph.outputs]
+        for item in self.after:
+            nodes.append(replace(item, operands=tuple(results[i] for i in item.operands)))
+            results.append(count)
+            count += item.op != "output"
+        return Graph(tuple(nodes))
+
+
+def core_of(program: Graph) -> Core | None:
+    """The program between its ends; None where it has none, or an output is a view of an input."""
+    nodes = [item for item in program.nodes if item.op != "output"]
+    if len(nodes) != len(program.types) or not any(item.op in ("slice", "concat") for item in nodes):
+        return None
+    views = _views_of_inputs(nodes)
+    after = _joined(program, nodes)
+    read = [*(i for value in after for i in nodes[value].operands), *(item.operands[0] for item in program.outputs)]
+    results = [*dict.fromkeys(value for value in read if value not in after)]
+    inside = _needed(nodes, results, lambda value: value in views and nodes[value].op in ("input", "slice"))
+    inputs = [value for value in inside if value in views and nodes[value].op in ("input", "slice")]
+    if not (after or any(nodes[value].op == "slice" for value in inputs)) or views.intersection(results):
+        return None
+    before = [value for value, item in enumerate(nodes) if item.op == "input"]
+    before += [value for value in _needed(nodes, inputs, lambda value: False) if nodes[value].op != "input"]
+    core = inputs + [value for value in inside if value not in inputs]
+    place, position = ({value: number for number, value in enumerate(values)} for values in (before, core))
+    outputs = [node("output", position[value], name=f"out{number}") for number, value in enumerate(results)]
+    written = [_as_input(program, nodes, value, place[value]) for value in inputs]
+    written += [_moved(nodes[value], position) for value in core[len(inputs) :]]
+    behind = {value: number for number, value in enumerate((*results, *after))}
+    return Core(
+        Graph((*written, *outputs)),
+        tuple(_moved(nodes[value], place) for value in before),
+        tuple(place[value] for value in inputs),
+        (*(_moved(nodes[value], behind) for value in after), *(_moved(item, behind) for item in program.outputs)),
+    )
+
+
+def _views_of_inputs(nodes: Sequence[Node]) -> set[int]:
+    views = set[int]()
+    for value, item in enumerate(nodes):
+        if item.op == "input" or (item.op in _VIEWS and views.issuperset(item.operands)):
+            views.add(value)
+    return views
+
+
+def _joined(program: Graph, nodes: Sequence[Node]) -> list[int]:
+    """The concatenations that only outputs and each other read, and the views of them."""
+    inner = set[int]()  # values that other nodes read
+    free = set[int]()
+    for value, item in reversed([*enumerate(nodes)]):
+        if item.op in ("concat", *_VIEWS) and value not in inner:
+            free.add(value)
+        else:
+            inner.update(item.operands)
+    joined: dict[int, None] = {}
+    for value, item in enumerate(nodes):
+        if value in free and (item.op == "concat" or not joined.keys().isdisjoint(item.operands)):
+            joined[value] = None
+    return [*joined]
+
+
+def _needed(nodes: Sequence[Node], values: Iterable[int], is_leaf: Callable[[int], bool]) -> list[int]:
+    """The values from which others are computed, and these, in order; leaves are not computed."""
+    needed, stack = set[int](), [*values]
+    while stack:
+        value = stack.pop()
+        if value not in needed:
+            needed.add(value)
+            stack += () if is_leaf(value) else nodes[value].operands
+    return sorted(needed)
+
+
+def _as_input(program: Graph, nodes: Sequence[Node], value: int, place: int) -> Node:
+    if nodes[value].op == "input":
+        return nodes[value]
+    kind = program.types[value]
+    return node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"view {place}")
+
+
+def _moved(item: Node, position: Mapping[int, int]) -> Node:
+    """A node on the new positions of its operands."""
+    return replace(item, operands=tuple(position[i] for i in item.operands))
+
+
+__all__ = ["Core", "core_of"]

@@ -1,0 +1,74 @@
+"""The element types of the results of ops."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+
+# Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
+_CLOSED = frozenset(
+    {
+        *("add", "sub", "mul", "maximum", "minimum", "abs", "square", "relu", "scale", "shift", "clamp"),
+        *("less", "less_equal", "equal", "where", "sum", "max"),
+    }
+)
+_INDICATORS = frozenset({"mul", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
+
+
+def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
+    """The type of an op's result; graphs and inputs declare theirs."""
+    row = OPS[item.op]
+    if row.kind is Kind.LIBRARY:
+        return _library_dtype(item, operands)
+    if any(dtype.is_integer for dtype in operands[row.conditions :]):
+        return _integer_dtype(item, operands[row.conditions :])
+    if "dtype" in row.attributes:
+        if item["dtype"] == DType.bool and operands[0] is not DType.bool:
+            raise GraphError(f"got {operands[0]} to bool, wanted an indicator: compare it with a number")
+        if DType(item["dtype"]).is_integer and operands[0] is not DType.bool:
+            raise GraphError(f"got {operands[0]} to {item['dtype']}: no op rounds to whole numbers")
+        return DType(item["dtype"])
+    if item.op == "softmax" and operands[1:] and operands[1] is not DType.bool:
+        raise GraphError(f"got a mask of dtype {operands[1]}, wanted bool; other numbers are factors of exp(x)")
+    dtype = reduce(promote, operands[row.conditions :])
+    if dtype is DType.bool and row.kind is not Kind.REARRANGEMENT and item.op not in _INDICATORS:
+        raise GraphError(f"got operands of dtype bool, wanted numbers: of indicators {item.op} is none; cast them first")
+    return dtype
+
+
+def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
+    """The type of an op's result where an operand is of integers."""
+    common = reduce(promote, operands)
+    if item.op == "cast":
+        return DType(item["dtype"])
+    if not common.is_integer:
+        raise GraphError(f"got {' and '.join(operands)}, wanted integers or floating-point numbers alone: cast the integers")
+    if OPS[item.op].kind is Kind.REARRANGEMENT:
+        return common
+    if item.op not in _CLOSED:
+        raise GraphError(f"got {common}, wanted floating-point numbers: cast the integers")
+    for name, kind in OPS[item.op].attributes.items():
+        if kind.startswith("rational") and item[name].denominator != 1:
+            raise GraphError(f"got {name} {item[name]} for {common}, wanted a whole number: cast the integers")
+    return DType.int64 if item.op == "sum" else common
+
+
+def _library_dtype(item: Node, operands: Sequence[DType]) -> DType:
+    """The type of a library op's result."""
+    row = OPS[item.op]
+    if row.indices is not None and not operands[row.indices].is_integer:
+        raise GraphError(f"got indices of {operands[row.indices]}, wanted int32 or int64")
+    data = [dtype for place, dtype in enumerate(operands) if place != row.indices]
+    if len(set(data)) > 1:
+        raise GraphError(f"got {' and '.join(data)}, wanted one element type: cast one of them")
+    if row.dtype is not None:
+        return row.dtype
+    if item.op == "cumsum" and (data[0].is_integer or data[0] is DType.bool):
+        return DType.int64
+    return data[0]
+
+
+__all__ = ["result_dtype"]

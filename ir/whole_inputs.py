@@ -1,0 +1,63 @@
+"""Which inputs of a program are whole numbers, and below which bound: random inputs must be so, too.
+
+Indicators are 0 or 1. An input of integers that ops use as indices is below the extents that they index. Rearrangements, moves
+and multiples pass such a bound on.
+"""
+
+from math import ceil
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+
+_CONDITIONS = frozenset({"mul", "maximum", "minimum", "max", "scale", "shift", "cast"})
+_FREE = 16  # of integers that index nothing
+
+
+def indicator_inputs(program: Graph) -> frozenset[int]:
+    """The positions of the inputs that are indicators, zeros and ones.
+
+    An input is an indicator if its element type is bool, or if a condition of `where` is computed from it by rearrangements,
+    casts, products, extremes, and 1 − x. So a program with `where` means something only on such inputs.
+    """
+    wanted: set[int] = set()
+    for item, values in reversed(list(program.numbered())):
+        row = OPS[item.op]
+        wanted.update(item.operands[: row.conditions])
+        if (item.op in _CONDITIONS or row.kind is Kind.REARRANGEMENT) and not wanted.isdisjoint(values):
+            wanted.update(item.operands)
+    return frozenset(
+        i for i, value in enumerate(program.input_values) if value in wanted or program.types[value].dtype is DType.bool
+    )
+
+
+def index_bounds(program: Graph) -> dict[int, int]:
+    """The positions of the inputs that are indices 0 ≤ x < bound, with the bound."""
+    bounds: dict[int, int] = {}
+
+    def bound(value: int, below: int) -> None:
+        bounds[value] = min(below, bounds.get(value, below))
+
+    for item, values in reversed(list(program.numbered())):
+        row = OPS[item.op]
+        if row.indices is not None:
+            bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
+        if row.kind is Kind.REARRANGEMENT or row.indices is not None or item.op in ("cast", "maximum", "minimum", "where"):
+            for value in values:
+                for place, operand in enumerate(item.operands) if value in bounds else ():
+                    if place != row.indices and place >= row.conditions:
+                        bound(operand, bounds[value])
+        elif item.op in ("scale", "shift") and values[0] in bounds:
+            factor, offset = item.get("factor", 1), item.get("offset", 0)
+            bound(item.operands[0], max(1, ceil((bounds[values[0]] - offset) / factor)) if factor > 0 else 1)
+    integers = [(place, i) for place, i in enumerate(program.input_values) if program.types[i].dtype.is_integer]
+    return {place: bounds[i] for place, i in integers if i in bounds}
+
+
+def whole_inputs(program: Graph) -> dict[int, int]:
+    """The positions of the inputs that are whole numbers, with the bound for random ones."""
+    integers = {place: _FREE for place, kind in enumerate(program.input_types) if kind.dtype.is_integer}
+    return integers | index_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
+
+
+__all__ = ["index_bounds", "indicator_inputs", "whole_inputs"]

@@ -1,0 +1,185 @@
+"""One call of an ATen op as its handler reads it: arguments by the names of the op's schema, each of them honoured or refused.
+
+A handler takes every argument that it honours by name. `finish` refuses the call if an argument that was not taken differs from
+its default, so that an unknown attribute leaves the node outside.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from mirage_eg.ir.arguments import Number, exact
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.shapes import Shape, text
+
+
+@dataclass(frozen=True, slots=True)
+class TorchType:
+    """Shape and element type (torch's name without `torch.`) of a value of the FX graph."""
+
+    shape: Shape
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{text(self.shape)} {self.dtype}"
+
+
+Lazy = Callable[[], Tensor]
+Handled = Tensor | Sequence["Lazy | str"]
+"""The result of a handler: a tensor, or for each of several results how to compute it or why it is not supported."""
+
+
+Handler = Callable[["Call"], Handled]
+Lift = Callable[[str, Shape, str, Callable[[], Any]], Tensor]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call; `types`: of its tensor arguments in torch; `results`: the types of its results in torch.
+
+    A tensor among the arguments is a node of the FX graph: `tensor_of` returns its tensor, and makes it an input if need be;
+    `known` returns its NumPy array if it is a constant, else None. `lift` makes an input of kind constant from a function that
+    returns its NumPy array.
+    """
+
+    graph: KernelGraph
+    arguments: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    types: Mapping[str, TorchType]
+    results: Sequence[TorchType]
+    tensor_of: Callable[[Any], Tensor]
+    lift: Lift
+    known: Callable[[Any], Any]
+    taken: set[str] = field(default_factory=set)
+
+    @property
+    def result(self) -> TorchType:
+        """The type of the first result."""
+        return self.results[0]
+
+    def take(self, name: str) -> Any:
+        """An argument as it is; `name` counts as honoured."""
+        self.taken.add(name)
+        return self.arguments.get(name)
+
+    def ignore(self, *names: str) -> None:
+        """Arguments without influence on the values: layouts, devices, gradients."""
+        self.taken.update(names)
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor argument of a floating-point type."""
+        return self._of_types(name, FLOATING)
+
+    def any_tensor(self, name: str) -> Tensor:
+        """A tensor argument of any type of the IR, for ops that only move elements."""
+        return self._of_types(name, tuple(DType))
+
+    def indicator(self, name: str) -> Tensor:
+        """A tensor argument of torch's type bool: an input of dtype bool, or zeros and ones of a floating-point type."""
+        return self._of_types(name, ("bool",))
+
+    def integers(self, name: str) -> Tensor:
+        """A tensor argument of indices."""
+        return self._of_types(name, ("int32", "int64"))
+
+    def any_tensors(self, name: str) -> list[Tensor]:
+        """A list of tensors of one type of the IR, for ops that only move elements."""
+        names = [f"{name}.{index}" for index in range(len(self.take(name)))]
+        kinds = {self.types[one].dtype for one in names}
+        if len(kinds) > 1:
+            raise UnsupportedError(f"{name} has the element types {', '.join(sorted(kinds))}, wanted one")
+        return [self._of_types(one, tuple(DType)) for one in names]
+
+    def known_array(self, name: str) -> Any:
+        """The NumPy array of a tensor argument that is a constant, or None."""
+        place, _, index = name.partition(".")
+        value = self.take(place)
+        return self.known(value[int(index)] if index else value)
+
+    def is_indicator(self, name: str) -> bool:
+        """Whether an argument is a tensor of torch's type bool."""
+        return name in self.types and self.types[name].dtype == "bool"
+
+    def optional(self, name: str) -> Tensor | None:
+        """A tensor argument that may be absent."""
+        return None if self.take(name) is None else self.tensor(name)
+
+    def operand(self, name: str) -> Tensor | Fraction:
+        """A tensor, or a number kept exact."""
+        value = self.take(name)
+        return self.tensor(name) if name in self.types else _number(name, value)
+
+    def number(self, name: str) -> Fraction:
+        """A finite number, kept exact."""
+        return _number(name, self.take(name))
+
+    def whole(self, name: str) -> int:
+        """A whole number that is known at import."""
+        value = self.take(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UnsupportedError(f"{name} = {value!r}, wanted a whole number that is known at import")
+        return value
+
+    def dim(self, name: str, rank: int) -> int:
+        """A dim, counted from 0."""
+        return _dim(name, self.whole(name), rank)
+
+    def dims(self, name: str, rank: int) -> list[int]:
+        """Dims in the order of the argument, counted from 0; all dims if the argument is absent or empty."""
+        value = self.take(name)
+        given = [value] if isinstance(value, int) else value
+        return [_dim(name, one, rank) for one in given] if given else list(range(rank))
+
+    def require(self, name: str, *wanted: Any) -> None:
+        """Refuse every value of an argument but these."""
+        value = self.take(name)
+        if not any(value is one or (type(value) is type(one) and value == one) for one in wanted):
+            raise UnsupportedError(f"{name} = {value!r} is not supported")
+
+    def finish(self) -> None:
+        """Refuse the call if an argument was neither taken nor at its default."""
+        for name, value in self.arguments.items():
+            if name not in self.taken and not _same(value, self.defaults.get(name, _NO_DEFAULT)):
+                raise UnsupportedError(f"{name} = {value!r} is not supported")
+
+    def _of_types(self, name: str, wanted: Sequence[str]) -> Tensor:
+        place, _, index = name.partition(".")
+        value = self.take(place)
+        if name not in self.types:
+            raise UnsupportedError(f"{name} = {value!r}, wanted a tensor")
+        if self.types[name].dtype not in wanted:
+            raise UnsupportedError(f"{name} has element type {self.types[name].dtype}, wanted one of {', '.join(wanted)}")
+        return self.tensor_of(value[int(index)] if index else value)
+
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+_NO_DEFAULT = object()
+
+
+def spelled(value: float) -> str:
+    """A number in the letters of an identifier, with all its digits."""
+    return repr(value).replace("-", "minus_").replace(".", "_").replace("+", "")
+
+
+def _same(value: object, default: object) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _number(name: str, value: Any) -> Fraction:
+    number: Number = value
+    try:
+        return exact(number)
+    except ValueError as error:
+        raise UnsupportedError(f"{name}: {error}") from None
+
+
+def _dim(name: str, dim: Any, rank: int) -> int:
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -max(rank, 1) <= dim < max(rank, 1):
+        raise UnsupportedError(f"{name} = {dim!r}, wanted a dim of {rank}")
+    return dim % max(rank, 1)
+
+
+__all__ = ["FLOATING", "Call", "Handled", "Handler", "Lazy", "Lift", "TorchType", "spelled"]

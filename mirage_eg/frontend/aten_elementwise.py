@@ -1,0 +1,283 @@
+"""ATen's elementwise ops and reductions as ops of a kernel graph."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import prod
+
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_rearrangements import cast
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _unary(op: str) -> Handler:
+    return lambda call: call.graph.op(op, call.tensor("self"))
+
+
+def _composed(function: Callable[[Call, Tensor], Tensor]) -> Handler:
+    return lambda call: function(call, call.tensor("self"))
+
+
+def _sum(x: Tensor | Fraction, y: Tensor | Fraction, factor: Fraction) -> Tensor:
+    """x + factor · y."""
+    if isinstance(y, Fraction):
+        assert isinstance(x, Tensor)
+        return x + factor * y if factor * y else x
+    if factor == -1 and isinstance(x, Tensor):
+        return x - y
+    scaled = y if factor == 1 else y * factor
+    return x + scaled if isinstance(x, Tensor) else scaled + x
+
+
+def _add(call: Call) -> Tensor:
+    if call.types["self"].dtype in ("int32", "int64") and "other" not in call.types:  # a counter
+        call.require("alpha", 1)
+        return call.any_tensor("self") + call.number("other")
+    return _sum(call.operand("self"), call.operand("other"), call.number("alpha"))
+
+
+def _sub(call: Call) -> Tensor:
+    return _sum(call.operand("self"), call.operand("other"), -call.number("alpha"))
+
+
+def _rsub(call: Call) -> Tensor:
+    """other − alpha · self."""
+    return _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))
+
+
+def _mul(call: Call) -> Tensor:
+    x, y = (call.indicator(name) if call.is_indicator(name) else call.operand(name) for name in ("self", "other"))
+    if isinstance(x, Fraction) and isinstance(y, Tensor):
+        x, y = y, x
+    assert isinstance(x, Tensor)
+    return x if y == 1 else x * y
+
+
+def _div(call: Call) -> Tensor:
+    call.require("rounding_mode", None)
+    x, y = call.operand("self"), call.operand("other")
+    if isinstance(x, Fraction):
+        assert isinstance(y, Tensor)
+        return x / y
+    return x if y == 1 else x / y
+
+
+def _pow(call: Call) -> Tensor:
+    x, exponent = call.tensor("self"), call.number("exponent")
+    return x if exponent == 1 else x**exponent
+
+
+def _maximum(call: Call) -> Tensor:
+    return call.graph.maximum(call.tensor("self"), call.tensor("other"))
+
+
+def _minimum(call: Call) -> Tensor:
+    return call.graph.minimum(call.tensor("self"), call.tensor("other"))
+
+
+def _clamp(low_name: str, high_name: str) -> Handler:
+    def clamp(call: Call) -> Tensor:
+        x, g = call.tensor("self"), call.graph
+        low, high = (None if call.take(name) is None else call.operand(name) for name in (low_name, high_name))
+        if isinstance(low, Fraction) and isinstance(high, Fraction):
+            if low > high:
+                raise UnsupportedError(f"{low_name} = {low} is larger than {high_name} = {high}")
+            return g.clamp(x, low, high)
+        x = x if low is None else g.maximum(x, low)
+        return x if high is None else g.minimum(x, high)
+
+    return clamp
+
+
+def _relu6(call: Call, x: Tensor) -> Tensor:
+    return call.graph.clamp(x, 0, 6)
+
+
+def _gelu(call: Call) -> Tensor:
+    x, form, g = call.tensor("self"), call.take("approximate") or "none", call.graph
+    match form:
+        case "none":
+            return g.gelu(x)
+        case "tanh":
+            return g.gelu_tanh(x)
+        case _:
+            raise UnsupportedError(f"approximate = {form!r} is not supported")
+
+
+def _leaky_relu(call: Call) -> Tensor:
+    return call.graph.leaky_relu(call.tensor("self"), call.number("negative_slope"))
+
+
+def _elu(call: Call) -> Tensor:
+    """scale · elu(x): x where it is positive, else alpha · (exp(input_scale · x) − 1)."""
+    x, g = call.tensor("self"), call.graph
+    alpha, scale, input_scale = (call.number(name) for name in ("alpha", "scale", "input_scale"))
+    if input_scale == 1:
+        value = g.elu(x, alpha)
+    else:
+        value = g.relu(x) + (g.exp(g.relu(-x) * -input_scale) - 1) * alpha
+    return value if scale == 1 else value * scale
+
+
+_LINEAR_FROM = 20  # softplus(x) − x < 2.1e-9 from here
+
+
+def _softplus(call: Call) -> Tensor:
+    """log(1 + exp(βx)) / β; torch returns x where βx is above `threshold`, which is below the rounding of float32 from 20."""
+    x, beta, threshold = call.tensor("self"), call.number("beta"), call.number("threshold")
+    if threshold < _LINEAR_FROM:
+        raise UnsupportedError(f"threshold = {threshold}, wanted at least {_LINEAR_FROM}: softplus is not x above it")
+    return call.graph.softplus(x) if beta == 1 else call.graph.softplus(x * beta) / beta
+
+
+def _log_sigmoid(call: Call, x: Tensor) -> Tensor:
+    return -call.graph.softplus(-x)
+
+
+def _of_result_type(call: Call) -> Tensor:
+    """The operand in the element type that a reduction computes and returns, which `dtype` may choose."""
+    call.ignore("dtype")
+    return cast(call.tensor("self"), call.result.dtype)
+
+
+def _over(op: str, x: Tensor, dims: list[int]) -> Tensor:
+    for dim in dims:
+        x = x.builder.op(op, x, dim=dim)
+    return x
+
+
+def _kept(call: Call, x: Tensor, place: int = 0) -> Tensor:
+    """x with the dims of torch's result, which are those of x without the reduced ones unless `keepdim`."""
+    call.ignore("keepdim")  # read off the type of the result
+    shape = call.results[place].shape
+    return x if x.shape == shape else call.graph.reshape(x, shape)
+
+
+def _reduction(op: str, sign: int = 1) -> Handler:
+    def reduce(call: Call) -> Tensor:
+        x = _of_result_type(call)
+        dims = call.dims("dim", len(x.shape))
+        reduced = _over(op, x if sign == 1 else -x, dims)
+        return _kept(call, reduced if sign == 1 else -reduced)
+
+    return reduce
+
+
+def _extreme_along(sign: int) -> Handler:
+    """`max.dim` and `min.dim`: values and indices."""
+
+    def reduce(call: Call) -> list[Lazy | str]:
+        x = call.tensor("self")
+        dim = call.dim("dim", len(x.shape))
+        call.ignore("keepdim")
+        return [
+            lambda: _kept(call, _over("max", x, [dim]) if sign == 1 else -_over("max", -x, [dim])),
+            lambda: _kept(call, call.graph.op("argsort", x, dim=dim, descending=int(sign == 1), count=1), 1),
+        ]
+
+    return reduce
+
+
+def _variance(call: Call) -> tuple[Tensor, Tensor]:
+    """Variance and mean, with all dims."""
+    x = call.tensor("self")
+    dims = call.dims("dim", len(x.shape))
+    count = prod(x.shape[dim] for dim in dims)
+    correction = 1 if call.take("correction") is None else call.number("correction")
+    if count <= correction:
+        raise UnsupportedError(f"correction = {correction} of {count} elements")
+    mean = _over("mean", x, dims)
+    return _over("sum", (x - mean) ** 2, dims) / (count - correction), mean
+
+
+def _var(call: Call) -> Tensor:
+    return _kept(call, _variance(call)[0])
+
+
+def _std(call: Call) -> Tensor:
+    return _kept(call, call.graph.sqrt(_variance(call)[0]))
+
+
+def _var_mean(call: Call) -> list[Lazy | str]:
+    variance, mean = _variance(call)
+    call.ignore("keepdim")
+    return [lambda: _kept(call, variance), lambda: _kept(call, mean, 1)]
+
+
+def _vector_norm(call: Call) -> Tensor:
+    x, order, g = _of_result_type(call), call.number("ord"), call.graph
+    dims = call.dims("dim", len(x.shape))
+    if order not in (1, 2):
+        raise UnsupportedError(f"ord = {order}, wanted 1 or 2")
+    return _kept(call, g.sqrt(_over("sum", x**2, dims)) if order == 2 else _over("sum", g.abs(x), dims))
+
+
+def _average_of_all(call: Call) -> Tensor:
+    """Adaptive average pooling to one value for each channel: a mean over the trailing dims."""
+    x = call.tensor("self")
+    sizes = list(call.take("output_size"))
+    if set(sizes) != {1}:
+        raise UnsupportedError(f"output_size = {sizes}, wanted 1 alone")
+    rank = len(x.shape)
+    return _over("mean", x, list(range(rank - len(sizes), rank)))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "aten.add.Tensor": _add,
+    "aten.add.Scalar": _add,
+    "aten.sub.Tensor": _sub,
+    "aten.sub.Scalar": _sub,
+    "aten.rsub.Tensor": _rsub,
+    "aten.rsub.Scalar": _rsub,
+    "aten.mul.Tensor": _mul,
+    "aten.mul.Scalar": _mul,
+    "aten.div.Tensor": _div,
+    "aten.div.Scalar": _div,
+    "aten.div.Tensor_mode": _div,
+    "aten.pow.Tensor_Scalar": _pow,
+    "aten.maximum.default": _maximum,
+    "aten.minimum.default": _minimum,
+    "aten.max.other": _maximum,
+    "aten.min.other": _minimum,
+    "aten.clamp.default": _clamp("min", "max"),
+    "aten.clamp.Tensor": _clamp("min", "max"),
+    "aten.clamp_min.default": _clamp("min", "max"),
+    "aten.clamp_max.default": _clamp("min", "max"),
+    "aten.hardtanh.default": _clamp("min_val", "max_val"),
+    "aten.relu6.default": _composed(_relu6),
+    "aten.abs.default": _unary("abs"),
+    "aten.exp.default": _unary("exp"),
+    "aten.log.default": _unary("log"),
+    "aten.sqrt.default": _unary("sqrt"),
+    "aten.rsqrt.default": _unary("rsqrt"),
+    "aten.square.default": _unary("square"),
+    "aten.sigmoid.default": _unary("sigmoid"),
+    "aten.silu.default": _unary("silu"),
+    "aten.relu.default": _unary("relu"),
+    "aten.tanh.default": _unary("tanh"),
+    "aten.neg.default": _composed(lambda call, x: -x),
+    "aten.reciprocal.default": _composed(lambda call, x: 1 / x),
+    "aten.gelu.default": _gelu,
+    "aten.leaky_relu.default": _leaky_relu,
+    "aten.elu.default": _elu,
+    "aten.softplus.default": _softplus,
+    "aten.mish.default": _unary("mish"),
+    "aten.log_sigmoid.default": _composed(_log_sigmoid),
+    "aten.sum.default": _reduction("sum"),
+    "aten.sum.dim_IntList": _reduction("sum"),
+    "aten.mean.default": _reduction("mean"),
+    "aten.mean.dim": _reduction("mean"),
+    "aten.amax.default": _reduction("max"),
+    "aten.amin.default": _reduction("max", -1),
+    "aten.max.default": _reduction("max"),
+    "aten.min.default": _reduction("max", -1),
+    "aten.max.dim": _extreme_along(1),
+    "aten.min.dim": _extreme_along(-1),
+    "aten.adaptive_avg_pool1d.default": _average_of_all,
+    "aten.adaptive_avg_pool2d.default": _average_of_all,
+    "aten.adaptive_avg_pool3d.default": _average_of_all,
+    "aten.var.correction": _var,
+    "aten.std.correction": _std,
+    "aten.var_mean.correction": _var_mean,
+    "aten.linalg_vector_norm.default": _vector_norm,
+}

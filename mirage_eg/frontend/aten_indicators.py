@@ -1,0 +1,94 @@
+"""ATen's comparisons, bool tensors and selections as indicators of a kernel graph."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, spelled
+from mirage_eg.frontend.aten_rearrangements import cast
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+Operand = Tensor | Fraction
+
+
+def _comparison(compare: Callable[[KernelGraph, Tensor, Operand], Tensor]) -> Handler:
+    return lambda call: compare(call.graph, call.tensor("self"), call.operand("other"))
+
+
+def _swapped(op: str) -> Callable[[KernelGraph, Tensor, Operand], Tensor]:
+    """y < x, and −x < −y for a number y."""
+
+    def compare(g: KernelGraph, x: Tensor, y: Operand) -> Tensor:
+        method = getattr(g, op)
+        result: Tensor = method(y, x) if isinstance(y, Tensor) else method(-x, -y)
+        return result
+
+    return compare
+
+
+def _number_indicator(call: Call, name: str) -> Tensor:
+    """An indicator as zeros and ones of float32 unless it has a floating-point type."""
+    x = call.indicator(name)
+    return x if x.dtype in FLOATING else cast(x, "float32")
+
+
+def _and(call: Call) -> Tensor:
+    return call.graph.mul(call.indicator("self"), call.indicator("other"))
+
+
+def _or(call: Call) -> Tensor:
+    return call.graph.maximum(call.indicator("self"), call.indicator("other"))
+
+
+def _not(call: Call) -> Tensor:
+    return 1 - _number_indicator(call, "self")
+
+
+def number_input(call: Call, value: float, dtype: str) -> Tensor:
+    """A number as an input of kind constant with one element.
+
+    The IR's own constants are finite and depend on a tensor in form, so that the search takes longer and fuses less.
+    """
+    import numpy as np
+
+    return call.lift(f"number_{spelled(value)}_{dtype}", (1,), dtype, lambda: np.full(1, value))
+
+
+def _selected(call: Call, name: str) -> Tensor:
+    """An operand of a selection: a tensor or a number, which may be infinite."""
+    value: Any = call.take(name)
+    if name in call.types:
+        return call.tensor(name)
+    if isinstance(value, bool) or value != value:
+        raise UnsupportedError(f"{name} = {value!r} is not supported")
+    return number_input(call, float(value), call.result.dtype)
+
+
+def _where(call: Call) -> Tensor:
+    x, y = _selected(call, "self"), _selected(call, "other")
+    chosen = call.graph.where(call.indicator("condition"), x, y)
+    return chosen if chosen.shape == call.result.shape else call.graph.broadcast(chosen, call.result.shape)
+
+
+def _masked_fill(call: Call) -> Tensor:
+    return call.graph.where(call.indicator("mask"), _selected(call, "value"), call.tensor("self"))
+
+
+def _named(names: str, handler: Handler) -> dict[str, Handler]:
+    return {f"aten.{name}": handler for name in names.split()}
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **_named("lt.Tensor lt.Scalar", _comparison(lambda g, x, y: g.less(x, y))),
+    **_named("le.Tensor le.Scalar", _comparison(lambda g, x, y: g.less_equal(x, y))),
+    **_named("gt.Tensor gt.Scalar", _comparison(_swapped("less"))),
+    **_named("ge.Tensor ge.Scalar", _comparison(_swapped("less_equal"))),
+    **_named("eq.Tensor eq.Scalar", _comparison(lambda g, x, y: g.equal(x, y))),
+    **_named("ne.Tensor ne.Scalar", _comparison(lambda g, x, y: 1 - g.equal(x, y))),
+    **_named("logical_and.default bitwise_and.Tensor __and__.Tensor", _and),
+    **_named("logical_or.default bitwise_or.Tensor __or__.Tensor", _or),
+    **_named("logical_not.default bitwise_not.default", _not),
+    **_named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _where),
+    **_named("masked_fill.Scalar masked_fill.Tensor", _masked_fill),
+}

@@ -1,0 +1,343 @@
+"""ATen's matrix products, normalizations, softmax and attention as ops of a kernel graph."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import prod, sqrt
+
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_rearrangements import cast, permuted, reshaped, swapped
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y by the rules of torch.matmul: a vector is a row on the left and a column on the right, and its dim is dropped."""
+    left = reshaped(x, (1, *x.shape)) if len(x.shape) == 1 else x
+    right = reshaped(y, (*y.shape, 1)) if len(y.shape) == 1 else y
+    z = left @ right
+    shape = list(z.shape)
+    if len(y.shape) == 1:
+        del shape[-1]
+    if len(x.shape) == 1:
+        del shape[-2 if len(y.shape) > 1 else -1]
+    return reshaped(z, shape)
+
+
+def _matmul(left: str, right: str) -> Handler:
+    return lambda call: _product(call.tensor(left), call.tensor(right))
+
+
+def _linear(call: Call) -> Tensor:
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
+    z = _product(x, weight if len(weight.shape) == 1 else swapped(weight, 0, 1))
+    return z if bias is None else z + bias
+
+
+def _added_product(left: str, right: str) -> Handler:
+    """beta · self + alpha · left @ right."""
+
+    def added(call: Call) -> Tensor:
+        z, alpha, beta = _product(call.tensor(left), call.tensor(right)), call.number("alpha"), call.number("beta")
+        z = z if alpha == 1 else z * alpha
+        x = call.tensor("self")
+        return z if beta == 0 else z + (x if beta == 1 else x * beta)
+
+    return added
+
+
+def _trailing(call: Call, x: Tensor) -> tuple[int, ...]:
+    shape = tuple(call.take("normalized_shape"))
+    if x.shape[len(x.shape) - len(shape) :] != shape:
+        raise UnsupportedError(f"normalized_shape = {shape} is not the end of {x.shape}")
+    return shape
+
+
+def _layer_norm(call: Call) -> Tensor:
+    call.ignore("cudnn_enable")
+    x, weight, bias, eps = call.tensor("input"), call.optional("weight"), call.optional("bias"), call.number("eps")
+    z = call.graph.layer_norm(x, _trailing(call, x), weight, bias if weight is not None else None, eps=eps)
+    return z if bias is None or weight is not None else z + bias
+
+
+_NO_STATISTICS = "the statistics of a normalization are no output of the IR's op"
+
+
+def _native_layer_norm(call: Call) -> list[Lazy | str]:
+    z = _layer_norm(call)
+    return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
+
+
+_EPSILON = {"float32": Fraction(1, 2**23), "float64": Fraction(1, 2**52)}
+
+
+def _rms_norm(call: Call) -> Tensor:
+    x, weight = call.tensor("input"), call.optional("weight")
+    if call.take("eps") is None:  # torch: the distance from 1 to the next number of its type
+        if x.dtype not in _EPSILON:
+            raise UnsupportedError(f"eps = None for {x.dtype} depends on the kernel")
+        eps = _EPSILON[x.dtype]
+    else:
+        eps = call.number("eps")
+    return call.graph.rms_norm(x, _trailing(call, x), weight, eps=eps)
+
+
+def _fused_rms_norm(call: Call) -> list[Lazy | str]:
+    z = _rms_norm(call)
+    return [lambda: z, _NO_STATISTICS]
+
+
+def _over_channels(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x · weight + bias along dim 1."""
+    shape = (-1,) + (1,) * (len(x.shape) - 2)
+    if weight is not None:
+        x = x * reshaped(weight, (*weight.shape, *shape[1:]))
+    return x if bias is None else x + reshaped(bias, (*bias.shape, *shape[1:]))
+
+
+def _grouped(call: Call, x: Tensor, groups: int) -> Tensor:
+    """Normalized over the channels of a group and all dims behind them, then scaled and shifted along dim 1."""
+    flat = reshaped(x, (x.shape[0], groups, prod(x.shape[1:]) // groups))
+    normal = call.graph.layer_norm(flat, flat.shape[-1], eps=call.number("eps"))
+    return _over_channels(reshaped(normal, x.shape), call.optional("weight"), call.optional("bias"))
+
+
+def _group_norm(call: Call) -> Tensor:
+    call.ignore("cudnn_enabled")
+    return _grouped(call, call.tensor("input"), call.whole("num_groups"))
+
+
+def _native_group_norm(call: Call) -> list[Lazy | str]:
+    call.ignore("N", "C", "HxW")  # the extents of the operand
+    z = _grouped(call, call.tensor("input"), call.whole("group"))
+    return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
+
+
+def _instance_norm(call: Call) -> Tensor:
+    call.ignore("momentum", "cudnn_enabled", "running_mean", "running_var")
+    if not call.take("use_input_stats"):
+        raise UnsupportedError("use_input_stats = False is not supported")
+    if call.arguments.get("running_mean") is not None:
+        raise UnsupportedError("instance norm updates its running statistics")
+    x = call.tensor("input")
+    return _grouped(call, x, x.shape[1])
+
+
+def _normalized_by_running(call: Call) -> Tensor:
+    call.ignore("momentum", "cudnn_enabled")
+    x = call.tensor("input")
+    mean, variance = call.tensor("running_mean"), call.tensor("running_var")
+    ones = (1,) * (len(x.shape) - 2)
+    centred = x - reshaped(mean, (*mean.shape, *ones))
+    root = call.graph.sqrt(variance + call.number("eps"))
+    normal = centred / reshaped(root, (*root.shape, *ones))
+    return _over_channels(normal, call.optional("weight"), call.optional("bias"))
+
+
+def _batch_norm(call: Call) -> Tensor:
+    if call.take("training"):
+        raise UnsupportedError("batch norm in training updates its running statistics")
+    return _normalized_by_running(call)
+
+
+def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
+    """By the statistics of the batch; the running ones move toward them, the variance unbiased."""
+    call.require("training", True)
+    x, g, momentum = call.tensor("input"), call.graph, call.number("momentum")
+    mean = x
+    for dim in (0, *range(2, len(x.shape))):
+        mean = g.mean(mean, dim)
+    centred = x - mean
+    variance = g.square(centred)
+    for dim in (0, *range(2, len(x.shape))):
+        variance = g.mean(variance, dim)
+    count = prod(x.shape) // x.shape[1]
+    normal = centred / g.sqrt(variance + call.number("eps"))
+    z = _over_channels(normal, call.optional("weight"), call.optional("bias"))
+
+    def moved(name: str, batch: Tensor) -> Lazy:
+        running = call.tensor(name)
+        return lambda: running * (1 - momentum) + reshaped(batch, running.shape) * momentum
+
+    unbiased = variance * Fraction(count, max(1, count - 1))
+    return [
+        lambda: z,
+        *[_NO_STATISTICS] * 2,
+        moved("running_mean", mean),
+        moved("running_var", unbiased),
+    ]
+
+
+def _native_batch_norm(call: Call) -> list[Lazy | str]:
+    z = _normalized_by_running(call)
+    return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
+
+
+def _softmax(*type_names: str) -> Handler:
+    """In the element type of the result, to which the operand is cast first."""
+
+    def softmax(call: Call) -> Tensor:
+        call.ignore(*type_names)
+        x = cast(call.tensor("self"), call.result.dtype)
+        return call.graph.softmax(x, call.dim("dim", len(x.shape)))
+
+    return softmax
+
+
+def _log_softmax(*type_names: str) -> Handler:
+    """x − log Σ exp(x)."""
+
+    def log_softmax(call: Call) -> Tensor:
+        call.ignore(*type_names)
+        x, g = cast(call.tensor("self"), call.result.dtype), call.graph
+        return x - g.log(g.sum(g.exp(x), call.dim("dim", len(x.shape))))
+
+    return log_softmax
+
+
+def _logsumexp(call: Call) -> Tensor:
+    x, g = call.tensor("self"), call.graph
+    call.ignore("keepdim")
+    total = g.exp(x)
+    for dim in call.dims("dim", len(x.shape)):
+        total = g.sum(total, dim)
+    return reshaped(g.log(total), call.result.shape)
+
+
+def _grouped_heads(x: Tensor, heads: int, groups: int) -> Tensor:
+    """[…, heads · groups, m, n] as […, heads, groups, m, n]; a dim of extent 1 stays so."""
+    if len(x.shape) < 3:
+        return x
+    split = (1, 1) if x.shape[-3] == 1 else (heads, groups)
+    return reshaped(x, (*x.shape[:-3], *split, *x.shape[-2:]))
+
+
+def _mask(call: Call, name: str, rows: int, columns: int) -> Tensor | None:
+    """The mask of attention: numbers to add, or an indicator of the scores that count."""
+    given, causal = call.take(name), bool(call.take("is_causal"))
+    if causal and given is not None:
+        raise UnsupportedError(f"{name} together with is_causal = True")
+    if causal:
+        import numpy as np
+
+        shape = (rows, columns)
+        return call.lift(f"causal_{rows}_{columns}", shape, "bool", lambda: np.tril(np.ones(shape, bool)))
+    if given is None:
+        return None
+    return call.indicator(name) if call.is_indicator(name) else call.tensor(name)
+
+
+def _probabilities(call: Call, scores: Tensor, mask: Tensor | None, name: str) -> Tensor:
+    """softmax(scores + mask), or of the scores where the mask is true; a row that is false everywhere gives zeros."""
+    g, last = call.graph, len(scores.shape) - 1
+    if mask is None:
+        return g.softmax(scores, last)
+    causal = bool(call.take("is_causal"))
+    if not causal and not call.is_indicator(name):
+        return g.softmax(scores + mask, last)
+    known = None if causal else call.known_array(name)
+    rows_have_scores = causal or (known is not None and known.any(-1).all())
+    if rows_have_scores:
+        return g.softmax(scores, last, mask)
+    some = g.max(mask, len(mask.shape) - 1)
+    return g.softmax(scores, last, g.where(some, mask, _true(call))) * cast(some, str(scores.dtype))
+
+
+def _true(call: Call) -> Tensor:
+    import numpy as np
+
+    return call.lift("true", (1,), "bool", lambda: np.ones(1, bool))
+
+
+def _attention(call: Call, mask_name: str) -> Tensor:
+    """softmax(scale · Q Kᵀ + mask) V."""
+    call.ignore("return_debug_mask", "compute_log_sumexp")
+    call.require("dropout_p", 0.0)
+    q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
+    scale = Fraction(str(1 / sqrt(q.shape[-1]))) if call.take("scale") is None else call.number("scale")
+    mask = _mask(call, mask_name, q.shape[-2], k.shape[-2])
+    shape = (*q.shape[:-1], v.shape[-1])
+    if bool(call.take("enable_gqa")) and q.shape[-3] != k.shape[-3]:
+        heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
+        if v.shape[-3] != heads or heads * groups != q.shape[-3]:
+            raise UnsupportedError(f"enable_gqa with {q.shape[-3]}, {heads} and {v.shape[-3]} heads")
+        q = _grouped_heads(q, heads, groups)
+        k, v = (reshaped(x, (*x.shape[:-2], 1, *x.shape[-2:])) for x in (k, v))
+        mask = mask if mask is None else _grouped_heads(mask, heads, groups)
+    scores = (q @ swapped(k, len(k.shape) - 2, len(k.shape) - 1)) * scale
+    return reshaped(_probabilities(call, scores, mask, mask_name) @ v, shape)
+
+
+def _sdpa(call: Call) -> Tensor:
+    return _attention(call, "attn_mask")
+
+
+def _sdpa_kernel(mask_name: str) -> Handler:
+    """One of the kernels of attention, whose further results serve the backward pass."""
+
+    def attention(call: Call) -> list[Lazy | str]:
+        z = _attention(call, mask_name)
+        return [lambda: z, *["only the first result of an attention kernel is supported"] * 8]
+
+    return attention
+
+
+def _einsum(call: Call) -> Tensor:
+    """A product of two tensors: batch dims, then the free dims of each side, and contracted dims, each as one dim."""
+    call.require("path", None)
+    equation = call.take("equation").replace(" ", "")
+    tensors = [call.tensor(f"tensors.{place}") for place in range(len(call.take("tensors")))]
+    inputs, arrow, output = equation.partition("->")
+    names = inputs.split(",")
+    letters = [set(name) for name in names]
+    if len(names) != 2 or not arrow or "." in equation or any(len(set(name)) < len(name) for name in (*names, output)):
+        raise UnsupportedError(f"equation = {equation!r}, wanted a product of two tensors with named dims")
+    extents = {name: extent for term, x in zip(names, tensors, strict=True) for name, extent in zip(term, x.shape, strict=True)}
+    if set(output) - set(extents) or (letters[0] ^ letters[1]) - set(output):
+        raise UnsupportedError(f"equation = {equation!r} sums a dim of one tensor alone")
+    batch = [name for name in output if name in letters[0] & letters[1]]
+    rows, columns = ([name for name in output if name in mine - other] for mine, other in (letters, letters[::-1]))
+    inner = [name for name in names[0] if name not in output]
+
+    def arranged(side: int, *groups: Sequence[str]) -> Tensor:
+        order = [name for group in (batch, *groups) for name in group]
+        moved = permuted(tensors[side], [names[side].index(name) for name in order])
+        flat = [prod(extents[name] for name in group) for group in groups]
+        return reshaped(moved, [*(extents[name] for name in batch), *flat])
+
+    product = arranged(0, rows, inner) @ arranged(1, inner, columns)
+    order = [*batch, *rows, *columns]
+    return permuted(reshaped(product, [extents[name] for name in order]), [order.index(name) for name in output])
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "aten.linear.default": _linear,
+    "aten.matmul.default": _matmul("self", "other"),
+    "aten.mm.default": _matmul("self", "mat2"),
+    "aten.bmm.default": _matmul("self", "mat2"),
+    "aten.mv.default": _matmul("self", "vec"),
+    "aten.dot.default": _matmul("self", "tensor"),
+    "aten.addmm.default": _added_product("mat1", "mat2"),
+    "aten.baddbmm.default": _added_product("batch1", "batch2"),
+    "aten.einsum.default": _einsum,
+    "aten.layer_norm.default": _layer_norm,
+    "aten.native_layer_norm.default": _native_layer_norm,
+    "aten.rms_norm.default": _rms_norm,
+    "aten._fused_rms_norm.default": _fused_rms_norm,
+    "aten.group_norm.default": _group_norm,
+    "aten.native_group_norm.default": _native_group_norm,
+    "aten.instance_norm.default": _instance_norm,
+    "aten.batch_norm.default": _batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": _native_batch_norm,
+    "aten._native_batch_norm_legit_functional.default": _batch_norm_in_training,
+    "aten.softmax.int": _softmax("dtype"),
+    "aten._softmax.default": _softmax("half_to_float"),
+    "aten.log_softmax.int": _log_softmax("dtype"),
+    "aten._log_softmax.default": _log_softmax("half_to_float"),
+    "aten.logsumexp.default": _logsumexp,
+    "aten.scaled_dot_product_attention.default": _sdpa,
+    "aten._scaled_dot_product_flash_attention.default": _sdpa_kernel("attn_mask"),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _sdpa_kernel("attn_mask"),
+    "aten._scaled_dot_product_efficient_attention.default": _sdpa_kernel("attn_bias"),
+    "aten._scaled_dot_product_cudnn_attention.default": _sdpa_kernel("attn_bias"),
+    "aten._scaled_dot_product_fused_attention_overrideable.default": _sdpa_kernel("attn_bias"),
+}

@@ -1,0 +1,140 @@
+"""ATen's moves by indices, running sums and orders as library ops of a kernel graph."""
+
+from collections.abc import Mapping
+from math import prod
+
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _embedding(call: Call) -> Tensor:
+    call.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # of the backward pass
+    return call.graph.gather(call.any_tensor("weight"), call.integers("indices"))
+
+
+def _only_index(call: Call) -> tuple[Tensor, int]:
+    """The one tensor among the indices of x[:, …, index], and its dim."""
+    given = [dim for dim, index in enumerate(call.take("indices")) if index is not None]
+    if len(given) != 1:
+        raise UnsupportedError(f"indices for {len(given)} dims, wanted one")
+    return call.integers(f"indices.{given[0]}"), given[0]
+
+
+def _fitting(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """x as far as the indices reach in other dims, as torch.gather reads it."""
+    for other, extent in enumerate(index.shape):
+        x = x if other == dim else cut(x, other, 0, extent)
+    return x
+
+
+def _gather(call: Call) -> Tensor:
+    call.ignore("sparse_grad")
+    x, index = call.any_tensor("self"), call.integers("index")
+    dim = call.dim("dim", len(x.shape))
+    return call.graph.take_along_dim(_fitting(x, index, dim), index, dim)
+
+
+def _scatter(call: Call) -> Tensor:
+    x, index, values = call.any_tensor("self"), call.integers("index"), call.any_tensor("src")
+    dim = call.dim("dim", len(x.shape))
+    return call.graph.scatter(x, index, values, dim)
+
+
+def _index_copy(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    return call.graph.index_write(x, call.integers("index"), call.any_tensor("source"), call.dim("dim", len(x.shape)))
+
+
+def _index_put(call: Call) -> Tensor:
+    call.require("accumulate", False)
+    (index, dim), x, values = _only_index(call), call.any_tensor("self"), call.any_tensor("values")
+    shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :])
+    values = values if values.shape == shape else call.graph.broadcast(values, shape)
+    return call.graph.index_write(x, index, values, dim)
+
+
+def _flip(call: Call) -> Tensor:
+    import numpy as np
+
+    x = call.any_tensor("self")
+    for dim in call.dims("dims", len(x.shape)):
+        extent = x.shape[dim]
+        places = call.lift(f"reversed_{extent}", (extent,), "int64", lambda extent=extent: np.arange(extent)[::-1].copy())  # type: ignore[misc]
+        x = call.graph.gather(x, places, dim)
+    return x
+
+
+def _diagonal(call: Call) -> Tensor:
+    """diag_embed: x_i in the diagonal of a matrix of zeros."""
+    import numpy as np
+
+    call.require("offset", 0)
+    call.require("dim1", -2)
+    call.require("dim2", -1)
+    x = call.tensor("self")
+    extent = x.shape[-1]
+    return reshaped(x, (*x.shape, 1)) * call.lift(f"eye_{extent}_{x.dtype}", (extent, extent), x.dtype, lambda: np.eye(extent))
+
+
+def _cumsum(call: Call) -> Tensor:
+    call.ignore("dtype")
+    x = call.any_tensor("self")
+    return cast(call.graph.cumsum(cast(x, call.result.dtype), call.dim("dim", len(x.shape))), call.result.dtype)
+
+
+def _argmax(largest: bool) -> Handler:
+    def argmax(call: Call) -> Tensor:
+        x = call.any_tensor("self")
+        call.ignore("keepdim")  # read off the type of the result
+        if call.arguments.get("dim") is None:
+            x, dim = reshaped(x, (prod(x.shape),)), 0
+        else:
+            dim = call.dim("dim", len(x.shape))
+        return reshaped(places_of_first(x, dim, 1, largest), call.result.shape)
+
+    return argmax
+
+
+def places_of_first(x: Tensor, dim: int, count: int, largest: bool) -> Tensor:
+    """The places of the first `count` elements in order along a dim."""
+    return x.builder.op("argsort", x, dim=dim, descending=int(largest), count=count)
+
+
+def _argsort(call: Call) -> Tensor:
+    call.ignore("stable")  # ours is
+    x = call.any_tensor("self")
+    return call.graph.argsort(x, call.dim("dim", len(x.shape)), bool(call.take("descending")))
+
+
+def _sort(call: Call) -> list[Lazy | str]:
+    x, places = call.any_tensor("self"), _argsort(call)
+    return [lambda: call.graph.take_along_dim(x, places, call.dim("dim", len(x.shape))), lambda: places]
+
+
+def _topk(call: Call) -> list[Lazy | str]:
+    call.ignore("sorted")  # ours are
+    x = call.any_tensor("self")
+    dim = call.dim("dim", len(x.shape))
+    places = places_of_first(x, dim, call.whole("k"), bool(call.take("largest")))
+    return [lambda: call.graph.take_along_dim(x, places, dim), lambda: places]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "aten.embedding.default": _embedding,
+    "aten.gather.default": _gather,
+    "aten.scatter.src": _scatter,
+    "aten.index_copy.default": _index_copy,
+    "aten.index_put.default": _index_put,
+    "aten.flip.default": _flip,
+    "aten.diag_embed.default": _diagonal,
+    "aten.cumsum.default": _cumsum,
+    "aten.argmax.default": _argmax(True),
+    "aten.argmin.default": _argmax(False),
+    "aten.argsort.default": _argsort,
+    "aten.argsort.stable": _argsort,
+    "aten.sort.default": _sort,
+    "aten.sort.stable": _sort,
+    "aten.topk.default": _topk,
+}

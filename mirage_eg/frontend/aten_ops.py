@@ -1,0 +1,35 @@
+"""The ATen ops that import knows: one handler for each overload, by its name in FX graphs."""
+
+from collections.abc import Mapping
+
+from mirage_eg.frontend import (
+    aten_elementwise,
+    aten_indicators,
+    aten_layers,
+    aten_library,
+    aten_losses,
+    aten_pooling,
+    aten_rearrangements,
+)
+from mirage_eg.frontend.aten_call import Handler
+
+HANDLERS: Mapping[str, Handler] = {
+    **aten_elementwise.HANDLERS,
+    **aten_rearrangements.HANDLERS,
+    **aten_indicators.HANDLERS,
+    **aten_layers.HANDLERS,
+    **aten_library.HANDLERS,
+    **aten_losses.HANDLERS,
+    **aten_pooling.HANDLERS,
+}
+
+NOT_IN_IR: Mapping[str, str] = {
+    **{f"aten.{name}.default": "the IR has no convolution" for name in ("conv1d", "conv2d", "conv3d", "convolution")},
+    **{f"aten.{name}.padding": "the IR has no convolution" for name in ("conv1d", "conv2d", "conv3d")},
+}
+"""Ops that stay outside whole, with the reason; an op that is neither here nor in HANDLERS is decomposed if torch can."""
+
+FROM_SHAPES = frozenset(
+    f"aten.{name}.default" for name in ("new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like")
+)
+"""Ops that read nothing of their operand but its shape and type: constants at import."""

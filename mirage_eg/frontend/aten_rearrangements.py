@@ -1,0 +1,413 @@
+"""ATen's views, copies, slices and concatenations as rearrangements of a kernel graph."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
+
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, spelled
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _same(*ignored: str) -> Handler:
+    """The operand itself; the ignored arguments choose layouts and devices."""
+
+    def same(call: Call) -> Tensor:
+        call.ignore(*ignored)
+        return call.any_tensor("self")
+
+    return same
+
+
+def _dropout(call: Call) -> Tensor:
+    """The operand itself outside training."""
+    x, probability = call.tensor("input"), call.number("p")
+    if call.take("train") and probability != 0:
+        raise UnsupportedError(f"dropout with p = {float(probability):g} in training is random")
+    return x
+
+
+def _cast(call: Call) -> Tensor:
+    """The operand in torch's element type of the result; as bool, the indicator of other numbers than 0."""
+    call.ignore("dtype", "layout", "device", "pin_memory", "non_blocking", "copy", "memory_format", "other")
+    x, source, target = call.any_tensor("self"), call.types["self"].dtype, call.result.dtype
+    if source == target:
+        return x
+    if target == "bool":
+        return 1 - call.graph.equal(call.tensor("self"), 0)
+    if {source, target} - {*FLOATING, "bool"}:
+        raise UnsupportedError(f"a cast from {source} to {target}: the IR computes with numbers of {', '.join(FLOATING)}")
+    return cast(x, target)
+
+
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """x in an element type; x itself if it has that type."""
+    return x if x.dtype == dtype else x.builder.cast(x, dtype)
+
+
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """x under another shape; x itself if it has that shape."""
+    return x if x.shape == tuple(shape) else x.builder.op("reshape", x, shape=tuple(shape))
+
+
+def _reshape(call: Call) -> Tensor:
+    """Every view that keeps the order of elements: its shape is read off the type of the result."""
+    call.ignore("size", "shape", "other", "dim", "start_dim", "end_dim", "sizes")
+    return reshaped(call.any_tensor("self"), call.result.shape)
+
+
+def _squeeze(call: Call) -> Tensor:
+    call.ignore("dim")
+    return reshaped(call.any_tensor("self"), call.result.shape)
+
+
+def _expand(call: Call) -> Tensor:
+    call.ignore("size", "implicit", "other")
+    x = call.any_tensor("self")
+    return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
+
+
+def permuted(x: Tensor, permutation: Sequence[int]) -> Tensor:
+    """x with its dims permuted; x itself if none moves, a reshape if only dims of extent 1 move."""
+    if list(permutation) == list(range(len(x.shape))):
+        return x
+    moved = [dim for dim in permutation if x.shape[dim] > 1]
+    if moved == sorted(moved):
+        return reshaped(x, [x.shape[dim] for dim in permutation])
+    return x.builder.op("transpose", x, permutation=tuple(permutation))
+
+
+def swapped(x: Tensor, first: int, second: int) -> Tensor:
+    """x with two dims swapped."""
+    permutation = list(range(len(x.shape)))
+    permutation[first], permutation[second] = permutation[second], permutation[first]
+    return permuted(x, permutation)
+
+
+def _permute(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    return permuted(x, call.dims("dims", len(x.shape)))
+
+
+def _swap(first: str, second: str) -> Handler:
+    def swap(call: Call) -> Tensor:
+        x = call.any_tensor("self")
+        return swapped(x, call.dim(first, len(x.shape)), call.dim(second, len(x.shape)))
+
+    return swap
+
+
+def _t(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    return x if len(x.shape) < 2 else swapped(x, 0, 1)
+
+
+def _reversed(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    return permuted(x, list(reversed(range(len(x.shape)))))
+
+
+def _last_swapped(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    return swapped(x, len(x.shape) - 2, len(x.shape) - 1)
+
+
+def _move(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    rank = len(x.shape)
+    source, target = call.dims("source", rank), call.dims("destination", rank)
+    places = dict(zip(target, source, strict=True))
+    rest = iter(dim for dim in range(rank) if dim not in source)
+    return permuted(x, [places[dim] if dim in places else next(rest) for dim in range(rank)])
+
+
+def cut(x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
+    """x[start:stop:step] along a dim; x itself if that is the whole."""
+    return x if (start, stop, step) == (0, x.shape[dim], 1) else x.builder.slice(x, dim, start, stop, step)
+
+
+def _clipped(value: int | None, extent: int, absent: int) -> int:
+    """A bound of a slice as Python reads it."""
+    bound = absent if value is None else value + extent if value < 0 else value
+    return min(max(bound, 0), extent)
+
+
+def _slice(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    dim, step = call.dim("dim", len(x.shape)), call.whole("step")
+    start, stop = (None if call.take(name) is None else call.whole(name) for name in ("start", "end"))
+    extent = x.shape[dim]
+    return cut(x, dim, _clipped(start, extent, 0), _clipped(stop, extent, extent), step)
+
+
+def _copy(call: Call) -> Tensor:
+    """`src` in the shape and element type of `self`: what a functional graph has for an assignment."""
+    call.ignore("self", "non_blocking")
+    x = cast(call.tensor("src"), call.result.dtype)
+    return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
+
+
+def _written(call: Call, x: Tensor, part: Tensor, dim: int, start: int) -> Tensor:
+    """x with a part along a dim replaced."""
+    stop = start + part.shape[dim]
+    pieces = [cut(x, dim, 0, start)] if start else []
+    pieces.append(part)
+    if stop < x.shape[dim]:
+        pieces.append(cut(x, dim, stop, x.shape[dim]))
+    return pieces[0] if len(pieces) == 1 else call.graph.concat(pieces, dim)
+
+
+def _slice_scatter(call: Call) -> Tensor:
+    x, part = call.tensor("self"), call.tensor("src")
+    call.require("step", 1)
+    dim = call.dim("dim", len(x.shape))
+    start = None if call.take("start") is None else call.whole("start")
+    call.ignore("end")  # the extent of the part
+    return _written(call, x, part, dim, _clipped(start, x.shape[dim], 0))
+
+
+def _select_scatter(call: Call) -> Tensor:
+    x, part = call.tensor("self"), call.tensor("src")
+    dim, index = call.dim("dim", len(x.shape)), call.whole("index")
+    return _written(call, x, reshaped(part, (*x.shape[:dim], 1, *x.shape[dim + 1 :])), dim, index % x.shape[dim])
+
+
+def _narrow(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    dim, start = call.dim("dim", len(x.shape)), call.whole("start")
+    start = _clipped(start, x.shape[dim], 0)
+    return cut(x, dim, start, start + call.whole("length"))
+
+
+def _select(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    dim, index = call.dim("dim", len(x.shape)), call.whole("index")
+    index = index + x.shape[dim] if index < 0 else index
+    return reshaped(cut(x, dim, index, index + 1), call.result.shape)
+
+
+def _pieces(x: Tensor, dim: int, sizes: Sequence[int]) -> list[Lazy | str]:
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    return [partial(cut, x, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def _split(call: Call) -> list[Lazy | str]:
+    x, size = call.any_tensor("self"), call.whole("split_size")
+    dim = call.dim("dim", len(x.shape))
+    extent = x.shape[dim]
+    return _pieces(x, dim, [min(size, extent - start) for start in range(0, extent, size)])
+
+
+def _split_by(name: str) -> Handler:
+    def split(call: Call) -> list[Lazy | str]:
+        x = call.any_tensor("self")
+        return _pieces(x, call.dim("dim", len(x.shape)), list(call.take(name)))
+
+    return split
+
+
+def _chunk(call: Call) -> list[Lazy | str]:
+    x, count = call.any_tensor("self"), call.whole("chunks")
+    dim = call.dim("dim", len(x.shape))
+    extent = x.shape[dim]
+    size = -(-extent // count)
+    return _pieces(x, dim, [min(size, extent - start) for start in range(0, extent, size)])
+
+
+def _unbind(call: Call) -> list[Lazy | str]:
+    x = call.any_tensor("self")
+    dim = call.dim("dim", len(x.shape))
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    return [partial(_reshaped_cut, x, dim, index, shape) for index in range(x.shape[dim])]
+
+
+def _reshaped_cut(x: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tensor:
+    return reshaped(cut(x, dim, index, index + 1), shape)
+
+
+def _cat(call: Call) -> Tensor:
+    tensors = call.any_tensors("tensors")
+    dim = call.dim("dim", len(tensors[0].shape))
+    return tensors[0] if len(tensors) == 1 else call.graph.concat(tensors, dim)
+
+
+def _stack(call: Call) -> Tensor:
+    tensors = call.any_tensors("tensors")
+    dim = call.dim("dim", len(tensors[0].shape) + 1)
+    shape = (*tensors[0].shape[:dim], 1, *tensors[0].shape[dim:])
+    return call.graph.concat([reshaped(x, shape) for x in tensors], dim)
+
+
+_RUNS = 16  # slices that one selection may become
+
+
+def _taken(call: Call, x: Tensor, name: str, index: str, dim: int) -> Tensor:
+    """x at the indices of a tensor along a dim: slices, concatenated, where it is constant and has few runs; else a gather."""
+    array = call.known_array(index)
+    if array is None:
+        return _gathered(call, x, index, dim)
+    if array.dtype.kind != "i":
+        raise UnsupportedError(f"{name} has element type {array.dtype}, wanted integers")
+    extent = x.shape[dim]
+    runs: list[list[int]] = []
+    for place in (int(place) % extent for place in array.reshape(-1)):
+        if runs and place == runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([place, place + 1])
+    if len(runs) > _RUNS:
+        return _gathered(call, x, index, dim)
+    parts = [cut(x, dim, start, stop) for start, stop in runs]
+    whole = parts[0] if len(parts) == 1 else call.graph.concat(parts, dim)
+    return reshaped(whole, (*x.shape[:dim], *array.shape, *x.shape[dim + 1 :]))
+
+
+def _gathered(call: Call, x: Tensor, index: str, dim: int) -> Tensor:
+    return reshaped(call.graph.gather(x, call.integers(index), dim), call.result.shape)
+
+
+def _index(call: Call) -> Tensor:
+    import numpy as np
+
+    x, indices = call.any_tensor("self"), call.take("indices")
+    given = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        arrays = [None if index is None else call.known_array(f"indices.{dim}") for dim, index in enumerate(indices)]
+        if all((array is None) == (index is None) for array, index in zip(arrays, indices, strict=True)):
+            places = np.arange(prod(x.shape)).reshape(x.shape)
+            taken = places[tuple(slice(None) if array is None else array for array in arrays)]
+            if taken.size == places.size and (taken.reshape(-1) == places.reshape(-1)).all():
+                return reshaped(x, call.result.shape)
+        raise UnsupportedError(f"indices for {len(given)} dims, wanted one, or constants that only reshape")
+    return _taken(call, x, "indices", f"indices.{given[0]}", given[0])
+
+
+def _index_select(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    call.ignore("index")
+    return _taken(call, x, "index", "index", call.dim("dim", len(x.shape)))
+
+
+def _pad(call: Call) -> Tensor:
+    """Constants around, or slices where a width is negative; widths are in pairs from the last dim."""
+    x, widths, value = call.tensor("self"), list(call.take("pad")), float(call.take("value") or 0)
+    for place, dim in zip(range(0, len(widths), 2), reversed(range(len(x.shape))), strict=False):
+        before, after = widths[place : place + 2]
+        x = cut(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
+        parts = [_filled(call, x, dim, before, value), x, _filled(call, x, dim, after, value)]
+        kept = [part for part in parts if part is not None]
+        x = kept[0] if len(kept) == 1 else call.graph.concat(kept, dim)
+    return x
+
+
+def _filled(call: Call, x: Tensor, dim: int, width: int, value: float) -> Tensor | None:
+    import numpy as np
+
+    if width <= 0:
+        return None
+    shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
+    name = f"filled_{spelled(value)}_{x.dtype}_{'_'.join(map(str, shape))}"
+    return call.lift(name, shape, str(x.dtype), lambda: np.full(shape, value))
+
+
+def _pad_mode(call: Call) -> Tensor:
+    call.require("mode", "constant")
+    return _pad(call)
+
+
+def _roll(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    shifts, dims = list(call.take("shifts")), list(call.take("dims"))
+    if len(shifts) != len(dims):
+        raise UnsupportedError(f"shifts {shifts} without a dim for each")
+    for shift, dim in zip(shifts, dims, strict=True):
+        dim %= len(x.shape)
+        if place := -shift % x.shape[dim]:
+            x = call.graph.concat([cut(x, dim, place, x.shape[dim]), cut(x, dim, 0, place)], dim)
+    return x
+
+
+def _repeat_interleave(call: Call) -> Tensor:
+    call.ignore("output_size")
+    x, times = call.any_tensor("self"), call.whole("repeats")
+    if call.take("dim") is None:
+        return call.graph.repeat(reshaped(x, (call.result.shape[0] // times,)), times, 0)
+    return call.graph.repeat(x, times, call.dim("dim", len(x.shape)))
+
+
+def _tile(call: Call) -> Tensor:
+    """`Tensor.repeat`: the whole tensor several times along each dim."""
+    x, times = call.any_tensor("self"), list(call.take("repeats"))
+    x = reshaped(x, (1,) * (len(times) - len(x.shape)) + x.shape)
+    for dim, count in enumerate(times):
+        if count > 1 and x.shape[dim] == 1:
+            x = call.graph.broadcast(x, (*x.shape[:dim], count, *x.shape[dim + 1 :]))
+        elif count > 1:
+            x = call.graph.concat([x] * count, dim)
+    return x
+
+
+_LAYOUTS = ("memory_format",)
+
+HANDLERS: Mapping[str, Handler] = {
+    "aten.contiguous.default": _same(*_LAYOUTS),
+    "aten.clone.default": _same(*_LAYOUTS),
+    "aten.alias.default": _same(),
+    "aten.detach.default": _same(),
+    "aten.detach_.default": _same(),
+    "aten.lift_fresh_copy.default": _same(),
+    "aten.positive.default": _same(),
+    "aten.dropout.default": _dropout,
+    "aten.feature_dropout.default": _dropout,
+    "aten.native_dropout.default": lambda call: [lambda: _dropout(call), "the mask of dropout is random"],
+    "aten.to.dtype": _cast,
+    "aten.to.dtype_layout": _cast,
+    "aten.to.device": _cast,
+    "aten.to.other": _cast,
+    "aten._to_copy.default": _cast,
+    "aten.type_as.default": _cast,
+    "aten.view.default": _reshape,
+    "aten.view_as.default": _reshape,
+    "aten.reshape_as.default": _reshape,
+    "aten._unsafe_view.default": _reshape,
+    "aten.reshape.default": _reshape,
+    "aten.flatten.using_ints": _reshape,
+    "aten.unflatten.int": _reshape,
+    "aten.unsqueeze.default": _reshape,
+    "aten.squeeze.default": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.expand.default": _expand,
+    "aten.expand_as.default": _expand,
+    "aten.broadcast_to.default": _expand,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _swap("dim0", "dim1"),
+    "aten.swapaxes.default": _swap("axis0", "axis1"),
+    "aten.swapdims.default": _swap("dim0", "dim1"),
+    "aten.t.default": _t,
+    "aten.numpy_T.default": _reversed,
+    "aten.mT.default": _last_swapped,
+    "aten.movedim.intlist": _move,
+    "aten.movedim.int": _move,
+    "aten.slice.Tensor": _slice,
+    "aten.narrow.default": _narrow,
+    "aten.copy.default": _copy,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.select.int": _select,
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split_by("split_sizes"),
+    "aten.split.sizes": _split_by("split_size"),
+    "aten.chunk.default": _chunk,
+    "aten.unbind.int": _unbind,
+    "aten.cat.default": _cat,
+    "aten.concat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.roll.default": _roll,
+    "aten.index.Tensor": _index,
+    "aten.index_select.default": _index_select,
+    "aten.constant_pad_nd.default": _pad,
+    "aten.pad.default": _pad_mode,
+    "aten.repeat_interleave.self_int": _repeat_interleave,
+    "aten.repeat.default": _tile,
+}

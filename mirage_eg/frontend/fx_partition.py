@@ -1,0 +1,247 @@
+"""Which nodes of a functional FX graph the IR can compute, and which of them form one program.
+
+Each node has a *place*: an argument or parameter of the graph; a constant, computed on the host from buffers and from nothing
+else, or from parameters where the IR lacks the op; a segment; or outside, for torch. A segment is a connected set of supported
+nodes of one level. A level counts the changes between segments and outside on the longest path from the arguments, so that
+segments and outside nodes of rising levels can run one after another.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from operator import getitem
+from typing import Any
+
+from mirage_eg.frontend.aten_ops import FROM_SHAPES
+from mirage_eg.frontend.fx_translate import Translation
+from mirage_eg.frontend.fx_values import Fx, is_mutable, is_random, operands_of
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.ir.ops import OPS, Kind
+
+
+class Place(StrEnum):
+    """Where the value of an FX node comes from."""
+
+    ARGUMENT = "argument"
+    PARAMETER = "parameter"
+    CONSTANT = "constant"
+    SEGMENT = "segment"
+    OUTSIDE = "outside"
+    DROPPED = "dropped"  # nothing uses it: an assertion, or a result that is not asked for
+
+
+@dataclass(slots=True)
+class Analysis:
+    """What import finds out about the nodes of an FX graph.
+
+    `same` maps a node whose value is that of another, as of a dropout outside training, to the other.
+    """
+
+    place: dict[Fx, Place] = field(default_factory=dict)
+    reason: dict[Fx, str] = field(default_factory=dict)
+    same: dict[Fx, Fx] = field(default_factory=dict)
+    of_parameters: set[Fx] = field(default_factory=set)  # nothing of an argument among the ancestors
+    moves: set[Fx] = field(default_factory=set)  # rearrangements
+    library: set[Fx] = field(default_factory=set)  # ops that are always kernels of their own
+    views: set[Fx] = field(default_factory=set)  # reshapes and broadcasts alone, and equal values
+    level: dict[Fx, int] = field(default_factory=dict)
+
+    def operands(self, node: Fx) -> list[Fx]:
+        """The operands of a node, each as the node that computes the value."""
+        return [self.same.get(operand, operand) for operand in operands_of(node)]
+
+
+def constants_of(graph: Any, roles: Mapping[str, Place]) -> dict[Fx, Place]:
+    """The places of placeholders and attributes by their names' `roles`, and CONSTANT for what depends on constants alone."""
+    place: dict[Fx, Place] = {}
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            place[node] = roles.get(node.name, Place.ARGUMENT)
+        elif node.op == "call_function" and not is_random(node):
+            operands = [] if str(node.target) in FROM_SHAPES else node.all_input_nodes
+            if all(place.get(operand) is Place.CONSTANT for operand in operands) and "val" in node.meta:
+                place[node] = Place.CONSTANT
+    return place
+
+
+def analyse(graph: Any, roles: Mapping[str, Place], known: Callable[[Fx], Any]) -> Analysis:
+    """Find the place of every node.
+
+    Raises:
+        ProgramError: a node changes an operand in place.
+    """
+    found = Analysis(constants_of(graph, roles))
+    _merge_equal_constants(graph, found)
+    trial, live = Translation(found.same, known), _live(graph)
+    for node in graph.nodes:
+        if is_mutable(node):
+            raise ProgramError(
+                f"{node.name}: {node.target} changes an operand in place, wanted a functional graph; "
+                "try: ExportedProgram.run_decompositions({}), or AOTAutograd"
+            )
+        if node.op == "call_function" and node not in found.place:
+            if node in live:
+                _try(node, trial, found)
+            else:
+                found.place[node] = Place.DROPPED
+    _keep_results_together(graph, found)
+    _collect_constants(graph, found)
+    _set_levels(graph, found)
+    return found
+
+
+def _live(graph: Any) -> set[Fx]:
+    """The nodes that an output depends on."""
+    live: set[Fx] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in live:
+            live.update(operands_of(node), [node])
+    return live
+
+
+def _merge_equal_constants(graph: Any, found: Analysis) -> None:
+    """Constants that are computed twice by equal calls, as in each layer of a model, have one value."""
+    from torch.fx.node import map_arg
+
+    first: dict[str, Fx] = {}
+    for node in graph.nodes:
+        if node.op == "call_function" and found.place.get(node) is Place.CONSTANT:
+            args = map_arg((node.args, dict(node.kwargs)), lambda it: found.same.get(it, it))
+            known = first.setdefault(f"{node.target} {args}", node)  # an FX node is printed as its name
+            if known is not node:
+                found.same[node] = known
+
+
+def _try(node: Fx, trial: Translation, found: Analysis) -> None:
+    """Translate a node on trial: its place, and what kind of ops it becomes."""
+    operands = found.operands(node)
+    if all(found.place.get(it) in (Place.PARAMETER, Place.CONSTANT) or it in found.of_parameters for it in operands):
+        found.of_parameters.add(node)
+    before = len(trial.graph.nodes)
+    try:
+        trial.append(node)
+    except UnsupportedError as error:
+        found.place[node], found.reason[node] = Place.OUTSIDE, str(error)
+        if is_random(node):
+            found.of_parameters.discard(node)
+        return
+    found.place[node] = Place.SEGMENT
+    ops = [item.op for item in trial.graph.nodes[before:] if item.op != "input"]
+    if all(OPS[op].kind is Kind.REARRANGEMENT for op in ops):
+        found.moves.add(node)
+    if any(OPS[op].kind is Kind.LIBRARY for op in ops):
+        found.library.add(node)
+    if all(op in ("reshape", "broadcast") for op in ops):
+        found.views.add(node)
+    result = trial.values[node]
+    if not ops and isinstance(result, Tensor):
+        known = (*trial.inputs.items(), *trial.values.items())
+        source = next((it for it, value in known if value is result and it is not node), None)
+        if source is not None:
+            found.same[node] = found.same.get(source, source)
+
+
+def _keep_results_together(graph: Any, found: Analysis) -> None:
+    """A node of several results goes outside with all of them if one result is not supported."""
+    for node in graph.nodes:
+        results = [user for user in node.users if user.target is getitem and found.place.get(user) is not Place.DROPPED]
+        missing = [it for it in results if found.place.get(it) is Place.OUTSIDE]
+        if found.place.get(node) is Place.SEGMENT and missing:
+            for it in (node, *results):
+                found.place[it], found.reason[it] = Place.OUTSIDE, found.reason[missing[0]]
+
+
+def _collect_constants(graph: Any, found: Analysis) -> None:
+    """Values of parameters alone: constants where the IR lacks the op or has a library op, or where no segment uses them."""
+    for node in reversed(graph.nodes):
+        if node in found.of_parameters:
+            unused = not any(found.place.get(user) is Place.SEGMENT for user in _users(node, found))
+            if found.place[node] is Place.OUTSIDE or node in found.library or unused:
+                found.place[node] = Place.CONSTANT
+
+
+def _users(node: Fx, found: Analysis) -> Iterator[Fx]:
+    """The nodes that use a value, through nodes of the same value too."""
+    for user in node.users:
+        if found.same.get(user) in (node, found.same.get(node)) and user in found.same:
+            yield from _users(user, found)
+        else:
+            yield user
+
+
+def _set_levels(graph: Any, found: Analysis) -> None:
+    """Levels of all nodes; segments that only move data between outside nodes go outside."""
+    while True:
+        _levels(graph, found)
+        idle = [one for one in segments(graph, found) if all(node in found.moves for node in one)]
+        if not idle:
+            return
+        for node in (node for one in idle for node in one):
+            found.place[node] = Place.OUTSIDE
+            found.reason[node] = MOVES
+
+
+MOVES = "moves data between outside nodes; no segment uses it"
+
+
+def _levels(graph: Any, found: Analysis) -> None:
+    level: dict[Fx, int] = {}
+    for node in graph.nodes:
+        place = found.place.get(node)
+        if place is Place.SEGMENT and node not in found.of_parameters:
+            level[node] = max((level.get(it, 0) for it in found.operands(node)), default=0)
+        elif place is Place.OUTSIDE:
+            after = [level.get(it, 0) + (found.place.get(it) is Place.SEGMENT) for it in found.operands(node)]
+            level[node] = max(after, default=0)
+    for node in reversed(graph.nodes):  # computed from parameters alone, or moved only: where it is used first
+        if found.place.get(node) is Place.SEGMENT and (node in found.of_parameters or node in found.moves):
+            users = [user for user in _users(node, found) if found.place.get(user) not in (Place.CONSTANT, Place.DROPPED)]
+            inside = [level[user] for user in users if found.place.get(user) is Place.SEGMENT]
+            if node in found.of_parameters or (inside and len(inside) == len(users)):
+                level[node] = min(inside)
+    for node in graph.nodes:  # results of one node
+        if node.target is getitem and found.place.get(node) is found.place.get(node.args[0]) is Place.SEGMENT:
+            level[node] = level[node.args[0]]
+    found.level = level
+
+
+def segments(graph: Any, found: Analysis) -> list[list[Fx]]:
+    """The nodes of each segment in the order of the graph; segments by level, then by their first node."""
+    root: dict[Fx, Fx] = {}
+
+    def find(node: Fx) -> Fx:
+        while root[node] is not node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    members = [node for node in graph.nodes if found.place.get(node) is Place.SEGMENT and node not in found.same]
+    first_user: dict[tuple[int, Fx], Fx] = {}  # of a value from outside the level
+    for node in members:
+        root[node] = node
+        for operand in found.operands(node):
+            if operand in root and found.level[operand] == found.level[node]:
+                root[find(node)] = find(operand)
+            elif found.place.get(operand) not in (Place.PARAMETER, Place.CONSTANT):
+                other = first_user.setdefault((found.level[node], operand), node)
+                root[find(node)] = find(other)
+    groups: dict[Fx, list[Fx]] = {}
+    for node in members:
+        groups.setdefault(find(node), []).append(node)
+    order = {node: place for place, node in enumerate(members)}
+    return sorted(groups.values(), key=lambda group: (found.level[group[0]], order[group[0]]))
+
+
+def escaping(group: Iterable[Fx], found: Analysis) -> list[Fx]:
+    """The nodes of a segment whose values are used elsewhere."""
+    inside = set(group)
+    constant = Place.CONSTANT, Place.DROPPED  # computed on the host from its own operands, or not at all
+    return [
+        node
+        for node in group
+        if any(user not in inside and found.place.get(user) not in constant for user in _users(node, found))
+    ]
+
+
+__all__ = ["MOVES", "Analysis", "Place", "analyse", "constants_of", "escaping", "segments"]

@@ -1,0 +1,122 @@
+"""FX nodes as ops of one kernel graph: operands from outside become inputs, and torch's own types are held against ours."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+from mirage_eg.frontend.aten_call import Call, TorchType
+from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
+from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.errors import MirageError, UnsupportedError
+
+
+@dataclass(slots=True)
+class Translation:
+    """A kernel graph that grows node by node.
+
+    `same` maps a node to another that has the same value; `known` returns the NumPy array of a constant, or None.
+
+    `values` has a tensor, or the list of a handler's results, for each translated node; `inputs` the nodes that became inputs;
+    `lifted` the arrays of inputs that import itself adds, such as causal masks.
+    """
+
+    same: Mapping[Fx, Fx]
+    known: Callable[[Fx], Any]
+    graph: KernelGraph = field(default_factory=KernelGraph)
+    values: dict[Fx, Any] = field(default_factory=dict)
+    inputs: dict[Fx, Tensor] = field(default_factory=dict)
+    lifted: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    _lifted_tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def append(self, node: Fx) -> None:
+        """Translate one node.
+
+        Raises:
+            UnsupportedError: why the node must stay outside.
+        """
+        wanted = type_of(node)
+        try:
+            result = self._result(node, wanted)
+        except UnsupportedError:
+            raise
+        except MirageError as error:  # of the graph's own rules
+            raise UnsupportedError(str(error)) from None
+        if isinstance(result, Tensor):
+            if wanted is None:
+                raise UnsupportedError("the value is no single tensor")
+            got = TorchType(result.shape, str(result.dtype))
+            if got.shape != wanted.shape or (
+                got.dtype != wanted.dtype != "bool"
+            ):  # a bool tensor may be an indicator of numbers
+                raise UnsupportedError(f"the IR gives {got}, torch {wanted}")
+        self.values[node] = result
+
+    def _result(self, node: Fx, wanted: TorchType | None) -> Any:
+        if node.target is getitem:
+            results, index = self.values.get(node.args[0]), node.args[1]
+            if not isinstance(results, list):
+                raise UnsupportedError("an element of a value that is computed outside")
+            chosen = results[index] if index < len(results) else "no such result"
+            if isinstance(chosen, str):
+                raise UnsupportedError(chosen)
+            return chosen()
+        handler = HANDLERS.get(str(node.target))
+        if handler is None:
+            raise UnsupportedError(NOT_IN_IR.get(str(node.target), "no op of the IR computes it"))
+        results = [wanted] if wanted is not None else types_of_results(node)
+        call = self._call(node, results)
+        result = handler(call)
+        call.finish()
+        return result
+
+    def _call(self, node: Fx, results: Sequence[TorchType]) -> Call:
+        import torch
+
+        arguments: dict[str, Any] = {}
+        types: dict[str, TorchType] = {}
+        defaults: dict[str, Any] = {}
+
+        def tensor(name: str, operand: Fx) -> Any:
+            kind = type_of(operand)
+            if kind is None:
+                raise UnsupportedError(f"{name} is a symbolic number or no tensor")
+            types[name] = kind
+            return self.same.get(operand, operand)
+
+        given, read = iter(node.args), operands_of(node)
+        for argument in node.target._schema.arguments:
+            if argument.has_default_value():
+                defaults[argument.name] = argument.default_value
+            value = node.kwargs[argument.name] if argument.name in node.kwargs else next(given, defaults.get(argument.name))
+            if isinstance(value, torch.fx.Node):
+                value = tensor(argument.name, value)
+            elif isinstance(value, (list, tuple)):
+                value = [
+                    tensor(f"{argument.name}.{place}", it) if isinstance(it, torch.fx.Node) else it
+                    for place, it in enumerate(it for it in value if it in read or not isinstance(it, torch.fx.Node))
+                ]
+            arguments[argument.name] = value
+        return Call(self.graph, arguments, defaults, types, results, self._operand, self._lift, self.known)
+
+    def _operand(self, node: Fx) -> Tensor:
+        """The tensor of a node: its value in this graph, or an input."""
+        if node in self.values:
+            value = self.values[node]
+            assert isinstance(value, Tensor)
+            return value
+        if node not in self.inputs:
+            kind = type_of(node)
+            assert kind is not None
+            self.inputs[node] = self.graph.new_input(kind.shape, kind.dtype, node.name)
+        return self.inputs[node]
+
+    def _lift(self, name: str, shape: tuple[int, ...], dtype: str, array: Callable[[], Any]) -> Tensor:
+        if name not in self.lifted:
+            self.lifted[name] = array
+            self._lifted_tensors[name] = self.graph.new_input(shape, dtype, name)
+        return self._lifted_tensors[name]
+
+
+__all__ = ["Translation"]

@@ -1,0 +1,175 @@
+"""Values of FX nodes: their types, and what torch computes for them on the host."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mirage_eg.frontend.aten_call import TorchType
+from mirage_eg.frontend.aten_ops import FROM_SHAPES
+from mirage_eg.ir.errors import UnsupportedError
+
+Fx = Any  # torch.fx.Node; torch is imported inside functions
+
+
+def type_of(node: Fx) -> TorchType | None:
+    """The type of a node's value; None if that is no single tensor.
+
+    Raises:
+        UnsupportedError: a symbolic or empty shape.
+    """
+    kind = _type(node.meta.get("val"))
+    if kind is not None and 0 in kind.shape:
+        raise UnsupportedError(f"got the empty shape {list(kind.shape)}, wanted extents of at least 1")
+    return kind
+
+
+def is_empty(node: Fx) -> bool:
+    """Whether a node's value is a tensor without elements."""
+    return 0 in getattr(node.meta.get("val"), "shape", ())
+
+
+def operands_of(node: Fx) -> list[Fx]:
+    """The nodes that a node reads; an empty part of a concatenation adds nothing to it."""
+    operands: list[Fx] = node.all_input_nodes
+    return [it for it in operands if not is_empty(it)] if str(node.target) == "aten.cat.default" else operands
+
+
+def types_of_results(node: Fx) -> list[TorchType]:
+    """The types of the results of a node that has several; of one that is no tensor, the type `none`.
+
+    Raises:
+        UnsupportedError: a symbolic shape.
+    """
+    value = node.meta.get("val")
+    found = [_type(one) for one in value] if isinstance(value, (list, tuple)) else []
+    return [one or TorchType((), "none") for one in found]
+
+
+def _type(value: Any) -> TorchType | None:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    if not all(type(extent) is int for extent in value.shape):
+        raise UnsupportedError(f"got the symbolic shape {list(value.shape)}, wanted fixed extents")
+    return TorchType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+
+
+def attribute_of(node: Fx) -> Any:
+    """The attribute of its module that a node of kind get_attr names."""
+    value = node.graph.owning_module
+    for name in node.target.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def is_random(node: Fx) -> bool:
+    """Whether a second call of a node may give another value."""
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def is_mutable(node: Fx) -> bool:
+    """Whether a node changes an operand in place."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+class HostValues:
+    """What torch computes on the CPU for nodes without arguments of the program among their ancestors.
+
+    `state` gives the current tensor of a parameter or buffer by the name of its node.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.state = state
+        self.known: dict[str, Any] = {}
+
+    def __getitem__(self, node: Fx) -> Any:
+        """The value of a node.
+
+        Raises:
+            UnsupportedError: it depends on a tensor of the meta device, which has no values.
+        """
+        pending = [node]
+        while pending:
+            one = pending[-1]
+            missing = [] if one.name in self.known else [it for it in self._operands(one) if it.name not in self.known]
+            if missing:
+                pending += missing
+            else:
+                pending.pop()
+                if one.name not in self.known:
+                    self.known[one.name] = self._compute(one)
+        return self.known[node.name]
+
+    def _operands(self, node: Fx) -> list[Fx]:
+        return [] if str(node.target) in FROM_SHAPES else node.all_input_nodes
+
+    def _compute(self, node: Fx) -> Any:
+        import torch
+
+        if node.name in self.state:
+            tensor = self.state[node.name]
+            if tensor.device.type == "meta":
+                raise UnsupportedError(f"{node.name} is on the meta device and has no values")
+            return tensor.detach().cpu()
+
+        def value(operand: Fx) -> Any:
+            if operand.name in self.known:
+                return self.known[operand.name]
+            return torch.empty(operand.meta["val"].shape, dtype=operand.meta["val"].dtype)  # of an op of FROM_SHAPES
+
+        with torch.no_grad():
+            return call(node, value, torch.device("cpu"))
+
+
+def call(node: Fx, value: Callable[[Fx], Any], device: Any = None) -> Any:
+    """Call a node's function on `value(operand)`; with `device` in the place of every device argument."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    def replaced(argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return value(argument)
+        return device if device is not None and isinstance(argument, torch.device) else argument
+
+    args, kwargs = pytree.tree_map_only((torch.fx.Node, torch.device), replaced, (node.args, dict(node.kwargs)))
+    return node.target(*args, **kwargs)
+
+
+def numpy_of(tensor: Any) -> Any:
+    """A tensor's values as a NumPy array; bfloat16 as float32."""
+    import torch
+
+    values = tensor.detach().cpu()
+    return (values.float() if values.dtype is torch.bfloat16 else values).numpy()
+
+
+def nbytes_of(node: Fx) -> int:
+    """Bytes of a node's operands and results, at their own types."""
+    tensors = [it.meta.get("val") for it in (*node.all_input_nodes, node)]
+    flat = [one for value in tensors for one in (value if isinstance(value, (list, tuple)) else [value])]
+    return sum(int(it.numel()) * it.element_size() for it in flat if hasattr(it, "element_size") and _is_fixed(it.shape))
+
+
+def flops_of(node: Fx) -> int | None:
+    """Operations of a matrix product, convolution or attention, as torch counts them; 0 for other ATen ops, else None.
+
+    A whole convolution, which torch does not count, has two for each result and each weight of its channel.
+    """
+    from torch.fx.node import map_arg
+    from torch.utils.flop_counter import flop_registry
+
+    count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    values = [node.meta.get("val"), *(it.meta.get("val") for it in node.all_input_nodes)]
+    fixed = all(_is_fixed(value.shape) for value in values if hasattr(value, "shape"))
+    if fixed and str(node.target).startswith(("aten.conv1d", "aten.conv2d", "aten.conv3d")):
+        weight = node.args[1].meta["val"]
+        return int(2 * values[0].numel() * weight[0].numel())
+    if count is None or not fixed:
+        return 0 if str(node.target).startswith("aten.") else None
+    args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda it: it.meta.get("val"))
+    return int(count(*args, **kwargs, out_val=node.meta["val"]))
+
+
+def _is_fixed(shape: Any) -> bool:
+    return all(type(extent) is int for extent in shape)

@@ -1,0 +1,209 @@
+"""PyTorch programs in: `import_program` for torch.export, `import_graph` for a functional FX graph of AOTAutograd."""
+
+import logging
+from collections.abc import Callable, Mapping
+from operator import getitem
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from zipfile import BadZipFile
+
+from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
+from mirage_eg.frontend.coverage import Coverage, coverage
+from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_of, escaping, segments
+from mirage_eg.frontend.fx_translate import Translation
+from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of
+from mirage_eg.frontend.imported import Constant, Imported, ImportedSegment, InputKind, Outside
+from mirage_eg.frontend.torch_run import Running
+from mirage_eg.ir.errors import ProgramError, UnsupportedError
+
+
+def import_program(program: Any) -> Imported:
+    """The programs of a torch.export.ExportedProgram, at the level of its own ops: linear, layer_norm and attention stay whole.
+
+    A program with in-place ops is made functional first, and ops that have no handler are decomposed if torch can; both by
+    `run_decompositions`. No weight is copied.
+
+    Raises:
+        ProgramError: torch is not installed, or the argument is no ExportedProgram.
+    """
+    torch = _torch()
+    if not isinstance(program, torch.export.ExportedProgram):
+        kind = type(program).__qualname__
+        raise ProgramError(f"import_program: got a {kind}, wanted the result of torch.export.export(model, args)")
+    program = _functional(program)
+    signature = program.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    roles: dict[str, Place] = {}
+    state: dict[str, Any] = {}
+    for name, target in signature.inputs_to_parameters.items():
+        roles[name], state[name] = Place.PARAMETER, program.state_dict[target]
+    for name, target in signature.inputs_to_buffers.items():
+        state[name] = program.state_dict[target] if target in program.state_dict else program.constants[target]
+        if target not in mutated:
+            roles[name] = Place.CONSTANT
+    for name, target in signature.inputs_to_lifted_tensor_constants.items():
+        roles[name], state[name] = Place.CONSTANT, program.constants[target]
+    return _imported(program.graph, roles, state, dict(signature.inputs_to_parameters), Running.of_export(program, state))
+
+
+def import_graph(
+    module: Any, parameters: Mapping[str, Any] = MappingProxyType({}), constants: Mapping[str, Any] = MappingProxyType({})
+) -> Imported:
+    """The programs of a functional torch.fx.GraphModule of ATen ops with `meta["val"]`, as AOTAutograd passes to a compiler.
+
+    `parameters` and `constants` give the tensors of placeholders that are weights or buffers, by the placeholder's name.
+    Attributes of the module are weights if they are torch Parameters, else constants.
+
+    Raises:
+        ProgramError: torch is not installed, or a node changes an operand in place.
+    """
+    torch = _torch()
+    roles = dict.fromkeys(parameters, Place.PARAMETER) | dict.fromkeys(constants, Place.CONSTANT)
+    state = {**parameters, **constants}
+    names = {name: name for name in parameters}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            state[node.name] = attribute_of(node)
+            weight = isinstance(state[node.name], torch.nn.Parameter)
+            roles[node.name] = Place.PARAMETER if weight else Place.CONSTANT
+            if weight:
+                names[node.name] = node.target
+    return _imported(module.graph, roles, state, names, Running(module.graph, state))
+
+
+def _torch() -> Any:
+    try:
+        import torch
+        import torch.export
+    except ImportError:
+        raise ProgramError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
+    return torch
+
+
+def _functional(program: Any) -> Any:
+    """The program without in-place ops, and without ops that torch decomposes and import does not know."""
+    import torch
+
+    signature = program.graph_signature
+    roles = dict.fromkeys((*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants), Place.CONSTANT)
+    known = constants_of(program.graph, roles)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    kept = HANDLERS.keys() | NOT_IN_IR.keys()
+    unknown = {node.target for node in calls if node not in known and str(node.target) not in kept}
+    table = torch.export.default_decompositions() if unknown else {}
+    decomposed = {op: table[op] for op in unknown if op in table}
+    if decomposed or any(is_mutable(node) or isinstance(node.target, torch._ops.HigherOrderOperator) for node in calls):
+        return program.run_decompositions(decomposed)
+    return program
+
+
+def _imported(
+    graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any], names: Mapping[str, str], running: Running
+) -> Imported:
+    constant = constants_of(graph, roles)
+
+    def known(node: Fx) -> Any:
+        if constant.get(node) is not Place.CONSTANT:
+            return None
+        try:
+            return numpy_of(HostValues(state)[node])
+        except UnsupportedError:  # it has no values on the meta device
+            return None
+
+    found = analyse(graph, roles, known)
+    parts, constants = [], {}
+    groups = segments(graph, found)
+    for group in groups:
+        part, lifted = _segment(group, found, known)
+        parts.append(part)
+        constants.update(lifted)
+    by_name = {node.name: node for node in graph.nodes}
+    for part in parts:
+        for name in part.inputs_of(InputKind.CONSTANT):
+            if name not in constants:
+                constants[name] = _constant(by_name[name], state)
+    running.schedule(found, groups, parts, constants)
+    outside = tuple(
+        Outside(str(node.target), found.reason[node], node.name, flops_of(node), nbytes_of(node))
+        for node in graph.nodes
+        if found.place.get(node) is Place.OUTSIDE and node.target is not getitem
+    )
+    used = {name for part in parts for name in part.inputs_of(InputKind.PARAMETER)}
+    parameters = {name: target for name, target in names.items() if name in used}
+    return Imported(tuple(parts), constants, parameters, outside, lambda name: numpy_of(state[name]), running)
+
+
+def _segment(group: list[Fx], found: Analysis, known: Callable[[Fx], Any]) -> tuple[ImportedSegment, dict[str, Constant]]:
+    """The program of a group of nodes, and the constants that import itself adds."""
+    it = Translation(found.same, known)
+    for node in group:
+        it.append(node)
+    for node in escaping(group, found):
+        it.graph.mark_output(it.values[node])
+    program = it.graph.graph()
+    kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
+    of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
+    kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)
+    views = frozenset(node.name for node in group if node in found.views)
+    lifted = {name: Constant(name, (), make) for name, make in it.lifted.items()}
+    nbytes = sum(nbytes_of(node) for node in group if node not in found.views)
+    return ImportedSegment(program, kind, tuple(node.name for node in group), views, nbytes), lifted
+
+
+def _constant(node: Fx, state: Mapping[str, Any]) -> Constant:
+    seen, pending = set(), [node]
+    while pending:
+        one = pending.pop()
+        if one not in seen:
+            seen.add(one)
+            pending += one.all_input_nodes
+    depends_on = tuple(sorted(one.name for one in seen if one.name in state))
+    return Constant(node.name, depends_on, lambda: numpy_of(HostValues(state)[node]))
+
+
+def load(path: str | Path) -> Any:
+    """The exported program in a file that torch.export.save wrote; import only files that you trust.
+
+    Raises:
+        ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
+    """
+    torch = _torch()
+    log = logging.getLogger("torch.export")  # it reports what the error says
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        return torch.export.load(path)
+    except (OSError, BadZipFile, RuntimeError, ValueError, KeyError, AssertionError) as error:
+        message = " ".join(str(error).split())[:300]
+        raise ProgramError(
+            f"{path}: {message}; wanted a file that torch.export.save wrote, with its custom ops imported"
+        ) from None
+    finally:
+        log.setLevel(level)
+
+
+def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:
+    """What of a model becomes programs: a record that prints as a table of segments and of ops that stay with torch.
+
+    `model` is a torch module, called with the further arguments, or an ExportedProgram without any.
+
+    Raises:
+        ProgramError: torch is not installed, or torch.export does not export the model.
+    """
+    torch = _torch()
+    if not isinstance(model, torch.nn.Module):
+        return coverage(import_program(model))
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, args, kwargs, strict=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        message = " ".join(str(error).split())
+        raise ProgramError(
+            f"explain: torch.export: {message[:300]}; wanted a model that takes and returns tensors, and no cache "
+            "(models of transformers: config.use_cache = False)"
+        ) from error
+    return coverage(import_program(program))
+
+
+__all__ = ["explain", "import_graph", "import_program", "load"]

@@ -1,0 +1,132 @@
+"""Runs an imported model as a whole: programs by the NumPy evaluator, outside nodes by torch on the CPU. For tests.
+
+A value that leaves a program gets the strides that torch gave it, since outside nodes may read them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.frontend.fx_partition import Analysis, Place, escaping
+from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, call, is_empty, numpy_of
+from mirage_eg.frontend.imported import Constant, ImportedSegment
+from mirage_eg.ir.errors import ProgramError
+
+
+class Running:
+    """The steps of an imported model; calling it computes the model's results on CPU tensors."""
+
+    def __init__(self, graph: Any, state: Mapping[str, Any], program: Any = None) -> None:
+        self.graph, self.state, self.program = graph, state, program
+        self.steps: list[tuple[int, int, Any]] = []
+        self.found = Analysis()
+        self.constants: Mapping[str, Constant] = {}
+
+    @classmethod
+    def of_export(cls, program: Any, state: Mapping[str, Any]) -> "Running":
+        """The steps of an exported program, which takes and returns what the model does."""
+        return cls(program.graph, state, program)
+
+    def schedule(
+        self, found: Analysis, groups: Sequence[list[Fx]], parts: Sequence[ImportedSegment], constants: Mapping[str, Constant]
+    ) -> None:
+        """Order the steps: levels rise, and on one level outside nodes come before segments."""
+        self.found, self.constants = found, constants
+        outside = [node for node in self.graph.nodes if found.place.get(node) is Place.OUTSIDE]
+        self.steps = [(found.level[node], 0, node) for node in outside]
+        for group, part in zip(groups, parts, strict=True):
+            self.steps.append((found.level[group[0]], 1, (part, escaping(group, found))))
+        self.steps.sort(key=lambda step: step[:2])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's results.
+
+        Raises:
+            ProgramError: other arguments than those of the import.
+        """
+        values = self._arguments(args, kwargs)
+        host = HostValues(self.state)
+        for _, _, step in self.steps:
+            if isinstance(step, tuple):
+                part, outputs = step
+                self._run_segment(part, outputs, values, host)
+            else:
+                values[step.name] = call(step, lambda node: self._value(node, values, host))
+        return self._results(values, host)
+
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        from torch.utils import _pytree as pytree
+
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        if self.program is None:
+            if kwargs or len(args) != len(placeholders):
+                raise ProgramError(f"run: got {len(args)} arguments, wanted {len(placeholders)}")
+            return {node.name: value for node, value in zip(placeholders, args, strict=True)}
+        spec = self.program.call_spec.in_spec
+        names = spec.child(1).context
+        if set(kwargs) != set(names):
+            raise ProgramError(f"run: got the keywords {sorted(kwargs)}, wanted {sorted(names)}")
+        flat, got = pytree.tree_flatten((tuple(args), {name: kwargs[name] for name in names}))
+        if got != spec:
+            raise ProgramError(f"run: got arguments of the structure {got}, wanted {spec}")
+        given = [node for node in placeholders if node.name not in self.state]
+        values = {node.name: value for node, value in zip(given, flat, strict=True)}
+        return values | {name: tensor.detach() for name, tensor in self.state.items()}
+
+    def _value(self, node: Fx, values: dict[str, Any], host: HostValues) -> Any:
+        """The current value of a node, as torch lays it out."""
+        import torch
+
+        source: Fx = self.found.same.get(node, node)
+        if source.name not in values and is_empty(source):
+            return torch.empty(source.meta["val"].shape, dtype=source.meta["val"].dtype)
+        if source.op == "get_attr" and source.name not in self.state:  # a graph that a control-flow op calls
+            return attribute_of(source)
+        if source.name not in values:
+            values[source.name] = self.constants[source.name].array() if source.name in self.constants else host[source]
+        value: Any = values[source.name]
+        kind: Any = node.meta.get("val")
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(value).to(kind.dtype)
+        tensors = isinstance(value, torch.Tensor) and isinstance(kind, torch.Tensor)
+        if tensors and value.stride() != kind.stride() and 0 not in kind.stride():  # 0: of an expanded tensor
+            value = torch.empty_strided(value.shape, kind.stride(), dtype=value.dtype).copy_(value)
+        return value
+
+    def _run_segment(self, part: ImportedSegment, outputs: list[Fx], values: dict[str, Any], host: HostValues) -> None:
+        nodes = {node.name: node for node in self.graph.nodes}
+        inputs = []
+        for name in part.program.input_names:
+            made = name not in nodes  # a constant that import has added
+            inputs.append(self.constants[name].array() if made else numpy_of(self._value(nodes[name], values, host)))
+        wide = part.program.working_dtype
+        arrays = [np.asarray(array, dtype=str(wide), order="C") for array in inputs]
+        results = evaluate(part.program, arrays, FloatAlgebra(np, wide, rounds=True))
+        for node, result in zip(outputs, results, strict=True):
+            values[node.name] = np.array(result)
+
+    def _results(self, values: dict[str, Any], host: HostValues) -> Any:
+        import torch
+        from torch.utils import _pytree as pytree
+
+        [output] = [node for node in self.graph.nodes if node.op == "output"]
+        results = [
+            self._value(it, values, host) if isinstance(it, torch.fx.Node) else it for it in pytree.tree_leaves(output.args[0])
+        ]
+        if self.program is None:
+            return tuple(results)
+        signature = self.program.graph_signature
+        for kind, result in zip(signature.output_specs, results, strict=True):
+            if kind.kind.name == "BUFFER_MUTATION":
+                with torch.no_grad():
+                    self.state[self._placeholder(kind.target)].copy_(result)
+        kinds = zip(signature.output_specs, results, strict=True)
+        returned = [result for kind, result in kinds if kind.kind.name in ("USER_OUTPUT", "CONSTANT_OUTPUT")]
+        return pytree.tree_unflatten(returned, self.program.call_spec.out_spec)
+
+    def _placeholder(self, target: str) -> str:
+        buffers: Mapping[str, str] = self.program.graph_signature.inputs_to_buffers
+        return next(name for name, buffer in buffers.items() if buffer == target)

@@ -1,0 +1,38 @@
+"""The numbers of the µGraph optimizer and of the tuner that are choices, not facts."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerHeuristics:
+    """Choices of the passes; each bounds an exact search, which then proves less."""
+
+    order_sets: int = 20_000  # sets of completed tasks; after them the given order stays, with the bound proved by then
+    layout_dims: int = 4  # of more than one element; of more dims only the innermost one is chosen
+
+
+OPTIMIZER = OptimizerHeuristics()
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The most candidates of each round of tuning, and the seconds after which no further one is timed."""
+
+    structures: int = 32
+    best_structures: int = 8
+    extents: int = 8  # of each of the best structures
+    best_graphs: int = 6
+    detailed_graphs: int = 2  # whose schedules are refined
+    finalists: int = 6  # of the final round, besides the best variant of each of the `reported` µGraphs
+    reported: int = 16
+    seconds: float = 60.0
+    first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
+    until_extents: float = 0.5  # of the seconds; then the round of structures ends
+    until_schedules: float = 0.75  # of the seconds; then the round of extents ends
+    together: int = 16  # candidates that are timed while the GPU is held
+    close: float = 1.02  # times within this factor are equal: the spread of a measurement
+
+
+EFFORT = Effort()
+
+__all__ = ["EFFORT", "OPTIMIZER", "Effort", "OptimizerHeuristics"]

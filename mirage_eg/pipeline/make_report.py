@@ -1,0 +1,306 @@
+"""The report of a run, built once at its end from the records of its stages."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.triton.emit import memory_of
+from mirage_eg.egraph.oracle import Saturation
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.optimizer.layouts import ChosenLayouts
+from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.optimizer.passes import OptimizedMuGraph, optimize_mugraph
+from mirage_eg.pipeline.program_stages import SearchedProgram
+from mirage_eg.pipeline.run.cache_lookup import versions
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.peak_memory import peak_mib
+from mirage_eg.pipeline.run.report_sections import (
+    BeforeAfter,
+    Best,
+    BufferSummary,
+    CompileSummary,
+    Diagnosis,
+    EGraph,
+    EGraphs,
+    FloatSummary,
+    LayoutsSummary,
+    LayoutSummary,
+    LiveBytes,
+    Memory,
+    MuGraphSummary,
+    OptimizerSummary,
+    OrderSummary,
+    PartitionSummary,
+    PartSummary,
+    PassSummary,
+    PredictedCost,
+    RegionSummary,
+    Search,
+    SimplificationSummary,
+    ThreadGraphsSummary,
+    TuningSummary,
+    Verification,
+)
+from mirage_eg.pipeline.run.result import Candidate, CompileRecord
+from mirage_eg.pipeline.run.run_report import RunReport
+from mirage_eg.pipeline.search_stage import WholeProgram
+from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.pipeline.tune_stage import device_name
+from mirage_eg.pipeline.verify_stage import Finalists, Verified
+from mirage_eg.search.partition.shortest_path import PlanPart
+from mirage_eg.search.structure_search import SplitRecord
+from mirage_eg.transforms.simplify import Simplification
+from mirage_eg.verify.verdict import Verdict
+
+
+def make_report(
+    run: Run,
+    searched: SearchedProgram,
+    candidates: Sequence[Candidate],
+    explanation: Diagnosis | None,
+    regions: Sequence[RegionSummary] = (),
+) -> RunReport:
+    """The report of a run whose ranked candidates these are; `regions` of a program that was searched in several."""
+    whole, finalists = searched.whole, searched.finalists
+    best, device, found = candidates[0], run.device, whole.search
+    return RunReport(
+        program=run.name,
+        domain=run.options.domain,
+        theories={theory.path: theory.sha256 for theory in run.rulebook.theories},
+        device=device_name(run.on_gpu),
+        target=device.target,
+        gpu=device,
+        egraph=_egraphs(found.records),
+        egraphs=tuple(EGraph(record.split, **_fields(record.saturation)) for record in found.records),
+        search=Search(
+            visited=found.visited,
+            pruned=found.pruned,
+            structures=len(found.structures),
+            split_reductions=found.count - len(found.structures),
+            complete=found.complete,
+            seconds=found.seconds,
+            candidates=len(finalists.candidates),
+            instances=sum(entry.built for entry in whole.structures),
+        ),
+        verify=_verification(best.verdict, whole, finalists.verified),
+        compile=_compile(best.compile),
+        best=_best(best),
+        mugraphs=tuple(map(_mugraph, candidates)),
+        ranked_by="cost model" if best.measured_us is None else "measured time",
+        notes=tuple(run.watch.notes),
+        seconds=run.watch.seconds | {"total": run.watch.total()},
+        peak_mib=peak_mib(),
+        versions=versions(),
+        seed=run.options.seed,
+        partition=_partition(searched.primitive, finalists, candidates),
+        per_op=_cost(expand(run.program), device),
+        simplification=simplification_summary(searched.simplified),
+        optimizer=optimizer_summary(best.optimized or optimize_mugraph(best.graph, device)),
+        memory=memory_summary(best.graph, run.program),
+        explanation=explanation,
+        heuristics=HEURISTICS,
+        tuning=tuning_summary(finalists.measurements) if finalists.measurements else None,
+        regions=tuple(regions),
+    )
+
+
+def _fields(record: Saturation) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _egraphs(records: Sequence[SplitRecord]) -> EGraphs:
+    saturations = [record.saturation for record in records]
+    return EGraphs(
+        count=len(saturations),
+        nodes=sum(saturation.nodes for saturation in saturations),
+        classes=sum(saturation.classes for saturation in saturations),
+        saturated=all(saturation.saturated for saturation in saturations),
+        seconds=sum(saturation.seconds for saturation in saturations),
+    )
+
+
+def _verification(verdict: Verdict, whole: WholeProgram, verified: Verified) -> Verification:
+    return Verification(
+        trials=verdict.trials,
+        p=verdict.p,
+        q=verdict.q,
+        error_bound=verdict.error_bound,
+        bound_reason=verdict.bound_reason,
+        evidence=verdict.evidence,
+        laws=verdict.laws,
+        partial=verdict.partial,
+        accepted=len(verified.equal),
+        rejected=len(verified.rejected),
+        structures_accepted=len(whole.structures) - whole.failing(),
+        structures_rejected=whole.failing(),
+    )
+
+
+def _best(best: Candidate) -> Best:
+    blocks = best.graph.blocks
+    return Best(
+        kernels=best.kernels,
+        grid=tuple(block.grid for block in blocks),
+        loop=tuple(block.loop for block in blocks),
+        threads=tuple(block.threads for block in blocks),
+        predicted_us=best.predicted_us,
+        measured_us=best.measured_us,
+        fused=best.fused,
+        float_error=best.float_check.error,
+    )
+
+
+def _mugraph(candidate: Candidate) -> MuGraphSummary:
+    check, blocks = candidate.float_check, candidate.graph.blocks
+    return MuGraphSummary(
+        kernels=candidate.kernels,
+        fused=candidate.fused,
+        grid=tuple(block.grid for block in blocks),
+        loop=tuple(block.loop for block in blocks),
+        threads=tuple(block.threads for block in blocks),
+        verdict=str(candidate.verdict.verdict),
+        proved=candidate.proved,
+        partial=candidate.verdict.partial,
+        float_check=FloatSummary(check.ok, check.error, check.overflows, check.problem),
+        compiled=candidate.compile.ok,
+        predicted_us=candidate.predicted_us,
+        measured_us=candidate.measured_us,
+    )
+
+
+def _cost(program: Graph, device: Device) -> PredictedCost:
+    costs = predict(program, device)
+    return PredictedCost(len(costs), sum(cost.us for cost in costs))
+
+
+def memory_summary(graph: Graph, program: Graph) -> Memory:
+    """The arena of a µGraph: its buffers, and the distance from the least size."""
+    arena = memory_of(graph, program=program)
+    buffers = (
+        BufferSummary(buffer.name, buffer.nbytes, offset, (buffer.first, buffer.last))
+        for buffer, offset in zip(arena.buffers, arena.offsets, strict=True)
+    )
+    return Memory(arena.arena_bytes, arena.sum_bytes, arena.lower_bound_bytes, arena.bound_bytes, arena.optimal, tuple(buffers))
+
+
+def _partition(primitive: Graph, finalists: Finalists, candidates: Sequence[Candidate]) -> PartitionSummary:
+    plans, checks = finalists.plans, finalists.verified.parts
+    found = plans.partition
+    return PartitionSummary(
+        states=found.states,
+        segments=found.segments,
+        left_out=found.left_out,
+        searched=len(found.searched),
+        complete=found.complete,
+        bound_us=found.bound_us,
+        few=found.few,
+        bound_of_few_us=found.bound_of_few_us,
+        visited=plans.visited,
+        pruned=plans.pruned,
+        structures=plans.structures,
+        plans=tuple(PredictedCost(plan.kernels, plan.us) for plan in found.plans),
+        kernels=tuple(
+            tuple(part_summary(primitive, part, checks.get(part, candidate.verdict)) for part in candidate.plan.parts)
+            for candidate in candidates
+            if candidate.plan in found.plans
+        ),
+    )
+
+
+def part_summary(primitive: Graph, part: PlanPart, verdict: Verdict) -> PartSummary:
+    """One segment of a plan with the verdict on its kernels."""
+    return PartSummary(
+        ops=tuple(primitive.nodes[position].op for position in sorted(part.segment.nodes)),
+        reads=part.inputs,
+        writes=part.segment.outputs,
+        kernels=part.kernels.count,
+        predicted_us=part.kernels.us,
+        library=not part.kernels.fused,
+        proved=part.kernels.proved,
+        verdict=str(verdict.verdict) if part.kernels.fused else "equal",  # a library kernel is the op itself
+    )
+
+
+def _compile(record: CompileRecord) -> CompileSummary:
+    return CompileSummary(
+        record.target, record.ok, record.shared_memory, record.registers, record.spills, record.error, record.kernels
+    )
+
+
+def simplification_summary(simplified: Simplification) -> SimplificationSummary:
+    """The passes that changed the program; both programs are listed where something changed."""
+    before, after = Counter(_ops(simplified.before)), Counter(_ops(simplified.after))
+    changed = simplified.after != simplified.before
+    programs = (simplified.before, *(program for _, program in simplified.passes))
+    return SimplificationSummary(
+        changed=changed,
+        ops={op: BeforeAfter(before[op], after[op]) for op in sorted({*before, *after}) if before[op] != after[op]},
+        count=BeforeAfter(before.total(), after.total()),
+        passes=tuple(
+            PassSummary(name, _lines(given), _lines(program))
+            for (name, program), given in zip(simplified.passes, programs, strict=False)
+            if program != given
+        ),
+        laws=dict(simplified.laws) if changed else {},
+        before=_lines(simplified.before) if changed else None,
+        after=_lines(simplified.after) if changed else None,
+        stopped=simplified.stopped,
+        seconds=simplified.seconds,
+    )
+
+
+def _ops(graph: Graph) -> tuple[str, ...]:
+    return tuple(item.op for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
+
+
+def _lines(program: Graph) -> tuple[str, ...]:
+    return tuple(str(program).splitlines())
+
+
+def optimizer_summary(optimized: OptimizedMuGraph) -> OptimizerSummary:
+    """The layouts, the orders with their live bytes, and the thread graphs of a µGraph."""
+    kernels, blocks = optimized.kernels, optimized.blocks
+    return OptimizerSummary(
+        layouts=_layouts(optimized.layouts),
+        order=OrderSummary(
+            kernels=LiveBytes(optimized.before, kernels.live_bytes, kernels.lower_bound),
+            blocks=tuple(LiveBytes(block.before, block.live_bytes, block.lower_bound) for block in blocks),
+            optimal=kernels.optimal and all(block.live_bytes == block.lower_bound for block in blocks),
+        ),
+        thread_graphs=tuple(map(_thread_graphs, optimized.graph.blocks)),
+        seconds=optimized.seconds,
+    )
+
+
+def _layouts(layouts: ChosenLayouts) -> LayoutsSummary:
+    return LayoutsSummary(
+        objective_us=layouts.kernels_us,
+        row_major_us=layouts.row_major_us,
+        saved_us=layouts.row_major_us - layouts.kernels_us,
+        accesses_saved_us=sum(choice.row_major_us - choice.us for choice in layouts.choices),
+        optimal=layouts.optimal,
+        intermediates=tuple(
+            LayoutSummary(choice.value, choice.shape, choice.order, choice.strides, choice.us, choice.row_major_us)
+            for choice in layouts.choices
+        ),
+    )
+
+
+def _thread_graphs(block: Graph) -> ThreadGraphsSummary:
+    chains = tuple(_ops(item["graph"]) for item in block.nodes if item.op == "thread")
+    rest = iter(chains)
+    after = _ops(block)
+    before = tuple(op for name in after for op in (next(rest) if name == "thread" else (name,)))
+    return ThreadGraphsSummary(before, after, chains)
+
+
+def tuning_summary(measurements: Sequence[Measurement]) -> TuningSummary:
+    """The numbers of candidates; each counts once, those of the final round were tried before."""
+    tried = [measurement for measurement in measurements if measurement.stage != "final"]
+    timed = sum(measurement.us is not None for measurement in tried)
+    return TuningSummary(tried=len(tried), timed=timed, failed=len(tried) - timed)

@@ -1,0 +1,96 @@
+"""The stages from a program to verified candidates: simplify, search, partition, choose or tune, verify while compiling.
+
+A program of several regions goes through them region by region (`region_stage`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.cpu_threads import background_task
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.optimizer.tune import Tuning
+from mirage_eg.pipeline.choose_candidates import choose, deduplicated, diverse_by_kind, pool, with_library
+from mirage_eg.pipeline.compile_stage import Compiler
+from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
+from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.pipeline.tune_stage import tune_candidates
+from mirage_eg.pipeline.verify_stage import Finalists, FullSize
+from mirage_eg.transforms.simplify import Simplification, simplify
+from mirage_eg.transforms.softmax_shift import drop_shifts
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedProgram:
+    """A program through all stages before the ranking: simplified, in primitive ops, searched whole, and its finalists."""
+
+    simplified: Simplification
+    primitive: Graph
+    whole: WholeProgram
+    finalists: Finalists
+
+
+def search_program(run: Run, full_size: FullSize, tuning: Tuning) -> SearchedProgram:
+    """Simplify, search, partition, choose or tune, verify while compiling."""
+    with run.watch.stage("simplify"):
+        simplified = simplify(expand(run.program))
+    with run.watch.stage("search"):
+        primitive = drop_shifts(simplified.after)
+        if primitive != simplified.after:
+            note = "exponentials shifted by their maximum are searched unshifted: no output depends on the shift"
+            run.watch.notes.append(note)
+    whole = search_whole_program(run, primitive)
+    partitioner = Partitioner(run, primitive, whole)
+    return SearchedProgram(simplified, primitive, whole, _finalists(run, primitive, whole, partitioner, full_size, tuning))
+
+
+def _finalists(
+    run: Run, primitive: Graph, whole: WholeProgram, partitioner: Partitioner, full_size: FullSize, tuning: Tuning
+) -> Finalists:
+    """The candidates chosen or tuned, verified and compiled; the plans of all kernels compile."""
+    library = Candidate(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
+    compiler = Compiler(run)
+    plans = partitioner.plans()
+    candidates = pool(whole.candidates, plans.candidates)
+    measurements: tuple[Measurement, ...] = ()
+    chosen: Sequence[Candidate] = ()
+    if run.on_gpu:
+        groups = [[library], *diverse_by_kind(candidates)]
+        tuned = tune_candidates(run, groups, tuning)
+        measurements = tuned.measurements
+        chosen = deduplicated(tuned.fastest(groups), run.options, lambda entry: tuned.apply(entry, run.device))
+    chosen = with_library(chosen or choose(candidates, library, run), library)
+    with background_task(lambda: compiler.compile(chosen)) as compiled:
+        verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
+        compiled()  # as a rule all of it does compile
+    if not run.on_gpu and (others := partitioner.compiling(plans, compiler)) is not plans:
+        plans, candidates = others, pool(whole.candidates, others.candidates)
+        chosen = with_library(choose(candidates, library, run), library)
+        verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
+    if plans.partition.left_out:
+        left_out = ", ".join(plans.partition.left_out)
+        run.watch.notes.append(f"there are too many partitions of the program; not searched: {left_out}")
+    if isinstance(whole.axes, Axes) and not candidates:
+        run.watch.notes.append(_no_kernel_note(whole))
+    verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
+    return Finalists(candidates, plans, tuple(chosen), verified, measurements)
+
+
+def _no_kernel_note(whole: WholeProgram) -> str:
+    """One sentence: the reason for the lack of a fused kernel."""
+    if not whole.search.all:
+        return (
+            "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
+            "raise --max-block-ops or add a law"
+        )
+    if whole.failing() == len(whole.structures):
+        return "no fused kernel was found: every structure failed the field check"
+    return (
+        f"no fused kernel was found: the {len(whole.structures)} structures need tiles larger than a block can hold "
+        "or none of their µGraphs passes the filters"
+    )

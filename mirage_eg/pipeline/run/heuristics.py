@@ -1,0 +1,54 @@
+"""The numbers of a run that are choices, not facts: one frozen record, which the report prints.
+
+What a user may choose is in `Options`. A comment names the measurement or the reason; where it names none, no measurement is
+recorded.
+"""
+
+from dataclasses import dataclass, field
+
+from mirage_eg.optimizer.heuristics import EFFORT, OPTIMIZER, Effort, OptimizerHeuristics
+from mirage_eg.search.heuristics import SEARCH, SearchHeuristics
+from mirage_eg.search.partition.shortest_path import PartitionLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Heuristics:
+    """Choices of the stages of a run, and those of the search, the µGraph optimizer and the tuner."""
+
+    states: int = 100_000  # of the whole program, for all splits together, in equal shares (docs/search.md)
+    fewest_states: int = 1_000  # of each split at least
+    nodes: int = 10_000  # e-nodes of each of up to 20 splits of the whole program in the indexed domain; fewer for more splits
+    abstract_nodes: int = 50_000  # likewise in the abstract domain
+    fewest_nodes: int = 2_000  # of each split at least
+    alike: int = 8  # structures of a split with the same loads, smallest first; others differ in the order of cheap ops
+    split_reductions: int = 6  # of each split, smallest first; larger ones differ in the order of cheap ops
+    sampled_graphs: int = 256  # µGraphs of each structure, of which the tuner tries some
+
+    segment_states: int = 30_000  # of a segment, in equal shares for its splits
+    segment_nodes: int = 10_000  # e-nodes of each of its splits: sums in products grow ten times larger, for seconds each
+    segment_alike: int = 4  # structures of a segment and split with the same loads, smallest first
+    region_ops: int = 32  # of regions that are merged: decoder_layer has 27; 44 and more exceed the partition's states
+    whole_check_ops: int = 400  # of a program of regions that is also verified as a whole
+    whole_check_flops: int = 100_000_000  # likewise, of its products; seconds
+    partition: PartitionLimits = field(default_factory=PartitionLimits)
+    explored: int = 64  # segments of a program that are all searched where a GPU measures the plans
+    measured_plans: int = 24  # plans that are measured
+    measured_each: int = 8  # µGraphs of a structure
+    measured_kernels: int = 24  # µGraphs of a segment
+    retries: int = 8  # other tilings for kernels that do not compile; then their segments are partitioned differently
+
+    proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
+    close: float = 1.05  # predicted times within this factor are equal: the cost model is no finer (docs/optimizer.md)
+    close_measured: float = 1.02  # measured times likewise: the spread of a measurement
+    diagnosis_parts: int = 16  # of the program that are searched for the closest candidate
+    diagnosis_states: int = 20_000  # of each of these searches, for each split
+    diagnosis_block_ops: int = 32  # of the largest block that is searched
+    diagnosis_graphs: int = 200  # µGraphs compared for the smallest overflow, equally many of each structure
+    diagnosis_scales: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # times the capacity of a block
+
+    search: SearchHeuristics = SEARCH
+    optimizer: OptimizerHeuristics = OPTIMIZER
+    tuning: Effort = EFFORT  # its defaults; a caller of `optimize` may choose others
+
+
+HEURISTICS = Heuristics()

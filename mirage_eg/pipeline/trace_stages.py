@@ -1,0 +1,67 @@
+"""Where structures, µGraphs and segments ended: the lines of a trace after those of the search."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.kernel_summary import kernel_summary
+from mirage_eg.pipeline.partition_stage import PlanSearch
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.search_stage import WholeProgram
+from mirage_eg.pipeline.verify_stage import Verified
+from mirage_eg.search.partition.segment_search import trace_structures
+from mirage_eg.search.partition.segments import Segment
+from mirage_eg.search.partition.shortest_path import PlanPart
+from mirage_eg.search.trace import Tracer
+
+
+def trace_whole_program(
+    tracer: Tracer, whole: WholeProgram, chosen: Sequence[Candidate], verified: Verified, candidates: Sequence[Candidate]
+) -> None:
+    """Where structures of the whole program and µGraphs ended, after the search."""
+    trace_structures(tracer, whole.search, whole.structures)
+    for entry in whole.structures:
+        if entry.kernels:
+            tracer.count("not among top", entry.built - len(entry.kernels))
+    finalists = {entry.as_found for entry in chosen}
+    for candidate in (candidate for group in whole.candidates for candidate in group):
+        if candidate.graph in finalists:
+            finalists.remove(candidate.graph)
+        else:
+            tracer.add("not among top", partial(_graph_line, candidate))
+    for candidate in verified.rejected:
+        tracer.add("verification", partial(_graph_line, candidate))
+    for candidate in candidates:
+        ended = "compile" if not candidate.compile.ok else "ranked" if candidate.measured_us is None else "timed"
+        tracer.add(ended, partial(_graph_line, candidate))
+
+
+def trace_plans(tracer: Tracer, primitive: Graph, plans: PlanSearch) -> None:
+    """Where segments ended, and the candidates of their own searches."""
+    tracer.extend(plans.traced)
+    used = {
+        part.segment for group in plans.candidates for entry in group if entry.plan is not None for part in entry.plan.parts
+    }
+    for segment, part in plans.partition.searched:
+        if segment not in used:
+            tracer.add("no kernel" if part is None else "on no plan", partial(_segment_line, primitive, segment, part))
+
+
+def _segment_line(primitive: Graph, segment: Segment, part: PlanPart | None) -> dict[str, Any]:
+    return {
+        "ops": [primitive.nodes[position].op for position in sorted(segment.nodes)],
+        "reads": list(segment.inputs),
+        "writes": list(segment.outputs),
+        "predicted_us": None if part is None else part.kernels.us,
+    }
+
+
+def _graph_line(entry: Candidate) -> dict[str, Any]:
+    blocks = entry.graph.blocks
+    return {
+        "what": kernel_summary(entry.graph),
+        "grid": [list(block.grid) for block in blocks],
+        "loop": [block.loop for block in blocks],
+        "predicted_us": entry.predicted_us,
+    }

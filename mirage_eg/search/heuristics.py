@@ -1,0 +1,39 @@
+"""The numbers of the search that are choices, not facts; the limits that callers set are `SearchLimits`, `PartitionLimits`.
+
+The report of a run has all of them (`pipeline.run.heuristics`). A comment names the measurement or the reason; where it names
+none, no measurement is recorded.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHeuristics:
+    """Choices of the structure search, of the tilings and of the partition; lengths are in elements."""
+
+    derivations_per_state: int = 20  # tried at most, for each state that may be visited
+    graphs_of_thin_search: int = 4  # partial block graphs of each value, searched again where the states ended before an output
+    longest_row: int = 16_384  # that a block holds: two longer rows of float32 exceed its registers
+    chain_ops: int = 4  # of an elementwise chain that count towards the limits; the others have one derivation each
+
+    small_instance: int = 1 << 21  # that an op of a small instance may read together, tiles of all its operands
+    combining_tilings: int = 2  # of the second kernel of a split reduction, for each tiling of the first
+    short_axis: int = 32  # an axis no longer than this is divided into equal parts only
+    even_axis: int = 128  # and so is one of a multiple of this: tiles of powers of two divide it
+    ragged_tiles: tuple[int, ...] = (16, 32, 64, 128, 256)  # of a parallel axis that they do not divide
+    looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
+    tile_step: int = 16  # between extents that are tried for one padded tile
+    loop_counts: int = 4  # tried for one padded tile, besides those without a rest
+    least_split: int = 32  # of a part of a split reduction
+
+    fewest_segment_states: int = 500  # of each split of a segment at least
+    long_contraction: int = 512  # a longer one needs a loop over it, or a split
+    shortest_loop: int = 128  # a loop over a shorter axis only where it is the longest contraction
+    shortest_split: int = 256  # a split of a shorter axis likewise
+    few_kernels: int = 3  # few at any rate: plans of so many have a search of their own
+    fewest_penalty_us: float = 1e5  # of each kernel, where a plan of the fewest kernels is searched
+    tie_penalty_us: float = 1e-3  # of each kernel elsewhere: of equally fast plans the one of fewer kernels
+    elementwise_boundary: float = 1.5  # cost of a window boundary before a single elementwise reader; of another value 1
+
+
+SEARCH = SearchHeuristics()

@@ -1,0 +1,153 @@
+"""A lower bound of the cost of a tiling, before lowering, so that few tilings are lowered.
+
+It counts loads, stores and arithmetic by axes and ignores padding, accumulation and short rows, which only the block graph
+shows; so it is at most the cost model's prediction (`mirage_eg.backends.cost.roofline_model`). A property test checks this.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import FUNCTIONS, BlockWork, block_cost, slowdown, tile_flops
+from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
+from mirage_eg.search.structure import Structure
+
+Tile = int  # the number of a tile among those of an estimate
+TileKey = tuple[tuple[int, ...], bool]  # axes, and whether the loop splits the looped one
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A matrix product by the axes of its batch, m, k and n."""
+
+    batch: Tile
+    m: Tile
+    k: Tile
+    n: Tile
+    loops: bool
+    computed: tuple[Tile, ...]  # operands that the loop computes
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Arithmetic, or a function, of every element of a tile; axes that are `reduced` are waited for one by one."""
+
+    tile: Tile
+    loops: bool
+    reduced: tuple[Tile, ...] = ()  # each of these axes, as a tile of its own
+    function: bool = False
+
+
+class CostBound:
+    """The least cost of one kernel. The constructor computes everything that does not depend on the tiling.
+
+    `dtypes` are those of its possible loads, `split_axis` is the axis of its partial results.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        shapes: Sequence[TileAxes],
+        dtypes: Sequence[DType],
+        outputs: Sequence[DType],
+        device: Device,
+        split_axis: int | None,
+    ) -> None:
+        self._split_axis, self._device = split_axis, device
+        self._looped = looped = structure.split.looped
+        self._tiles: list[TileKey] = []  # each once: many loads and steps have the same
+        numbers: dict[TileKey, Tile] = {}
+
+        def tile(axes: Iterable[int], cut: bool) -> Tile:
+            key = tuple(sorted(axes)), cut
+            if key not in numbers:
+                numbers[key] = len(self._tiles)
+                self._tiles.append(key)
+            return numbers[key]
+
+        tiles = [tile(shape.axes, shape.piece) for shape in shapes]
+        varies = [shape.piece and looped in shape.axes for shape in shapes]
+        sizes = [dtypes[load.input].itemsize for load in structure.loads]
+        self._loads = [*zip(tiles, sizes, varies, strict=False)]
+        self._moved = {load.input: (shapes[place].axes, sizes[place]) for place, load in enumerate(structure.loads)}
+        self._stored = [(shapes[place].axes, kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
+        self._dram: dict[
+            tuple[int, ...], tuple[int, int]
+        ] = {}  # for sizes: bytes read, and written of one part of the split axis
+        self._coarse = min(dtypes, key=lambda dtype: dtype.itemsize)
+        self._products: list[_Product] = []
+        self._counted: list[_Counted] = []
+        first = len(structure.loads)
+        for place, step in enumerate(structure.steps, first):
+            operands = [shapes[i] for i in step.operands]
+            loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
+            match OPS[step.op].kind:
+                case Kind.MATMUL:
+                    left, right = operands
+                    k = frozenset(step.reduced)
+                    batch, m, n = left.axes & right.axes - k, left.axes - right.axes, right.axes - left.axes
+                    computed = tuple(tile(shapes[i].axes, True) for i in step.operands if i >= first and varies[i])
+                    own = [tile(axes, cut_up) for axes in (batch, m, k, n)]
+                    self._products.append(_Product(own[0], own[1], own[2], own[3], loops, computed))
+                case Kind.REDUCTION:
+                    reduced = tuple(tile((axis,), cut_up) for axis in step.reduced)
+                    self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
+                case Kind.ELEMENTWISE:
+                    self._counted.append(_Counted(tiles[place], loops, function=step.op in FUNCTIONS))
+
+    def us(self, tiling: Tiling) -> float:
+        """Microseconds under the cost model."""
+        blocks, partial, loop = 1, 1, tiling.loop
+        for group, count in tiling.grid:
+            blocks *= count
+            if self._split_axis in group:
+                partial = count
+        whole, piece = tiling.tiles(self._looped)
+        elements = []  # of every tile
+        for axes, cut in self._tiles:
+            product, of = 1, piece if cut else whole
+            for axis in axes:
+                product *= of[axis]
+            elements.append(product)
+        loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
+        if tiling.sizes not in self._dram:
+            read, written = (
+                sum(prod(tiling.sizes[axis] for axis in axes) * size for axes, size in moved)
+                for moved in (self._moved.values(), self._stored)
+            )
+            self._dram[tiling.sizes] = read, written
+        read, written = self._dram[tiling.sizes]
+        flops = arithmetic = functions = staged = 0
+        steps = {True: 0, False: 0}  # in the loop, and outside
+        ahead = False
+        for product_of in self._products:
+            batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
+            times = loop if product_of.loops else 1
+            if _form(batch, m, k, n) is MatmulForm.DOT:
+                flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
+                ahead |= product_of.loops
+                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed])
+            else:
+                arithmetic += batch * m * n * k * times
+                steps[product_of.loops] += k > 1
+        for counted in self._counted:
+            work = elements[counted.tile] * (loop if counted.loops else 1)
+            if counted.function:
+                functions += work
+            else:
+                arithmetic += work
+            for tile in counted.reduced:
+                steps[counted.loops] += elements[tile] > 1
+        waits = max(1, steps[True]), steps[False]
+        block = BlockWork(loaded, 0, flops, arithmetic, functions, *waits, ahead=ahead, staged=staged)
+        return block_cost(block, blocks, loop, read + written * partial, self._device).us
+
+
+@cache
+def _form(batch: int, m: int, k: int, n: int) -> MatmulForm:
+    return matmul_form((batch, m, k), (batch, k, n))

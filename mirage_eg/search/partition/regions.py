@@ -1,0 +1,126 @@
+"""Regions: a program is cut where one computed value connects all ops before with all ops after, as the residual stream does.
+
+Every path from the ops before the cut to the ops after it goes through this *articulation value*. The program's inputs are
+available in every region, and so are rearrangements and elementwise functions of inputs, which each region computes again.
+Outputs of the program that no later op reads do not count. A region is a segment of the program: it is searched as a program of
+its own, and equal regions are equal graphs.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.transforms.softmax_shift import shifted_values
+
+
+def regions(program: Graph, most: int) -> tuple[Segment, ...]:
+    """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
+
+    Regions are as large as that allows: consecutive ones are merged from the first on.
+    """
+    graph = _Dataflow(program)
+    cuts = list(graph.cuts())
+    pieces = list(graph.segments(cuts))
+    programs = [segment_program(program, piece) for piece in pieces]
+    ops = {each: sum(map(counts, expand(each).nodes)) for each in dict.fromkeys(programs)}
+    kept: list[Cut] = []
+    inside = ops[programs[0]]
+    for cut, each in zip(cuts, programs[1:], strict=True):
+        if inside + ops[each] > most:
+            kept.append(cut)
+            inside = 0
+        inside += ops[each]
+    return tuple(graph.segments(kept))
+
+
+Cut = tuple[int, int]  # an articulation value, and the nodes before the cut as bits, the value's own node included
+
+
+class _Dataflow:
+    """A program whose sets of nodes are ints: node i is bit i."""
+
+    def __init__(self, program: Graph) -> None:
+        self.program = program
+        self.values = [values for _, values in program.numbered()]
+        self.makers = [position for position, values in enumerate(self.values) for _ in values]
+        self.free = self._free()
+        self.computing = sorted(self._needed() - self.free)
+        self.all = sum(1 << position for position in self.computing)
+        self.makers_of = [  # of each node the computing nodes whose values it reads
+            [self.makers[i] for i in dict.fromkeys(item.operands) if self.all >> self.makers[i] & 1] for item in program.nodes
+        ]
+        self.ancestors = [0] * len(program.nodes)
+        for position in self.computing:
+            for maker in self.makers_of[position]:
+                self.ancestors[position] |= self.ancestors[maker] | 1 << maker
+
+    def _free(self) -> frozenset[int]:
+        """The inputs, and rearrangements and elementwise functions of inputs."""
+        free = set[int]()
+        for position, item in enumerate(self.program.nodes):
+            is_cheap = OPS[item.op].kind in (Kind.REARRANGEMENT, Kind.ELEMENTWISE)
+            if item.op == "input" or (is_cheap and all(self.makers[i] in free for i in item.operands)):
+                free.add(position)
+        return frozenset(free)
+
+    def _needed(self) -> frozenset[int]:
+        """The nodes that outputs need."""
+        needed, frontier = set[int](), [item.operands[0] for item in self.program.outputs]
+        while frontier:
+            if (maker := self.makers[frontier.pop()]) not in needed:
+                needed.add(maker)
+                frontier += self.program.nodes[maker].operands
+        return frozenset(needed)
+
+    def cuts(self) -> Iterator[Cut]:
+        """The places where the program may be cut, from the first to the last."""
+        unsafe, reached = shifted_values(self.program), 0
+        for position in self.computing:
+            values = self.values[position]
+            if not counts(self.program.nodes[position]) or len(values) > 1 or values[0] in unsafe:
+                continue
+            before = self._before(position)
+            if before not in (None, self.all) and reached & ~before == 0:
+                reached = before
+                yield values[0], before
+
+    def _before(self, position: int) -> int | None:
+        """The nodes before a cut at this node's value; None if another computed value is live there."""
+        own = self.ancestors[position] | 1 << position
+        after = 0
+        for other in self.computing:
+            if self.ancestors[other] >> position & 1:
+                after |= self.ancestors[other] | 1 << other
+        after &= ~own
+        for other in self.computing:
+            if after >> other & 1 and any(maker != position and own >> maker & 1 for maker in self.makers_of[other]):
+                return None
+        return self.all & ~after
+
+    def segments(self, cuts: Sequence[Cut]) -> Iterator[Segment]:
+        """The segments between consecutive cuts."""
+        begin = 0
+        results = [(item.operands[0], self.makers[item.operands[0]]) for item in self.program.outputs]
+        last = [i for i, maker in results if maker in self.free and self.program.nodes[maker].op != "input"]
+        for value, end in cuts:
+            yield self._segment(end & ~begin, [value])
+            begin = end
+        yield self._segment(self.all & ~begin, last)
+
+    def _segment(self, computing: int, passed: Sequence[int]) -> Segment:
+        """The segment of these nodes, with the free ones that it reads; its inputs are in the order in which they are read."""
+        made = [item.operands[0] for item in self.program.outputs if computing >> self.makers[item.operands[0]] & 1]
+        outputs = sorted({*made, *passed})
+        nodes = {position for position in self.computing if computing >> position & 1}
+        frontier = [*outputs, *(operand for position in nodes for operand in self.program.nodes[position].operands)]
+        while frontier:
+            maker = self.makers[frontier.pop()]
+            item = self.program.nodes[maker]
+            if maker in self.free and item.op != "input" and maker not in nodes:
+                nodes.add(maker)
+                frontier += item.operands
+        read = dict.fromkeys(i for position in sorted(nodes) for i in self.program.nodes[position].operands)
+        inputs = tuple(i for i in read if self.makers[i] not in nodes)
+        return Segment(frozenset(nodes), inputs, tuple(outputs))

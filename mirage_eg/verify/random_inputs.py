@@ -1,0 +1,321 @@
+"""The random inputs of a program, in the field and in floating point, and its outputs on them. Part of the trusted core.
+
+Each trial is computed once for all candidates, from the seed and the program. Trials of large programs share one buffer: a new
+trial overwrites the previous one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from math import isfinite, prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate, evaluate_while
+from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
+from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.input_scales import input_scales
+from mirage_eg.backends.evaluator.memoization import MEMO_BYTES, FieldMemo, MemoBudget, NumericMemo
+from mirage_eg.backends.evaluator.random_fill import Write, fill
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.logarithms import without_far_logarithms
+from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.verify.compare import LEAST_COVERAGE, compare_residues, sizes_of
+from mirage_eg.verify.far_inputs import FAR, mask, mask_inputs
+
+KEPT_ELEMENTS = 1 << 26  # programs with at most this many input elements keep all trials in memory, larger ones a single one
+KEPT_ON_GPU = 1 << 29  # the same in a GPU's memory
+STACKED_ELEMENTS = 1 << 16  # trials are stacked up to this many elements of inputs and outputs
+STACKED_ON_GPU = 1 << 27  # the same on a GPU, where launches are the cost
+SLICE_ON_GPU = 1 << 27  # values up to this many elements are computed without slicing
+SMALL_ELEMENTS = 1 << 22  # inputs up to this many elements are kept for every kind of numbers
+# inputs of usual size, tried in this order until the program is defined
+USUAL = ("zero-mean", "masks", "positive", "negative", "small")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTrial:
+    """Inputs and outputs in the field, of one trial or of several stacked ones."""
+
+    algebra: FieldAlgebra
+    inputs: list[FieldValue]
+    outputs: list[Component]
+    unfaithful: frozenset[str]
+    memo: FieldMemo | None = None  # the memo of values computed from these inputs, for all graphs
+
+
+@dataclass(frozen=True, slots=True)
+class FloatTrial:
+    """Inputs rounded to their types, in float32 (in float64 for small programs on a GPU), and outputs in float64."""
+
+    name: str
+    inputs: list[Array]
+    outputs: list[Array]
+    sizes: list[Array]  # of the outputs, that errors are relative to
+    magnitude: float = 1.0
+    memo: NumericMemo | None = None  # the memo of float64 values
+
+
+class RandomInputs:
+    """The random inputs of one program and one seed, trial by trial."""
+
+    def __init__(self, program: Graph, seed: int, xp: Any = np) -> None:
+        self._program, self._xp = program, xp
+        self._seed = int.from_bytes(blake2b(repr((seed, program)).encode(), digest_size=8).digest(), "little")
+        self.primitive = expand(program)
+        self._whole = whole_inputs(self.primitive)
+        self._masks = mask_inputs(self.primitive)
+        self.written = without_far_logarithms(self.primitive)  # the same function, for numbers of any size
+        self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
+        self._budget = MemoBudget(MEMO_BYTES)  # for the memos of all trials
+        self._memory: dict[tuple[int, int], Array] = {}
+        self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
+        self._fields: dict[tuple[bool, tuple[int, ...]], FieldTrial] = {}
+        self._floats: dict[str, FloatTrial] = {}
+        self._wide: dict[str, FloatTrial] = {}
+
+    def stacked(self, trials: int) -> int:
+        """How many of so many trials are stacked."""
+        if not self._keep:
+            return 1
+        types = (*self._program.input_types, *self._program.output_types)
+        most = STACKED_ELEMENTS if self._xp is np else STACKED_ON_GPU
+        return max(1, min(trials, most // sum(prod(kind.shape) for kind in types)))
+
+    def compute_ahead(self, trials: int) -> None:
+        """Compute the trials that many candidates are compared on, as far as they fit into memory together."""
+        stacked = self.stacked(trials)
+        for first in range(0, trials if self._keep else 1, stacked):
+            self.field(first, min(stacked, trials - first), share=True)
+        if self._keep:
+            self.numbers("zero-mean", share=True)
+            self.far("large")
+
+    def field(self, first: int, count: int = 1, share: bool = False, joins: bool = False) -> FieldTrial:
+        """Trial `first` in the field, or `count` stacked trials from it.
+
+        With `share`, the program's inner values enter a memo for graphs that compute them too; `joins` as in `Draw`.
+
+        Raises:
+            UnsupportedError: the program divides by zero almost everywhere.
+        """
+        numbers = tuple(range(first, first + count))
+        if (joins, numbers) not in self._fields:
+            self._release()
+            algebra = FieldAlgebra(Randomness(self._seed, first if count == 1 else numbers, self._xp, joins))
+            inputs = [
+                algebra.input(
+                    position,
+                    kind.shape,
+                    lambda k, count, position=position: self._buffer(position, k, count),  # type: ignore[misc]
+                    self._whole.get(position, 0),
+                )
+                for position, kind in enumerate(self._program.input_types)
+            ]
+            memo = FieldMemo(algebra, self._budget) if share and self._xp is np else None
+            values = evaluate(self.primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, memo=memo)
+            outputs = algebra.read(values)
+            for name, output in zip(self._program.output_names, outputs, strict=True):
+                compared = compare_residues(self._xp, name, output, output, algebra.stack)()
+                if compared.defined < LEAST_COVERAGE * output.residues.size:
+                    raise UnsupportedError(
+                        f"got a program whose output {name} divides by zero at most of its elements in the field; "
+                        "wanted one that can be tested (is something divided by the difference of equal values?)"
+                    )
+            unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
+            self._fields[joins, numbers] = FieldTrial(algebra, inputs, outputs, unfaithful, memo)
+        return self._fields[joins, numbers]
+
+    def numbers(self, name: str, share: bool = False) -> FloatTrial:
+        """Inputs of usual size (`input_scales`) with a distribution of `_NUMBERS`, or far ones; `share` as for `field`."""
+        if name in FAR:
+            trial = self.far(name)
+            memo = NumericMemo(self._budget) if share and self._xp is np else None
+            if not any(item.op == "exp" for item in self.primitive.nodes):
+                return replace(trial, memo=memo)
+            outputs = evaluate(self.primitive, trial.inputs, FloatAlgebra(self._xp), self.slice_elements, memo=memo)
+            return replace(trial, outputs=outputs, sizes=sizes_of(self._xp, outputs), memo=memo)
+        if name in self._floats:
+            return self._floats[name]
+        self._release()
+        numbered = enumerate(zip(self._program.input_types, input_scales(self._program), strict=True))
+        inputs = [self._numbers(name, position, kind, scale) for position, (kind, scale) in numbered]
+        memo = NumericMemo(self._budget) if share and self._xp is np else None
+        outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, memo=memo)
+        return self._remember(FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), memo=memo))
+
+    @cached_property
+    def usual(self) -> str:
+        """The first of USUAL on which every output of the program has a finite element, else USUAL[0]."""
+        finite = (name for name in USUAL if all(map(self._any_finite, self.numbers(name).outputs)))
+        return next(finite, USUAL[0])
+
+    def _any_finite(self, x: Array) -> bool:
+        return bool(self._xp.isfinite(x).any())
+
+    def many(self, number: int, count: int) -> FloatTrial:
+        """`count` stacked trials of zero-mean inputs, along the first dim of all arrays; each `number` gives others."""
+        scales = input_scales(self._program)
+        numbered = enumerate(zip(self._program.input_types, scales, strict=True))
+        stacked = [(position, TensorType((count, *kind.shape), kind.dtype), scale) for position, (kind, scale) in numbered]
+        inputs = [
+            self._random_numbers("zero-mean", f"many {number}", position, kind, scale, np.empty(prod(kind.shape), np.float32))
+            for position, kind, scale in stacked
+        ]
+        outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, stack=1)
+        return FloatTrial(f"{count} trials, number {number}", inputs, outputs, sizes_of(self._xp, outputs))
+
+    def wide_numbers(self, name: str, share: bool = False) -> FloatTrial:
+        """`numbers` for float64: a GPU stores inputs of small programs in it, so that no µGraph needs to widen them."""
+        trial = self.numbers(name, share)
+        if self._xp is np or sum(x.size for x in trial.inputs) > STACKED_ON_GPU:
+            return trial
+        if name not in self._wide:
+            self._wide[name] = replace(trial, inputs=[x.astype(np.float64) for x in trial.inputs])
+        return self._wide[name]
+
+    def far(self, name: str) -> FloatTrial:
+        """Usual inputs moved by `far_inputs`; outputs are exact even if an exponential leaves the range of float64."""
+        if name in self._floats:
+            return self._floats[name]
+        far, usual, exact = FAR[name], self.usual, ShiftedFloats(FloatAlgebra(self._xp))
+        inputs, moving = self._to_move(name, usual)
+        last, before = far.sizes[-1], far.usual
+        for size in far.sizes:
+            for x, kind, scale in moving:
+                far.move(x, size, before, scale)
+                if far.rounds:
+                    x[...] = FloatAlgebra(self._xp, DType.float32, rounds=True).cast(x, kind.dtype)
+            before = size
+            fits = _always if size == last else partial(_fit, self._program.output_types, exact)
+            values = evaluate_while(self.written, inputs, exact, self.slice_elements, fits)
+            if values is None:
+                continue
+            outputs = [exact.number(x) for x in values]
+            trial = FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), size)
+            if size == last or not far.holds or all(map(isfinite, self.own_errors(trial))):
+                break
+        return self._remember(trial)
+
+    def own_errors(self, trial: FloatTrial) -> list[float]:
+        """The error of each output of the program in its own types, op by op; infinite where they cannot hold it."""
+        algebra = ShiftedFloats(FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True))
+        values = evaluate(self.written, trial.inputs, algebra, self.slice_elements, rounded=True)
+        errors = []
+        for x, want, kind in zip(map(algebra.number, values), trial.outputs, self._program.output_types, strict=True):
+            with np.errstate(all="ignore"):
+                wrong = self._xp.where(abs(want) <= kind.dtype.largest, abs(x - want), 0)
+            errors.append(float(self._xp.where(self._xp.isnan(wrong), np.inf, wrong).max()))
+        return errors
+
+    def _to_move(self, name: str, usual: str) -> tuple[list[Array], list[tuple[Array, TensorType, float]]]:
+        """Usual inputs in a buffer of their own, with the masks of far inputs `name`, and the inputs that are to be moved."""
+        kinds, scales = self._program.input_types, input_scales(self._program)
+        if self._keep:
+            inputs = [x.copy() for x in self.numbers(usual).inputs]
+        else:  # in the buffer of the previous trial
+            self._release()
+            inputs = [self._numbers(usual, position, *pair) for position, pair in enumerate(zip(kinds, scales, strict=True))]
+        moving = []
+        for position, (x, kind, scale, is_mask) in enumerate(zip(inputs, kinds, scales, self._masks, strict=True)):
+            if FAR[name].masks and is_mask:
+                generator = np.random.Generator(np.random.SFC64([self._seed, position, *name.encode()]))
+                x[...] = self._xp.asarray(mask(generator, kind.shape))
+            elif position not in self._whole:
+                moving.append((x, kind, scale))
+        return inputs, moving
+
+    def _remember(self, trial: FloatTrial) -> FloatTrial:
+        """The trial, kept if it is used again or small."""
+        if trial.name in (USUAL[0], "large") or sum(x.size for x in trial.inputs) <= SMALL_ELEMENTS:
+            self._floats[trial.name] = trial
+        return trial
+
+    def _release(self) -> None:
+        if not self._keep:
+            fields = [trial.memo for trial in self._fields.values()]
+            numbers = [trial.memo for trial in self._floats.values()]
+            for memo in (*fields, *numbers):
+                if memo is not None:
+                    memo.clear()
+            self._fields.clear()
+            self._floats.clear()
+
+    def _buffer(self, position: int, number: int, count: int) -> Array:
+        """A buffer for input `position`."""
+        if self._keep:
+            return np.empty(count, np.float32)
+        if (position, number) not in self._memory:
+            self._memory[position, number] = np.empty(count, np.float32)
+        return self._memory[position, number]
+
+    def _numbers(self, name: str, position: int, kind: TensorType, scale: float) -> Array:
+        return self._random_numbers(name, name, position, kind, scale, self._buffer(position, 0, prod(kind.shape)))
+
+    def _random_numbers(self, name: str, key: str, position: int, kind: TensorType, scale: float, memory: Array) -> Array:
+        """Numbers by `_NUMBERS`, times the scale, rounded to the type."""
+        rounding, distribution = FloatAlgebra(np, DType.float32, rounds=True), _NUMBERS[name]
+        if position in self._whole:
+            distribution, scale = _below(self._whole[position]), 1.0
+        elif name == "masks" and self._masks[position]:
+            distribution, scale = _below(2), 1.0
+
+        def write(generator: np.random.Generator, chunk: Array) -> None:
+            distribution(generator, chunk)
+            chunk *= np.float32(scale)
+            chunk[:] = rounding.cast(chunk, kind.dtype)
+
+        fill(memory, [self._seed, position, *key.encode()], write)
+        return self._xp.asarray(memory.reshape(kind.shape))
+
+
+def _uniform(low: float, high: float) -> Write:
+    def write(generator: np.random.Generator, chunk: Array) -> None:
+        generator.random(out=chunk, dtype=np.float32)
+        chunk *= np.float32(high - low)
+        chunk += np.float32(low)
+
+    return write
+
+
+def _below(bound: int) -> Write:
+    def write(generator: np.random.Generator, chunk: Array) -> None:
+        chunk[:] = generator.integers(bound, size=chunk.size)
+
+    return write
+
+
+def _tails(generator: np.random.Generator, chunk: Array) -> None:
+    """Both signs, magnitudes from 2^-14 to 2^14, the range of float16; each octave as likely as another."""
+    _uniform(-14, 14)(generator, chunk)
+    np.exp2(chunk, out=chunk)
+    chunk *= generator.choice(np.array([-1, 1], np.float32), chunk.size)
+
+
+_NUMBERS = {
+    "zero-mean": _uniform(-sqrt(3), sqrt(3)),  # variance 1
+    "masks": _uniform(-sqrt(3), sqrt(3)),  # of zeros and ones where an input may be a mask
+    "positive": _uniform(0.5, 1.5),
+    "negative": _uniform(-1.5, -0.5),
+    "small": _uniform(-1 / 16, 1 / 16),
+    "tails": _tails,
+}
+
+
+def _fit(types: Sequence[TensorType], exact: ShiftedFloats, outputs: Sequence[Any]) -> bool:
+    """Whether these outputs, or slices of them, hold nothing beyond the range of their types; what is undefined is left out."""
+    pairs = zip(map(exact.number, outputs), types, strict=True)
+    return not any(bool((abs(x) > kind.dtype.largest).any()) for x, kind in pairs)
+
+
+def _always(outputs: Sequence[Any]) -> bool:
+    return True

@@ -1,0 +1,126 @@
+"""Slices that kernels read are views with an offset; results that are concatenated are written at their places."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mirage_eg import new_kernel_graph, new_threadblock_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.graph import Graph
+from property_tests.support.hand_written import inputs_of, worst
+
+
+@pytest.fixture(scope="module")
+def run_program() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+def doubled(p: KernelGraph, x: Tensor, rows: int = 2) -> Tensor:
+    """2 x, in blocks of some rows of dim 0."""
+    block = new_threadblock_graph((x.shape[0] // rows,))
+    block.new_output(block.scale(block.new_input(x, (0,)), 2), (0,))
+    [result] = p.customized([x], block)
+    return result
+
+
+def sliced_input(p: KernelGraph, x: Tensor) -> Tensor:
+    return doubled(p, p.slice(x, 1, 3, 8))
+
+
+def every_other_column(p: KernelGraph, x: Tensor) -> Tensor:
+    return doubled(p, p.slice(p.slice(x, 1, 1, 12, 2), 0, 2, 6))
+
+
+def slice_of_a_transpose(p: KernelGraph, x: Tensor) -> Tensor:
+    return doubled(p, p.slice(p.transpose(x, (1, 0)), 0, 4, 8))
+
+
+def slice_of_a_result(p: KernelGraph, x: Tensor) -> Tensor:
+    return doubled(p, p.slice(doubled(p, x), 1, 5, 9))
+
+
+def slice_of_a_product(p: KernelGraph, x: Tensor) -> Tensor:
+    return doubled(p, p.reshape(p.slice(p.matmul(x, p.transpose(x, (1, 0))), 1, 2, 6), (2, 4, 4)), 1)
+
+
+def joined(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.concat([doubled(p, p.slice(x, 1, start, start + 4)) for start in (4, 8, 0)], 1)
+
+
+def joined_in_another_shape(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.concat([p.reshape(doubled(p, p.slice(x, 1, start, start + 4)), (2, 4, 4)) for start in (4, 0)], 0)
+
+
+def joined_and_read(p: KernelGraph, x: Tensor) -> Tensor:
+    left, right = (doubled(p, p.slice(x, 1, start, start + 6)) for start in (0, 6))
+    return doubled(p, p.concat([left, right], 1))
+
+
+WITHOUT_COPIES = [sliced_input, every_other_column, slice_of_a_transpose, slice_of_a_result, joined, joined_in_another_shape]
+Body = Callable[[KernelGraph, Tensor], Tensor]
+
+
+def program(body: Body) -> Graph:
+    p = new_kernel_graph()
+    p.mark_output(body(p, p.new_input((8, 12), "float32", "X")))
+    return p.graph()
+
+
+@pytest.mark.parametrize("body", [*WITHOUT_COPIES, slice_of_a_product, joined_and_read])
+def test_slices_and_joined_results_are_right(run_program: RunProgram, body: Body) -> None:
+    graph = program(body)
+    arrays = inputs_of(graph)
+    wanted = evaluate(graph, arrays, FloatAlgebra())
+    assert worst(run_program(emit(graph), arrays), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("body", [*WITHOUT_COPIES, joined_and_read])
+def test_slices_and_joined_results_are_not_copied(body: Body) -> None:
+    text = emit(program(body))
+    launch = text[text.index("def launch") : text.index("def allocate")]
+    assert "torch" not in launch
+
+
+def with_copies(p: KernelGraph, x: Tensor) -> list[Tensor]:
+    half = doubled(p, p.slice(x, 1, 0, 6))
+    return [p.concat([half, half], 1), p.concat([x, doubled(p, x)], 1), p.concat([doubled(p, x)], 1)]
+
+
+def test_a_value_in_two_places_is_copied(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    for result in with_copies(p, p.new_input((8, 12), "float32", "X")):
+        p.mark_output(result)
+    graph = p.graph()
+    arrays = inputs_of(graph)
+    text = emit(graph)
+    assert text.count("torch.cat") == 2
+    assert worst(run_program(text, arrays), evaluate(graph, arrays, FloatAlgebra())) < 1e-6
+
+
+def test_an_output_that_is_concatenated_too_is_copied(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 12), "float32", "X")
+    left, right = (doubled(p, p.slice(x, 1, start, start + 6)) for start in (0, 6))
+    p.mark_output(left)
+    p.mark_output(p.concat([left, right], 1))
+    graph = p.graph()
+    arrays = inputs_of(graph)
+    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 1e-6
+
+
+@pytest.mark.parametrize("body", [joined, joined_in_another_shape])
+def test_a_joined_concatenation_costs_nothing(body: Body) -> None:
+    costs = predict(program(body), DEVICES["H100"])
+    assert [cost.us for cost in costs].count(0.0) == 1
+    assert costs[-1].us == 0.0
+    copied = new_kernel_graph()
+    x = copied.new_input((8, 12), "float32", "X")
+    copied.mark_output(copied.concat([x, doubled(copied, x)], 1))
+    assert predict(copied.graph(), DEVICES["H100"])[-1].us > 0

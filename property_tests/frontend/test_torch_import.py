@@ -1,0 +1,246 @@
+"""Models of `transformers` as imported programs: what is in segments, the numbers, and the record."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as f
+
+import mirage_eg as mi
+from mirage_eg.cli.main import main
+from mirage_eg.frontend.imported import Imported, InputKind
+from mirage_eg.ir.errors import ProgramError
+from mirage_eg.report.notebook import HTML_FORMATTERS
+from property_tests.support.layers import ROOT
+from property_tests.support.model_zoo import DESIGNED, MODELS, covered, in_float64, make
+from property_tests.support.torch_import import AsModule, exported, imported, relative_error
+
+FAST = ("bert", "falcon", "gemma", "gpt2", "llama_sdpa", "phi3", "swin", "t5", "vit", "wav2vec2", "whisper")  # one of each kind
+CASES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
+CONVOLUTIONS = {"aten.conv1d.default", "aten.conv2d.default", "aten.conv2d.padding"}
+ROUTING = {
+    "transformers.grouped_mm_fallback.default",
+    "aten.div.Tensor_mode",
+    *(f"aten.{name}.default" for name in ("topk", "sort", "histc", "cumsum", "index_put", "view", "_to_copy", "clamp")),
+    *(f"aten.{name}.Tensor" for name in ("index", "slice")),
+}
+ROWS = {
+    row["model"]: row for row in map(json.loads, (ROOT / "docs" / "measurements" / "models.jsonl").read_text().splitlines())
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_is_imported_as_the_table_of_models_says(name: str) -> None:
+    found, error = covered(MODELS[name])
+    outside = [{"op": it.name, "ops": it.ops, "reason": it.note} for it in found.outside if it.ops]
+    assert error <= 1e-6
+    hint = f"docs/measurements/models.jsonl is old: python benchmarks/models.py {name}"
+    assert ([it.ops for it in found.segments], outside) == (ROWS[name]["segments"], ROWS[name]["outside"]), hint
+
+
+def test_every_op_behind_embedding_and_convolution_is_in_a_segment() -> None:
+    for name in DESIGNED:
+        row = ROWS[name]
+        assert {it["op"] for it in row["outside"]} <= (ROUTING if name == "mixtral" else CONVOLUTIONS), name
+        assert name == "mixtral" or len(row["segments"]) == (2 if name == "whisper" else 1), name
+    assert set(ROWS) == set(MODELS) and all(row["error"] <= 1e-6 for row in ROWS.values())
+
+
+META = """
+import json, resource, sys, time
+import torch, transformers
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+import mirage_eg as mi
+sizes = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
+config = transformers.LlamaConfig(**sizes, attn_implementation="sdpa")
+records = []
+for length in (1, 128):
+    with torch.device("meta"), torch.no_grad():
+        layer = LlamaDecoderLayer(config, 0).eval()
+        x, cos = torch.empty(1, length, 4096), torch.empty(1, length, 128)
+        program = torch.export.export(layer, (x,), {"position_embeddings": (cos, cos)}, strict=False)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    it = mi.torch.import_program(program)
+    seconds = time.process_time() - start
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    weights = sum(graph.input_types[i].nbytes for graph, part in zip(it.programs, it.segments)
+                  for i, kind in enumerate(part.kinds) if kind == "parameter")
+    records.append((seconds, grown << 10, weights, len(it.segments), len(it.outside)))
+print(json.dumps(records))
+"""
+
+
+def test_a_layer_of_eight_billion_weights_is_imported_without_them() -> None:
+    done = subprocess.run([sys.executable, "-c", META], capture_output=True, text=True, check=True, timeout=300)
+    for seconds, grown, weights, segments, outside in json.loads(done.stdout.splitlines()[-1]):
+        assert seconds <= 5 and grown < 100 << 20
+        assert weights == 4 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096)
+        assert (segments, outside) == (1, 0)
+
+
+def import_model(name: str) -> tuple[Any, dict[str, Any], Imported]:
+    """A model of the zoo, its arguments, and its programs."""
+    model, arguments = make(DESIGNED[name])
+    return model, arguments, mi.torch.import_program(exported(model, **arguments))
+
+
+def test_weights_are_parameters_and_masks_are_constants() -> None:
+    model, _, it = import_model("llama_sdpa")
+    [segment] = it.segments
+    assert set(it.parameters.values()) == {name for name, _ in model.named_parameters()} - {"embed_tokens.weight"}
+    assert segment.inputs_of(InputKind.ACTIVATION) == ("inputs_embeds",)
+    assert set(segment.inputs_of(InputKind.CONSTANT)) == set(it.constants)
+    [mask] = [name for name in it.constants if it.array(name).dtype == bool]
+    assert (it.array(mask)[0, 0] == np.tril(np.ones((10, 10), bool))).all()
+    with pytest.raises(ProgramError, match="got the input 'x', wanted a parameter or a constant"):
+        it.array("x")
+    name, target = next(iter(it.parameters.items()))
+    assert (it.array(name) == dict(model.named_parameters())[target].detach().numpy()).all()
+
+
+def test_weights_that_change_in_place_change_the_results() -> None:
+    model, arguments, it = import_model("gpt2")
+    first = it.run(**arguments)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    assert it.constants["embedding"].depends_on == ("p_wpe_weight",)
+    assert relative_error(it.run(**arguments), in_float64(model, arguments)) <= 1e-6
+    assert relative_error(it.run(**arguments), first) > 1e-2
+
+
+def test_in_place_ops_and_buffers_behave_as_in_the_model() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            self.count.add_(1)
+            y = x * 1
+            y[:, 0] = 7
+            y.mul_(self.count)
+            return y.exp_()
+
+    x = torch.randn(4, 3)
+    program = exported(Counting(), x)
+    it = mi.torch.import_program(program)
+    model = Counting()
+    for _ in range(2):
+        assert relative_error(it.run(x), model(x)) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["llama_sdpa", "gpt2"])
+def test_a_graph_of_aot_autograd_is_imported_by_its_own_ops(name: str) -> None:
+    from torch._functorch.aot_autograd import aot_export_module
+
+    model, arguments = make(DESIGNED[name])
+    [x] = arguments.values()
+    last = AsModule(lambda x: (model(inputs_embeds=x).last_hidden_state,))
+    last.model = model
+    flat = exported(last, x).module()  # without the checks of its arguments' values, which AOTAutograd cannot trace
+    with torch.no_grad():
+        graph, signature = aot_export_module(flat, (x,), trace_joint=False)
+    state = dict(flat.named_parameters()) | dict(flat.named_buffers())
+    parameters = {name: state[target] for name, target in signature.inputs_to_parameters.items()}
+    buffers = {name: state[target] for name, target in signature.inputs_to_buffers.items()}
+    ops = {str(node.target) for node in graph.graph.nodes}
+    assert {"llama_sdpa": "aten._scaled_dot_product_flash_attention_for_cpu.default", "gpt2": "aten.addmm.default"}[name] in ops
+    it = mi.torch.import_graph(graph, parameters, buffers)
+    assert it.outside == () and len(it.segments) == 1
+    [got] = it.run(*parameters.values(), *buffers.values(), x)
+    assert relative_error(got, in_float64(model, arguments).last_hidden_state) <= 1e-6
+
+
+def test_segments_and_outside_nodes_take_turns() -> None:
+    def function(x: Any) -> Any:
+        y = torch.cumprod(x.exp(), 0).tanh()
+        return torch.cumprod(y * x.exp(), 1).sigmoid() + y
+
+    x = torch.randn(4, 6)
+    it = imported(function, x)
+    assert Counter(node.op for node in it.outside) == {"aten.cumprod.default": 2}
+    assert [len(part.nodes) for part in it.segments] == [2, 2, 2]
+    assert relative_error(it.run(x), function(x.double())) <= 1e-6
+
+
+def test_unconnected_parts_are_programs_of_their_own() -> None:
+    it = imported(lambda x, y: (x.exp() + x, y.tanh()), torch.randn(3), torch.randn(3))
+    assert [graph.input_names for graph in it.programs] == [("args_0",), ("args_1",)]
+
+
+def test_symbolic_extents_stay_outside_with_the_reason() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.exp()
+
+    x = torch.randn(4, 6)
+    program = torch.export.export(Model(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=2)},))
+    it = mi.torch.import_program(program)
+    assert it.segments == () and "symbolic shape" in it.outside[0].reason
+    assert relative_error(it.run(x), x.exp()) == 0
+
+
+def test_other_arguments_and_other_types_are_refused_in_one_line() -> None:
+    with pytest.raises(ProgramError, match=r"got a Linear, wanted the result of torch\.export\.export"):
+        mi.torch.import_program(torch.nn.Linear(2, 2))
+    x = torch.randn(4, 6)
+    it = imported(lambda x: x.exp(), x)
+    with pytest.raises(ProgramError, match="run: got arguments"):
+        it.run(x, x)
+    graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.exp_.default(x))
+    with pytest.raises(ProgramError, match=r"aten\.exp_\.default changes an operand in place, wanted a functional graph"):
+        mi.torch.import_graph(graph)
+
+
+def test_explain_prints_segments_shares_and_reasons() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, w: Any) -> Any:
+            return f.conv1d(f.linear(x, w).tanh()[None], torch.ones(1, 3, 1), None) + torch.cumprod(x, 0)[:1]
+
+    it = mi.torch.explain(Model(), torch.randn(3, 4), torch.randn(4, 4))
+    assert [row.ops for row in it.segments] == [2, 2]
+    assert {(row.name, row.flops, row.note) for row in it.outside} == {
+        ("aten.conv1d.default", 24, "the IR has no convolution"),
+        ("aten.cumprod.default", 0, "no op of the IR computes it"),
+    }
+    assert it.share("ops") == 4 / 6
+    assert HTML_FORMATTERS["frontend.coverage.Coverage"](it).count("<tr>") == len(it.rows())
+    head, *rows = str(it).splitlines()
+    assert head.split() == ["ops", "Gflop", "MB"] and len(rows) == 5 and rows[2].startswith("covered")
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of a command in this process."""
+    monkeypatch.setattr(sys, "argv", ["mirage-eg", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+def test_the_command_explains_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.export.save(exported(lambda x: torch.cumprod(x.exp(), 0), torch.randn(3)), tmp_path / "model.pt2")
+    for arguments, shown in (((), "cumprod"), (("--json",), '"outside": [{"name": "aten.cumprod.default", "ops": 1')):
+        assert run_command(monkeypatch, "explain", str(tmp_path / "model.pt2"), *arguments) == 0
+        assert shown in capsys.readouterr().out
+    for name, reason in (("missing.pt2", "No such file"), ("text.pt2", "wanted a file that torch.export.save wrote")):
+        (tmp_path / "text.pt2").write_text("no archive")
+        assert run_command(monkeypatch, "explain", str(tmp_path / name)) == 2
+        assert reason in capsys.readouterr().err
+
+
+def test_explain_says_why_a_model_is_not_exported(tmp_path: Path) -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.exp() if x.sum() > 0 else x
+
+    with pytest.raises(ProgramError, match=r"explain: torch\.export: .*use_cache = False"):
+        mi.torch.explain(Branches(), torch.randn(3))

@@ -1,0 +1,131 @@
+"""Imported library ops, pooling and batch norm: the same numbers and types as torch's, or outside with a reason."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+f = torch.nn.functional
+
+from mirage_eg.ir.ops import OPS, Kind  # noqa: E402
+from property_tests.support.torch_import import imported  # noqa: E402
+
+X = torch.arange(30.0).reshape(6, 5).remainder(7) / 3 + torch.linspace(0, 1, 30).reshape(6, 5)
+ROWS, J = torch.tensor([3, 0, 5]), torch.tensor([[1, 0], [4, 2], [3, 3], [0, 1], [2, 2], [1, 4]])
+M = X > 1
+IMAGE = torch.linspace(-1, 1, 60).reshape(2, 5, 6).sin()
+
+
+def _put(x: Any, i: Any, value: Any) -> Any:
+    y = x.clone()
+    y[:, i] = value
+    return y * 2
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "embedding": (lambda i, w: f.embedding(i, w).sum(-1), (ROWS, X), "gather"),
+    "rows": (lambda x, i: x[i] * 2, (X, ROWS), "gather"),
+    "rows from the end": (lambda x, i: x[i] * 2, (X, ROWS - 6), "gather"),
+    "columns": (lambda x, i: x[:, i] * 2, (X, ROWS.clamp(0, 4)), "gather"),
+    "index_select": (lambda x, i: torch.index_select(x, 0, i).exp(), (X, ROWS), "gather"),
+    "gather": (lambda x, j: torch.gather(x, 1, j).exp(), (X, J), "take_along_dim"),
+    "gather of fewer rows": (lambda x, j: torch.gather(x, 1, j[:3]).exp(), (X, J), "take_along_dim"),
+    "sort": (lambda x: torch.sort(x, 1, descending=True), (X,), "argsort"),
+    "topk": (lambda x: torch.topk(x, 2, 0), (X,), "argsort"),
+    "smallest": (lambda x: torch.topk(x, 2, 0, largest=False).values, (X,), "argsort"),
+    "maximum and place": (lambda x: x.max(1), (X,), "argsort"),
+    "argmin of all": (lambda x: x.argmin(), (X,), "argsort"),
+    "argmax that keeps its dim": (lambda x: x.argmax(0, keepdim=True), (X,), "argsort"),
+    "cumsum from the end": (lambda x: torch.flip(torch.cumsum(torch.flip(x, [1]), 1), [1]), (X,), "cumsum"),
+    "cumsum under a mask": (lambda x, m: torch.cumsum(x * m, 1), (X, M), "cumsum"),
+    "diagonal": (lambda x: torch.diag(x[:, 0]) @ x, (X,), "matmul"),
+    "index_copy": (lambda x, i, v: x.index_copy(0, i, v) * 2, (X, ROWS, X[:3] + 9), "index_write"),
+    "written columns": (_put, (X, torch.tensor([1, 4]), X[:, :2] + 9), "index_write"),
+    "written numbers": (lambda x, i: _put(x, i, 0.0), (X, torch.tensor([1, 4])), "index_write"),
+    "scatter": (lambda x, j: x.scatter(1, j[:, :1], x[:, :1] + 9) * 2, (X, J), "scatter"),
+    "cross entropy": (lambda x, i: f.cross_entropy(x, i), (X[:3], ROWS.clamp(0, 4)), "take_along_dim"),
+    "cross entropy of pixels": (
+        lambda x, j: f.nll_loss(x[None].permute(0, 2, 1), j[None, :, 0], ignore_index=2),
+        (X, J),
+        "take_along_dim",
+    ),
+    "likelihoods": (lambda x, i: f.nll_loss(x, i, reduction="none", ignore_index=3), (X[:3], ROWS.clamp(0, 4)), "where"),
+    "a sum of likelihoods": (lambda x, i: f.nll_loss(x, i, reduction="sum"), (X[:3], ROWS.clamp(0, 4)), "take_along_dim"),
+    "xlogy": (lambda x, m: torch.xlogy(x * m, x + 1), (X, M), "where"),
+    "distances": (lambda x: f.pairwise_distance(x[:3], x[3:]), (X,), "sqrt"),
+    "order of integers": (lambda i: torch.sort(i, descending=True), (ROWS,), "argsort"),
+    "place of the largest integer": (lambda j: j.argmax(1), (J,), "argsort"),
+    "a counter": (lambda i: i + 1, (ROWS,), "shift"),
+    "max_pool2d": (lambda x: f.max_pool2d(x, 2), (IMAGE,), "max"),
+    "avg_pool1d": (lambda x: f.avg_pool1d(x, 3), (IMAGE,), "mean"),
+    "adaptive_avg_pool2d": (lambda x: f.adaptive_avg_pool2d(x, (5, 2)), (IMAGE,), "mean"),
+    "adaptive_avg_pool2d to one": (lambda x: f.adaptive_avg_pool2d(x, 1), (IMAGE,), "mean"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_library_op_of_torch_is_imported_with_its_numbers_and_types(name: str) -> None:
+    function, arguments, op = CASES[name]
+    it = imported(function, *arguments)
+    assert it.outside == ()
+    assert op in {item.op for program in it.programs for item in program.kernels}
+    results, wanted = it.run(*arguments), function(*arguments)
+    pairs = zip(results, wanted, strict=True) if isinstance(wanted, tuple) else [(results, wanted)]
+    for result, one in pairs:
+        assert result.dtype is one.dtype and result.shape == one.shape
+        torch.testing.assert_close(result, one, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "reason"),
+    [
+        (lambda x: f.max_pool2d(x, 3, 2), (IMAGE,), "they overlap or leave gaps"),
+        (lambda x: f.max_pool2d(x, 2, padding=1), (IMAGE,), "padding or dilation"),
+        (lambda x: f.avg_pool2d(x, 4, ceil_mode=True), (IMAGE,), "a window reaches beyond the edge"),
+        (lambda x: f.adaptive_avg_pool2d(x, 4), (IMAGE,), "does not divide the extent"),
+        (lambda x, i: torch.index_put(x, (i,), x[:3], accumulate=True), (X, ROWS), "accumulate = True"),
+        (lambda x, i: torch.index_put(x, (i, i), x[0, :3]), (X, ROWS.clamp(0, 4)), "indices for 2 dims, wanted one"),
+    ],
+)
+def test_what_library_ops_do_not_express_stays_outside(function: Any, arguments: Any, reason: str) -> None:
+    it = imported(lambda *given: function(*given).exp(), *arguments)
+    assert any(reason in node.reason for node in it.outside), it.outside
+    wanted = function(*arguments).exp()
+    torch.testing.assert_close(it.run(*arguments), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_in_training_uses_the_batch_and_moves_its_statistics() -> None:
+    model = torch.nn.BatchNorm2d(2, momentum=0.3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([0.5, 2.0]))
+        program = torch.export.export(model, (IMAGE[:, None].expand(2, 2, 5, 6),), strict=False)
+    from mirage_eg.frontend.torch_export import import_program
+
+    it = import_program(program)
+    assert it.outside == ()
+    own = torch.nn.BatchNorm2d(2, momentum=0.3)
+    own.load_state_dict(model.state_dict())
+    for scale in (1, 3):
+        x = scale * IMAGE[:, None].expand(2, 2, 5, 6)
+        torch.testing.assert_close(it.run(x), own(x).detach(), rtol=1e-5, atol=1e-6)
+    for name, tensor in own.named_buffers():
+        torch.testing.assert_close(program.state_dict[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_a_library_op_of_weights_alone_is_a_constant() -> None:
+    class Positions(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.randn(8, 4))
+
+        def forward(self, x: Any) -> Any:
+            return x + f.embedding(torch.arange(3), self.table)
+
+    from mirage_eg.frontend.torch_export import import_program
+
+    model, x = Positions(), torch.randn(3, 4)
+    it = import_program(torch.export.export(model, (x,), strict=False))
+    [program] = it.programs
+    assert all(OPS[item.op].kind is not Kind.LIBRARY for item in program.nodes)
+    torch.testing.assert_close(it.run(x), model(x).detach())

@@ -1,0 +1,168 @@
+"""Slices and concatenations are dissolved: the same function, with slices of inputs and concatenations of outputs alone."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.dissolve import dissolved
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.program_ends import core_of
+from mirage_eg.verify.reference import verify
+from property_tests.support.hand_written import inputs_of
+from property_tests.support.sliced_programs import joined_weights, rotary_scores
+from property_tests.support.strategies import TAME, kernel_programs
+
+MOVES = ("slice", "concat", "slice", "concat", "split", "reshape", "transpose", "matmul", "sum", "mean", "max", "mul", "add")
+
+
+def agree(one: Graph, two: Graph, seed: int = 0) -> None:
+    arrays = inputs_of(one, seed)
+    assert two.input_types == one.input_types
+    assert two.output_types == one.output_types
+    for got, want in zip(evaluate(two, arrays, FloatAlgebra()), evaluate(one, arrays, FloatAlgebra()), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=150)
+@given(kernel_programs(TAME, attempts=12), st.integers(0, 99))
+def test_dissolved_programs_compute_the_same(program: Graph, seed: int) -> None:
+    agree(program, dissolved(expand(program)), seed)
+
+
+@settings(max_examples=150)
+@given(kernel_programs(frozenset(MOVES), attempts=16), st.integers(0, 99))
+def test_dissolved_programs_of_slices_compute_the_same(program: Graph, seed: int) -> None:
+    plain = expand(program)
+    result = dissolved(plain)
+    agree(program, result, seed)
+    undivided = frozenset(values[0] for item, values in plain.numbered() if item.op == "matmul")
+    agree(program, dissolved(plain, undivided), seed)
+    agree(program, dissolved(plain, everywhere=True), seed)
+    assert dissolved(result) == dissolved(dissolved(result))
+
+
+@settings(max_examples=150)
+@given(kernel_programs(frozenset(MOVES), attempts=12), st.integers(0, 99))
+def test_a_program_is_its_core_between_its_ends(program: Graph, seed: int) -> None:
+    for graph in (expand(program), dissolved(expand(program))):
+        if (core := core_of(graph)) is not None:
+            agree(graph, core.rejoined(core.program), seed)
+
+
+def slice_of_columns(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.slice(p.matmul(x, y), 1, 2, 6)
+
+
+def slice_of_rows(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.slice(p.exp(p.matmul(x, y)), 0, 1, 8, 3)
+
+
+def product_of_concatenations(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.matmul(p.concat([x, y], 1), p.concat([y, x], 0))
+
+
+def softmax_of_a_concatenation(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.sum(p.softmax(p.concat([x, y], 1), 1), 1)
+
+
+def mean_of_a_concatenation(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.mean(p.concat([x, p.slice(y, 1, 0, 2)], 1), 1)
+
+
+def linear_of_a_concatenation(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.exp(p.matmul(p.concat([x, y], 0), y))
+
+
+def sum_with_a_concatenation(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    half = p.concat([p.slice(x, 0, 0, 4), p.slice(y, 0, 4, 8)], 0)
+    return p.exp(p.add(half, p.matmul(x, y)))
+
+
+def slice_of_a_slice(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.slice(p.slice(p.add(x, y), 1, 1, 8, 2), 1, 1, 3)
+
+
+def slice_of_a_concatenation(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    return p.exp(p.slice(p.concat([x, y], 0), 0, 9, 12))
+
+
+def heads(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    """The first halves of two heads, from a product with their joined weights."""
+    return p.slice(p.transpose(p.reshape(p.matmul(x, y), (8, 2, 4)), (1, 0, 2)), 2, 0, 2)
+
+
+def concatenation_of_slices(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+    total = p.exp(p.add(x, y))
+    return p.relu(p.concat([p.slice(total, 1, 0, 4), p.slice(total, 1, 4, 8)], 1))
+
+
+LAWS: list[Callable[[KernelGraph, Tensor, Tensor], Tensor]] = [
+    *(slice_of_columns, slice_of_rows, product_of_concatenations, softmax_of_a_concatenation, mean_of_a_concatenation),
+    *(slice_of_a_slice, slice_of_a_concatenation, heads, concatenation_of_slices),
+]
+
+
+def of(body: Callable[[KernelGraph, Tensor, Tensor], Tensor]) -> Graph:
+    p = new_kernel_graph()
+    p.mark_output(body(p, p.new_input((8, 8), "float32", "X"), p.new_input((8, 8), "float32", "Y")))
+    return p.graph()
+
+
+@pytest.mark.parametrize("program", [*map(of, LAWS), rotary_scores(), joined_weights()])
+def test_the_core_has_neither_slices_nor_concatenations(program: Graph) -> None:
+    graph = dissolved(expand(program))
+    agree(program, graph)
+    assert verify(program, graph).equal
+    core = core_of(graph)
+    inside = graph if core is None else core.program
+    assert not {"slice", "concat"} & {item.op for item in inside.nodes}
+
+
+@pytest.mark.parametrize("body", [linear_of_a_concatenation, sum_with_a_concatenation])
+def test_a_concatenation_does_not_divide_a_product(body: Callable[[KernelGraph, Tensor, Tensor], Tensor]) -> None:
+    graph = dissolved(of(body))
+    agree(of(body), graph)
+    assert Counter(item.op for item in graph.nodes)["matmul"] == 1
+    assert Counter(item.op for item in dissolved(of(body), everywhere=True).nodes)["matmul"] == 2
+
+
+def test_an_overlap_is_computed_once() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 8), "float32", "X")
+    product = p.matmul(x, x)
+    for start in (0, 2):
+        p.mark_output(p.exp(p.slice(product, 1, start, start + 4)))
+    graph = dissolved(p.graph())
+    assert Counter(item.op for item in graph.nodes)["matmul"] == 1
+    agree(p.graph(), graph)
+
+
+def test_one_part_of_an_undivided_product_is_computed_alone() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 8), "float32", "X")
+    p.mark_output(p.slice(p.matmul(x, x), 1, 2, 6))
+    graph = dissolved(p.graph(), frozenset({1}))
+    assert [item.op for item in graph.nodes] == ["input", "slice", "matmul", "output"]
+
+
+def test_many_pieces_stay_together() -> None:
+    p = new_kernel_graph()
+    rows = [p.new_input((1, 8), "float32", f"x{i}") for i in range(9)]
+    p.mark_output(p.sum(p.exp(p.concat(rows, 0)), 0))
+    assert dissolved(p.graph()) == p.graph()
+
+
+def test_a_program_without_slices_is_left_alone() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.exp(p.new_input((2, 3), "float32", "X")))
+    program = p.graph()
+    assert dissolved(program) is program
+    assert core_of(program) is None

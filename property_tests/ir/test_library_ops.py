@@ -1,0 +1,102 @@
+"""Library ops and integers in programs: shapes, types, bounds of indices, JSON, and one line for each mistake."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.whole_inputs import index_bounds, whole_inputs
+from property_tests.support.library_programs import LIBRARY_PROGRAMS
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARY_PROGRAMS))
+def test_a_program_with_library_ops_survives_the_way_through_json(name: str) -> None:
+    graph = LIBRARY_PROGRAMS[name].graph()
+    assert from_json(to_json(graph)) == graph
+
+
+@pytest.mark.parametrize("name", ["embedding", "cumsum", "scatter", "topk"])
+def test_the_axes_of_a_library_op_are_not_inferred(name: str) -> None:
+    graph = LIBRARY_PROGRAMS[name].graph()
+    with pytest.raises(UnsupportedError, match="its axes cannot be inferred"):
+        infer_axes(graph)
+    assert infer_axes(graph, barriers=True).sizes
+
+
+def test_integers_promote_to_the_wider_and_indicators_to_the_other() -> None:
+    assert promote(DType.int32, DType.int64) is promote(DType.int64, DType.int32) is DType.int64
+    assert promote(DType.bool, DType.int32) is DType.int32
+
+
+def test_indices_are_below_what_they_index_through_views_and_multiples() -> None:
+    graph = new_kernel_graph()
+    table, other = graph.new_input((64, 8)), graph.new_input((16, 8))
+    i, j, k, free = (graph.new_input((2, 2), "int64") for _ in range(4))
+    graph.gather(table, graph.reshape(i, (4,)))
+    graph.gather(other, graph.transpose(i, (1, 0)))
+    graph.gather(table, j * 2 + 1)
+    graph.gather(graph.gather(k, graph.reshape(free, (4,))), graph.reshape(i, (4,)))
+    graph.gather(table, k)
+    program = graph.graph()
+    assert index_bounds(program) == {2: 4, 3: 32, 4: 64, 5: 2}
+    assert whole_inputs(program).keys() == {2, 3, 4, 5}
+
+
+def _x(graph: KernelGraph) -> Any:
+    return graph.new_input((6, 4), "float16")
+
+
+def _i(graph: KernelGraph, *shape: int) -> Any:
+    return graph.new_input(shape or (3,), "int64")
+
+
+MISTAKES: dict[str, tuple[Callable[[KernelGraph], object], str]] = {
+    "indices of floats": (
+        lambda g: g.gather(_x(g), g.new_input((3,), "float32")),
+        "got indices of float32, wanted int32 or int64",
+    ),
+    "no such dim": (lambda g: g.gather(_x(g), _i(g), dim=2), r"gather: got dim 2 for shape \[6, 4\]"),
+    "another shape along": (
+        lambda g: g.take_along_dim(_x(g), _i(g, 6, 3), dim=0),
+        r"got indices \[6, 3\] for \[6, 4\]; all dims but dim 0 must be equal",
+    ),
+    "another rank along": (lambda g: g.take_along_dim(_x(g), _i(g), dim=0), r"got indices \[3\] for \[6, 4\]"),
+    "indices of two dims": (lambda g: g.index_write(_x(g), _i(g, 1, 3), _x(g)), "wanted one dim"),
+    "values of another shape": (lambda g: g.index_write(_x(g), _i(g), _x(g)), r"got values \[6, 4\], wanted \[3, 4\]"),
+    "values of another type": (
+        lambda g: g.index_write(_x(g), _i(g), g.new_input((3, 4), "float32")),
+        "got float16 and float32, wanted one element type",
+    ),
+    "values not like indices": (lambda g: g.scatter(_x(g), _i(g, 1, 4), _x(g), dim=0), "wanted the shape of the indices"),
+    "too many": (lambda g: g.topk(_x(g), 7, dim=0), "got descending 1 and count 7"),
+    "none": (lambda g: g.topk(_x(g), 0, dim=0), "count 0"),
+    "a range of none": (lambda g: g.iota(0), "got extent 0, wanted at least 1"),
+    "integers and floats": (lambda g: g.reshape(_i(g), (3, 1)) + _x(g).builder.new_input((3, 4)), "cast the integers"),
+    "a function of integers": (lambda g: g.exp(_i(g)), "got int64, wanted floating-point numbers: cast the integers"),
+    "half of an integer": (lambda g: _i(g) * 0.5, "got factor 1/2 for int64, wanted a whole number"),
+    "floats to integers": (lambda g: g.cast(_x(g), "int64"), "got float16 to int64: no op rounds to whole numbers"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MISTAKES))
+def test_a_mistake_in_a_library_op_is_one_line_with_what_was_wanted(name: str) -> None:
+    write, message = MISTAKES[name]
+    with pytest.raises(GraphError, match=message) as caught:
+        write(new_kernel_graph())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_library_op_in_a_block_graph_is_refused() -> None:
+    from mirage_eg.ir.checker import Checker
+    from mirage_eg.ir.node import node
+    from mirage_eg.ir.ops import Level
+
+    checker = Checker(Level.BLOCK, (1,), 1)
+    checker.append(node("input", shape=(4, 4), dtype="float16", imap=(-1,)))
+    with pytest.raises(GraphError, match="cumsum: got it at the block level, wanted kernel"):
+        checker.append(node("cumsum", 0, dim=0))

@@ -1,0 +1,61 @@
+"""Programs of several regions through all stages: each different region is searched once, and the composition is right."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline import region_stage, stages
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Result
+from property_tests.search.partition.test_windows import layers, mlp
+from property_tests.support.hand_written import inputs_of
+
+
+def result_of(program: Graph, budget: float | None = None) -> Result:
+    return optimize("layers", program, Options(device="cpu", jobs=1, cache=False, top=2, budget=budget))
+
+
+@pytest.fixture
+def small_regions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Regions of one layer of a perceptron, verified by composition alone."""
+    small = replace(HEURISTICS, region_ops=3, whole_check_ops=0)
+    for module in (stages, region_stage):
+        monkeypatch.setattr(module, "HEURISTICS", small)
+    yield
+
+
+@pytest.mark.usefixtures("small_regions")
+def test_equal_layers_are_searched_once_and_compose_to_the_program(run_program: RunProgram) -> None:
+    program = mlp(4, rows=16, width=32)
+    result = result_of(program)
+    [region] = result.report.regions
+    assert region.occurrences == (0, 1, 2, 3)
+    assert region.in_blocks == region.ops == 3
+    first = result.candidates[0]
+    assert first.fused and first.compile.ok and first.kernels == 4 * region.kernels
+    assert first.verdict.equal and "composed" in first.verdict.evidence
+    arrays = inputs_of(program)
+    [got] = run_program(first.source, arrays)
+    [wanted] = evaluate(program, [array.astype(np.float64) for array in arrays], FloatAlgebra())
+    assert np.abs(got - wanted).max() <= 2e-2 * np.abs(wanted).max()
+
+
+@pytest.mark.usefixtures("small_regions")
+def test_the_library_form_of_all_regions_is_the_program() -> None:
+    program = mlp(3, rows=16, width=32)
+    assert program in [candidate.graph for candidate in result_of(program).candidates]
+
+
+@pytest.mark.slow
+def test_a_further_transformer_layer_adds_no_search() -> None:
+    two, eight = (result_of(layers(count, width=32)).report for count in (2, 8))
+    assert len(two.regions) == len(eight.regions) <= 3
+    assert two.partition.searched == eight.partition.searched

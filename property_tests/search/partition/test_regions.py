@@ -1,0 +1,109 @@
+"""Regions: what is cut, what is never cut, and that the parts are the program."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.regions import regions
+from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
+from mirage_eg.verify.reference import Reference
+from property_tests.search.partition.test_windows import layers, mlp
+from property_tests.support.strategies import TAME, kernel_programs
+
+
+def composed(program: Graph, parts: Sequence[Segment]) -> Graph:
+    """The regions' own programs, one after the other."""
+    return compose(
+        program,
+        [PlanPart(part, part.inputs, SegmentKernels(segment_program(program, part), 1.0, 1, True, True)) for part in parts],
+    )
+
+
+def primitive_ops(program: Graph) -> int:
+    return sum(map(counts, expand(program).nodes))
+
+
+@given(kernel_programs(TAME, attempts=10), st.integers(1, 4))
+def test_regions_compose_to_the_program(program: Graph, most: int) -> None:
+    parts = regions(program, most)
+    assert Reference(program).check(composed(program, parts)).equal
+
+
+@given(kernel_programs(TAME, attempts=10), st.integers(1, 4))
+def test_one_computed_value_leaves_a_region_for_later_ones(program: Graph, most: int) -> None:
+    parts = regions(program, most)
+    inputs = {values[0] for item, values in program.numbered() if item.op == "input"}
+    assert inputs.issuperset(parts[0].inputs)
+    for number, part in enumerate(parts[:-1]):
+        read = {value for later in parts[number + 1 :] for value in later.inputs}
+        assert len(read.intersection(part.outputs)) == 1
+
+
+@given(st.integers(1, 6), st.sampled_from(("rms", "layer")), st.integers(14, 60))
+def test_regions_are_no_larger_than_asked_for(count: int, norm: str, most: int) -> None:
+    program = layers(count, norm=norm)
+    assert all(primitive_ops(segment_program(program, part)) <= max(most, 20) for part in regions(program, most))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_are_one_region(name: str) -> None:
+    program = WORKLOADS[name](1)
+    assert len(regions(program, HEURISTICS.region_ops)) == 1
+
+
+@pytest.mark.parametrize("count", [2, 32])
+def test_equal_layers_have_at_most_three_different_regions(count: int) -> None:
+    program = layers(count, biases=True)
+    parts = regions(program, HEURISTICS.region_ops)
+    assert len(parts) >= count
+    assert len({segment_program(program, part) for part in parts}) <= 3
+
+
+def test_layers_of_other_sizes_are_other_regions() -> None:
+    small, large = (regions_of(mlp(8, width=width), 6) for width in (32, 64))
+    assert not small & large
+
+
+def regions_of(program: Graph, most: int) -> set[Graph]:
+    return {segment_program(program, part) for part in regions(program, most)}
+
+
+def test_keys_and_values_that_leave_the_program_do_not_keep_it_whole() -> None:
+    program = new_kernel_graph()
+    x = program.new_input((16, 64), name="x")
+    for number in range(3):
+        keys = program.matmul(x, program.new_input((64, 64), name=f"K{number}"))
+        program.mark_output(keys, name=f"k{number}")
+        x = program.add(x, program.matmul(program.relu(keys), program.new_input((64, 64), name=f"W{number}")))
+    program.mark_output(x, name="y")
+    graph = program.graph()
+    parts = regions(graph, 4)
+    assert [len(part.outputs) for part in parts] == [2, 2, 2]
+    assert Reference(graph).check(composed(graph, parts)).equal
+
+
+def test_no_cut_crosses_two_streams() -> None:
+    program = new_kernel_graph()
+    first, second = (program.new_input((64, 64), name=name) for name in "VW")
+    x = y = program.matmul(program.new_input((16, 64), name="x"), first)
+    for _ in range(4):
+        x, y = program.matmul(y, second), program.add(program.matmul(x, second), y)
+    program.mark_output(program.add(x, y), name="z")
+    assert [len(part.nodes) for part in regions(program.graph(), 1)] == [1, 13]
+
+
+def test_no_region_ends_with_an_unnormalised_exponential() -> None:
+    program = new_kernel_graph()
+    x = program.exp(program.matmul(program.new_input((16, 64), name="x"), program.new_input((64, 64), name="W")))
+    program.mark_output(program.div(x, program.sum(x, 1)), name="y")
+    parts = regions(program.graph(), 1)
+    assert [segment_program(program.graph(), part).nodes[-2].op for part in parts] == ["matmul", "div"]

@@ -1,0 +1,21 @@
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """HardTanh of a matrix."""
+
+    def forward(self, x):
+        return torch.nn.functional.hardtanh(x, min_val=-1.0, max_val=1.0)
+
+
+batch_size = 4096
+dim = 393216
+
+
+def get_inputs():
+    return [torch.rand(batch_size, dim)]
+
+
+def get_init_inputs():
+    return []

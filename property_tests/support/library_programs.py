@@ -1,0 +1,127 @@
+"""Programs with library ops, and what they mean on NumPy arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.graph import Graph
+
+Write = Callable[[KernelGraph, Sequence[Tensor]], Tensor | tuple[Tensor, ...]]
+Meaning = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryProgram:
+    """A program: the shapes and types of its inputs, its ops, and its function on arrays."""
+
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    write: Write
+    meaning: Meaning
+
+    def graph(self, dtype: str = "float32") -> Graph:
+        """The program; its inputs without a type of their own have this one."""
+        graph = new_kernel_graph()
+        tensors = [graph.new_input(shape, kind or dtype, name=f"x{i}") for i, (shape, kind) in enumerate(self.inputs)]
+        written = self.write(graph, tensors)
+        for output in written if isinstance(written, tuple) else (written,):
+            graph.mark_output(output)
+        return graph.graph()
+
+
+def _written(x: Any, places: Any, values: Any, dim: int) -> Any:
+    result = x.copy()
+    result[(slice(None),) * dim + (places,)] = values
+    return result
+
+
+def _scattered(x: Any, places: Any, values: Any, dim: int) -> Any:
+    result = x.copy()
+    np.put_along_axis(result, places.astype(np.int64), values, dim)
+    return result
+
+
+def _ordered(x: Any, count: int | None, dim: int, descending: bool) -> tuple[Any, Any]:
+    places = np.argsort(-x if descending else x, axis=dim, kind="stable").take(np.arange(count or x.shape[dim]), axis=dim)
+    return np.take_along_axis(x, places, dim), places
+
+
+LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
+    "embedding": LibraryProgram(
+        (((11, 8), ""), ((2, 3), "int64")),
+        lambda g, x: g.gather(x[0], x[1]),
+        lambda table, i: table[i],
+    ),
+    "index_select": LibraryProgram(
+        (((4, 6, 8), ""), ((5,), "int32")),
+        lambda g, x: g.gather(x[0], x[1], dim=1),
+        lambda table, i: np.take(table, i, axis=1),
+    ),
+    "gather of one": LibraryProgram(
+        (((4, 6), ""), ((), "int64")),
+        lambda g, x: g.gather(x[0], x[1], dim=1),
+        lambda table, i: np.take(table, i, axis=1),
+    ),
+    "take_along_dim": LibraryProgram(
+        (((4, 6, 2), ""), ((4, 3, 2), "int64")),
+        lambda g, x: g.take_along_dim(x[0], x[1], dim=1),
+        lambda x, i: np.take_along_axis(x, i, 1),
+    ),
+    "gather, then a product": LibraryProgram(
+        (((16, 32), ""), ((8,), "int64"), ((32, 16), "")),
+        lambda g, x: g.silu(g.gather(x[0], x[1]) @ x[2]),
+        lambda table, i, w: (lambda y: y / (1 + np.exp(-y)))(table[i] @ w),
+    ),
+    "cumsum": LibraryProgram((((3, 7), ""),), lambda g, x: g.cumsum(x[0], dim=-1), lambda x: np.cumsum(x, axis=1)),
+    "cumsum of indicators": LibraryProgram(
+        (((3, 7), "bool"),), lambda g, x: g.cumsum(x[0], dim=0), lambda x: np.cumsum(x, axis=0, dtype=np.int64)
+    ),
+    "sort": LibraryProgram((((3, 7), ""),), lambda g, x: g.sort(x[0], dim=0), lambda x: _ordered(x, None, 0, False)),
+    "topk": LibraryProgram((((3, 7), ""),), lambda g, x: g.topk(x[0], 2), lambda x: _ordered(x, 2, 1, True)),
+    "the rows of the largest": LibraryProgram(
+        (((5, 4), ""), ((9,), ""), ((9, 4), "")),
+        lambda g, x: g.gather(x[2], g.topk(x[1], 5, largest=False)[1]) * x[0],
+        lambda x, scores, table: table[np.argsort(scores, kind="stable")[:5]] * x,
+    ),
+    "index_write": LibraryProgram(
+        (((4, 9, 2), ""), ((1,), "int64"), ((4, 1, 2), "")),
+        lambda g, x: g.index_write(x[0], x[1], x[2], dim=1),
+        lambda x, i, values: _written(x, i, values, 1),
+    ),
+    "scatter": LibraryProgram(
+        (((4, 6), ""), ((4, 1), "int64"), ((4, 1), "")),
+        lambda g, x: g.scatter(x[0], x[1], x[2], dim=1),
+        lambda x, i, values: _scattered(x, i, values, 1),
+    ),
+    "indices computed": LibraryProgram(
+        (((12, 4), ""), ((3,), "int64")),
+        lambda g, x: g.gather(x[0], x[1] * 2 + 1),
+        lambda table, i: table[(2 * i + 1) % 12],
+    ),
+    "a causal mask": LibraryProgram(
+        (((5, 5), ""),),
+        lambda g, x: g.where(g.less_equal(g.reshape(g.iota(5), (1, 5)), g.reshape(g.iota(5), (5, 1))), x[0], 0),
+        lambda x: np.tril(x),
+    ),
+    "a cast of integers": LibraryProgram(
+        (((4, 3), ""), ((3,), "int32")), lambda g, x: x[0] * g.cast(x[1], x[0].dtype), lambda x, i: x * i
+    ),
+}
+
+
+def arrays_for(graph: Graph, seed: int) -> list[Any]:
+    """Random arrays of the program's types: valid indices, distinct numbers."""
+    from mirage_eg.ir.whole_inputs import whole_inputs
+
+    generator, whole = np.random.default_rng(seed), whole_inputs(graph)
+    return [
+        generator.integers(whole[place], size=kind.shape).astype(str(kind.dtype))
+        if place in whole
+        else generator.standard_normal(kind.shape).astype(str(kind.dtype))
+        for place, kind in enumerate(graph.input_types)
+    ]
+
+
+__all__ = ["LIBRARY_PROGRAMS", "LibraryProgram", "arrays_for"]
