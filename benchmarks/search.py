@@ -15,6 +15,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from mirage_eg.bench.search import guided
+from mirage_eg.bench.search_programs import search_programs
 from mirage_eg.cli.terminal import progress
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
@@ -60,9 +61,10 @@ def measure() -> list[dict[str, Any]]:
     lines = []
     with progress() as observer:
         for workload in STANDARD:
+            [part] = search_programs(workload, WORKLOADS[workload](1))
             for ops in range(FEWEST, MOST + 1):
                 observer(workload, ops - FEWEST, MOST + 1 - FEWEST, f"{ops} ops")
-                rows = [guided(workload, rules, SearchLimits(ops)) for _ in range(REPETITIONS)]
+                rows = [guided(part, rules, SearchLimits(ops)) for _ in range(REPETITIONS)]
                 lines.append({"series": "ops"} | plain(min(rows, key=lambda row: row.cpu_seconds)))
         for family, (build, counts) in FAMILIES.items():
             for count in counts:

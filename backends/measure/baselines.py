@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.graph import Graph
+
 Run = Callable[[], Any]
 
 
@@ -23,15 +27,24 @@ class Baseline:
 
 def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
-    eager = EAGER[workload]
-    found = [
+    return _of_torch(EAGER[workload]) + [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+
+
+@contextmanager
+def program_baselines(program: Graph) -> Iterator[list[Baseline]]:
+    """The baselines of any other program: its ops as calls of PyTorch, eager and compiled."""
+    with loaded(emit(program)) as module:
+        yield _of_torch(module.run)
+
+
+def _of_torch(eager: Callable[..., Any]) -> list[Baseline]:
+    return [
         Baseline("eager", lambda tensors: lambda: eager(*tensors)),
         Baseline("torch.compile", lambda tensors: _compiled(eager, tensors, "default")),
         Baseline(
             "torch.compile max-autotune", lambda tensors: _compiled(eager, tensors, "max-autotune-no-cudagraphs"), slow=True
         ),
     ]
-    return found + [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
 
 
 def _compiled(function: Callable[..., Any], tensors: Sequence[Any], mode: str) -> Run:

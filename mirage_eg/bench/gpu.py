@@ -60,9 +60,9 @@ def run_rows(
     """
     if find_spec("torch") is None:
         raise MirageError("bench gpu: needs torch, with which it times and compares; pip install torch")
-    folder.mkdir(parents=True, exist_ok=True)
     waiting = [(row, 1) for row in rows]
     free = [device for _ in range(options.parallel) for device in visible_gpus()]
+    folder.mkdir(parents=True, exist_ok=True)
     together = min(len(free), len(rows))
     if options.jobs is None and together > 1:
         options = replace(options, jobs=max(2, 2 * (os.cpu_count() or 1) // together))

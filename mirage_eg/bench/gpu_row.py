@@ -1,6 +1,6 @@
-"""One row of the GPU benchmark, in a process of its own: tune a workload at one batch, time it and baselines.
+"""One row of the GPU benchmark, in a process of its own: tune a program at one batch, time it and baselines.
 
-    python -m mirage_eg.bench.gpu_row WORKLOAD BATCH FOLDER [OPTIONS in JSON]
+    python -m mirage_eg.bench.gpu_row PROGRAM BATCH FOLDER [OPTIONS in JSON]
 
 Lines go to FOLDER/rows.jsonl (one for each row) and FOLDER/measurements.jsonl. Concurrent rows share the GPU through a lock.
 If a candidate loses the GPU context, the process ends with code DEVICE_LOST; the next attempt skips that candidate and
@@ -106,17 +106,17 @@ class RememberingTimer:
         append(self.path, {"kind": "timed", "source": name} | self.key | asdict(outcome))
 
 
-def run_row(workload: str, batch: int, folder: Path, options: GpuOptions) -> Row:
-    """Tune and time one row, and append it to the lines of the folder."""
+def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row:
+    """Tune and time one row, and append it to the lines of the folder; `argument` is a workload or a file."""
     started = perf_counter()
-    _, program = load_program(workload, batch)
+    workload, program = load_program(argument, batch)
     if options.reuse is None:
         ours = _tune(workload, batch, program, folder, options)
     else:
         ours = _time_again(Path(options.reuse), workload, batch, folder)
     with gpu_lock(folder):
         ceilings = device_ceilings()
-    baselines = _baselines(workload, program, folder, options)
+    baselines = _baselines(argument, program, folder, options)
     row = Row(
         workload=workload,
         batch=batch,
@@ -206,19 +206,20 @@ def device_ceilings() -> dict[str, float]:
     return ceilings()
 
 
-def _baselines(workload: str, program: Graph, folder: Path, options: GpuOptions) -> JsonLine:
-    from mirage_eg.backends.measure.baselines import baselines, quiet
+def _baselines(argument: str, program: Graph, folder: Path, options: GpuOptions) -> JsonLine:
+    from mirage_eg.backends.measure.baselines import EAGER, baselines, program_baselines, quiet
 
     if options.baselines == "none":
         return {}
     measured: JsonLine = {}
-    with quiet():
-        for baseline in baselines(workload):
+    known = nullcontext(baselines(argument)) if argument in EAGER else program_baselines(program)
+    with quiet(), known as chosen:
+        for baseline in chosen:
             if baseline.slow and options.baselines != "all":
                 continue
             measured[baseline.name] = _time_baseline(baseline, program, folder, options.seed)
             took = measured[baseline.name].get("warm_us")
-            print(f"{workload}: {baseline.name}: {took}", file=sys.stderr, flush=True)
+            print(f"{argument}: {baseline.name}: {took}", file=sys.stderr, flush=True)
     return measured
 
 

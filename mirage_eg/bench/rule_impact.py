@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.frontend.workloads import WORKLOADS
-from mirage_eg.ir.axes import infer_axes
-from mirage_eg.ir.expand import expand
 from mirage_eg.search.structure import SplitReduction, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 
@@ -36,32 +34,30 @@ class Impact:
 def impact(
     without: Rulebook,
     with_: Rulebook,
-    workloads: Sequence[str],
+    programs: Sequence[SearchProgram],
     limits: SearchLimits,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> tuple[Impact, ...]:
-    """Search each workload with both rulebooks.
+    """Search each program with both rulebooks.
 
     Raises:
         RuleError: the laws hit a limit of saturation.
     """
     impacts = []
-    for workload in workloads:
-        program = expand(WORKLOADS[workload](1))
-        axes = infer_axes(program)
+    for part in programs:
         before, after = (
             search(
-                program,
-                axes,
+                part.named.program,
+                part.axes,
                 rulebook,
                 limits,
-                on_progress=lambda done, total, _: on_progress(workload, done, total),  # noqa: B023
+                on_progress=lambda done, total, _: on_progress(part.name, done, total),  # noqa: B023
             )
             for rulebook in (without, with_)
         )
         old, new = _keys(before), _keys(after)
         found, lost = [new[key] for key in new if key not in old], [old[key] for key in old if key not in new]
-        impacts.append(Impact(workload, _side(before), _side(after), tuple(found), tuple(lost)))
+        impacts.append(Impact(part.name, _side(before), _side(after), tuple(found), tuple(lost)))
     return tuple(impacts)
 
 

@@ -4,17 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter, process_time
 
+from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.oracle import build_oracle
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.frontend.workloads import WORKLOADS
-from mirage_eg.ir.axes import infer_axes
-from mirage_eg.ir.expand import expand
 from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
 from mirage_eg.search.exhaustive import Exhaustive, alphabet_of
 from mirage_eg.search.partition.count import KernelSpace, kernel_space
 from mirage_eg.search.structure_search import SearchLimits, search
-from mirage_eg.transforms.softmax_shift import drop_shifts
 
 PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and on many without abstract expressions
     5: ("11", "58", "768"),
@@ -66,16 +63,15 @@ class SearchRow:
     seconds_two_kernels: float | None = None
 
 
-def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> SearchRow:
-    """Search one workload under every split."""
+def guided(part: SearchProgram, rulebook: Rulebook, limits: SearchLimits) -> SearchRow:
+    """Search one program under every split."""
     reset_peak()
     start, cpu_start = perf_counter(), process_time()
-    program = expand(WORKLOADS[workload](1))
-    result = search(program, infer_axes(program), rulebook, limits)
+    result = search(part.named.program, part.axes, rulebook, limits)
     seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
     saturations = [record.saturation for record in result.records]
     return SearchRow(
-        workload,
+        part.name,
         rulebook.domain,
         limits.max_block_ops,
         len(saturations),
@@ -93,18 +89,16 @@ def guided(workload: str, rulebook: Rulebook, limits: SearchLimits) -> SearchRow
     )
 
 
-def two_kernels(workload: str, rulebook: Rulebook, max_ops: int, on_progress: Callable[[int, int], None]) -> KernelSpace:
-    """Search every plan of one workload with at most two kernels; split-reduction pairs are counted in `guided`."""
-    primitive = drop_shifts(expand(WORKLOADS[workload](1)))
-    return kernel_space(primitive, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
+def two_kernels(part: SearchProgram, rulebook: Rulebook, max_ops: int, on_progress: Callable[[int, int], None]) -> KernelSpace:
+    """Search every plan of one program with at most two kernels; split-reduction pairs are counted in `guided`."""
+    return kernel_space(part.program, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
 
 
 def unguided(
-    workload: str, rulebook: Rulebook, max_ops: int, seconds: float, on_progress: Callable[[int, int], None]
+    part: SearchProgram, rulebook: Rulebook, max_ops: int, seconds: float, on_progress: Callable[[int, int], None]
 ) -> Unguided:
-    """Enumerate the one-kernel structures of one workload without the oracle, over the ops of its e-graph."""
-    program = expand(WORKLOADS[workload](1))
-    axes = infer_axes(program)
+    """Enumerate the one-kernel structures of one program without the oracle, over the ops of its e-graph."""
+    program, axes = part.named.program, part.axes
     start = perf_counter()
     visited = structures = 0
     complete = True

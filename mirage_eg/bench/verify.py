@@ -11,11 +11,9 @@ import numpy as np
 
 from mirage_eg.backends.cost.devices import device_for
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.frontend.workloads import WORKLOADS
-from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import MirageError, OptionError
-from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
@@ -49,11 +47,11 @@ class VerificationSpeed:
     versions: str
 
 
-def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> VerificationSpeed:
+def measure(part: SearchProgram, batch: int, gpu: bool, repetitions: int) -> VerificationSpeed:
     """Time the verification of the cheapest µGraphs of the search, and of the small instances of all structures."""
     xp, device, wait = _arrays(gpu)
-    program = WORKLOADS[workload](batch)
-    small, candidates = _candidates(program)
+    program = part.program
+    small, candidates = _candidates(part)
     candidate = candidates[0]
     references = {graph: Reference(graph, xp=xp) for graph, _ in small}
 
@@ -81,7 +79,7 @@ def measure(workload: str, batch: int, gpu: bool, repetitions: int) -> Verificat
     versions = f"numpy {np.__version__}, egglog {metadata.version('egglog')}" + (f", cupy {xp.__version__}" if gpu else "")
     rate = len(candidates) / together
     return VerificationSpeed(
-        workload,
+        part.name,
         batch,
         device,
         len(small) / seconds,
@@ -110,16 +108,15 @@ def _arrays(gpu: bool) -> tuple[Any, str, Callable[[], None]]:
     return cupy, name, cupy.cuda.get_current_stream().synchronize
 
 
-def _candidates(program: Graph) -> tuple[list[tuple[Graph, Graph]], list[Graph]]:
+def _candidates(part: SearchProgram) -> tuple[list[tuple[Graph, Graph]], list[Graph]]:
     """The small instances of all structures, each with its small program, and the cheapest µGraphs at real size."""
-    primitive = expand(program)
-    axes = infer_axes(primitive)
-    structures = search(primitive, axes, load_rules("indexed")).structures
+    named, axes = part.named, part.axes
+    structures = search(named.program, axes, load_rules("indexed")).structures
     device = device_for("sm_90")
     limits = TileLimits(shared_memory=device.shared_memory, target=device.target)
-    graphs = [graph for structure in structures for graph in instances(structure, primitive, axes, limits)]
+    graphs = [named.joined(graph) for structure in structures for graph in instances(structure, named.program, axes, limits)]
     best = sorted(graphs, key=lambda graph: predict_us(graph, device))[:BATCH]
-    return [small_instance(structure, primitive, axes) for structure in structures], best or [primitive]
+    return [small_instance(structure, named.program, axes) for structure in structures], best or [part.program]
 
 
 def _equal(reference: Reference, candidate: Graph) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce, wraps
 from operator import or_
 from pathlib import Path
@@ -15,11 +15,13 @@ import typer
 from mirage_eg.cli.terminal import Job
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
 
 _PROGRAM_HELP = f"A workload ({', '.join(WORKLOADS)}), a graph in JSON, or a Python file that defines program()."
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
+ProgramsArgument = Annotated[list[str] | None, typer.Argument(metavar="PROGRAM…", help=_PROGRAM_HELP, show_default=False)]
 GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]
 
 Command = Callable[..., Job]
@@ -29,6 +31,17 @@ def load(argument: str, batch: int) -> tuple[str, Graph]:
     """The program; what a Python file prints goes to stderr, so that stdout holds our result alone."""
     with contextlib.redirect_stdout(sys.stderr):
         return load_program(argument, batch)
+
+
+def load_programs(arguments: Sequence[str] | None, default: Sequence[str], batch: int = 1) -> dict[str, Graph]:
+    """The programs by name, in the order given; `default`: the workloads where none is given."""
+    programs: dict[str, Graph] = {}
+    for argument in dict.fromkeys(arguments or default):
+        name, program = load(argument, batch)
+        if name in programs:
+            raise OptionError(f"PROGRAM: got two programs named {name}, wanted different names; rename one of the files")
+        programs[name] = program
+    return programs
 
 
 def with_options(record: type[Any], *names: str) -> Callable[[Command], Command]:
@@ -79,4 +92,4 @@ def _value(field: OptionField, given: Any) -> Any:
     return tuple(given or ()) if get_origin(field.types[0]) is tuple else given
 
 
-__all__ = ["GraphArgument", "ProgramArgument", "load", "with_options"]
+__all__ = ["GraphArgument", "ProgramArgument", "ProgramsArgument", "load", "load_programs", "with_options"]

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.bench.gpu_row_records import GpuOptions
-from mirage_eg.cli.arguments import with_options
+from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.errors import OptionError
@@ -25,8 +25,10 @@ _DEFAULTS = GpuOptions()
 
 @with_options(GpuOptions)
 def bench_gpu(
-    workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Batch sizes; default 1, 8 and 16.", show_default=False)] = None,
+    programs: ProgramsArgument = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Batch sizes; default 1, 8 and 16 for workloads, 1 for files.", show_default=False)
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of lines and picture; earlier rows in it count too.")] = Path(
         "mirage_bench"
     ),
@@ -36,24 +38,24 @@ def bench_gpu(
     ] = False,
     as_json: JsonOption = False,
 ) -> Job:
-    """Tune each workload on this GPU and time it against eager and compiled PyTorch and its fused library calls."""
+    """Tune each program on this GPU and time it against eager and compiled PyTorch and its fused library calls."""
 
     def job() -> int:
         from mirage_eg.bench.gpu import BATCHES, Failure, rows_path, run_rows, summarize
         from mirage_eg.bench.gpu_chart import picture
 
-        names, batches = workloads or list(PAPER), batch or list(BATCHES)
-        for name in names:
-            if name not in WORKLOADS:
-                raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
+        batches = batch or list(BATCHES)
         if any(size < 1 for size in batches):
             raise OptionError(f"--batch: got {min(batches)}, wanted 1 or more")
+        arguments = [*dict.fromkeys(programs or PAPER)]
+        wanted = [(it, size) for size in batches for it in arguments if batch or it in WORKLOADS or size == batches[0]]
+        for size in batches:  # refuses before any work
+            load_programs([argument for argument, its in wanted if its == size], PAPER, size)
         if options.reuse is not None and not Path(options.reuse).is_file():
             raise OptionError(f"--reuse: no such file: {options.reuse}")
         check_writable(out)
         failures: list[Failure] = []
         if not only_report:
-            wanted = [(name, size) for size in batches for name in names]
             with progress() as observer:
                 report = partial(observer, "rows")
                 failures = run_rows(wanted, out, options, on_progress=report)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from mirage_eg.cli.arguments import ProgramsArgument, load_programs
 from mirage_eg.cli.terminal import Job, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
-from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
+from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.verdict import Observer
@@ -20,49 +21,52 @@ if TYPE_CHECKING:
 
 
 def bench_search(
-    workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
+    programs: ProgramsArgument = None,
     domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
     max_block_ops: Annotated[int, typer.Option(help="Of one block graph: primitives, without loads and stores.")] = MOST,
     without_oracle: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time for each workload without the oracle; 0: skip.")
+        float, typer.Option(metavar="SECONDS", help="Time for each program of one output without the oracle; 0: skip.")
     ] = 5.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help=f"One JSON line for each workload and limit on block ops, from {FEWEST}.")
+        bool, typer.Option("--json", help=f"One JSON line for each program and limit on block ops, from {FEWEST}.")
     ] = False,
 ) -> Job:
-    """Print e-graph sizes, saturation, visited states and structures of each workload, with the oracle and without."""
+    """Print e-graph sizes, saturation, visited states and structures of each program, with the oracle and without.
+
+    A program that no block graph can hold is measured segment by segment.
+    """
 
     def job() -> int:
         from mirage_eg.bench.search import PUBLISHED, guided, two_kernels, unguided
+        from mirage_eg.bench.search_programs import search_programs
         from mirage_eg.egraph.rulebook import load_rules
         from mirage_eg.search.structure_search import SearchLimits
 
-        names = list(workloads or STANDARD)
-        for name in names:
-            if name not in WORKLOADS:
-                raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
         if not 0 <= without_oracle < float("inf"):
             raise OptionError(f"--without-oracle: got {without_oracle}, wanted seconds, 0 or more")
         rulebook = load_rules(domain, Options(domain=domain, max_block_ops=max_block_ops).rules)
+        graphs = load_programs(programs, STANDARD)
+        parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, max_block_ops)]
         fewer = range(FEWEST, max_block_ops) if as_json else ()
-        jobs = [(name, ops) for name in names for ops in (*fewer, max_block_ops)]
+        jobs = [(part, ops) for part in parts for ops in (*fewer, max_block_ops)]
         with progress() as observer:
             rows: list[SearchRow] = []
-            for done, (name, ops) in enumerate(jobs):
-                observer("search", done, len(jobs), f"{name}, {ops} ops")
-                row = guided(name, rulebook, SearchLimits(ops))
-                if without_oracle and ops == max_block_ops:
-                    report = partial(_report, observer, f"{name} without the oracle")
-                    row = replace(row, without_oracle=unguided(name, rulebook, ops, without_oracle, report))
+            for done, (part, ops) in enumerate(jobs):
+                observer("search", done, len(jobs), f"{part.name}, {ops} ops")
+                row = guided(part, rulebook, SearchLimits(ops))
+                if without_oracle and ops == max_block_ops and len(part.named.program.outputs) == 1:
+                    report = partial(_report, observer, f"{part.name} without the oracle")
+                    row = replace(row, without_oracle=unguided(part, rulebook, ops, without_oracle, report))
                 if ops == max_block_ops:
-                    space = two_kernels(name, rulebook, ops, partial(_report, observer, f"two kernels of {name}"))
+                    space = two_kernels(part, rulebook, ops, partial(_report, observer, f"two kernels of {part.name}"))
                     row = replace(row, two_kernels=space, seconds_two_kernels=space.seconds)
                 rows.append(row)
                 if as_json:
                     print(json_line(row), flush=True)
             by_ops = []
-            if "rmsnorm" in names and not as_json:
-                by_ops = [guided("rmsnorm", rulebook, SearchLimits(ops)) for ops in PUBLISHED if ops <= max_block_ops]
+            if "rmsnorm" in (programs or STANDARD) and not as_json:
+                [rmsnorm] = (part for part in parts if part.name == "rmsnorm")
+                by_ops = [guided(rmsnorm, rulebook, SearchLimits(ops)) for ops in PUBLISHED if ops <= max_block_ops]
             observer("search", len(jobs), len(jobs), "")
         if not as_json:
             _print(rows, by_ops)
@@ -78,7 +82,7 @@ def _report(observer: Observer, stage: str, done: int, total: int) -> None:
 def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
     from mirage_eg.bench.search import PUBLISHED
 
-    table = Table("workload", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
+    table = Table("program", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
     table.title = (
         f"{rows[0].domain} domain, {rows[0].max_block_ops} ops without loads and stores; sizes and ms are the largest over the "
         "splits; structures: one kernel + split-reduction pairs"
@@ -90,7 +94,7 @@ def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
         table.add_row(row.workload, *map(str, sizes), structures, seconds, str(round(row.peak_bytes / 2**20)))
     console().print(table)
     spaces = [(row.workload, row.two_kernels) for row in rows if row.two_kernels is not None]
-    table = Table("workload", "segments", "plans", "visited", "structures", "µGraphs", "s", title_justify="left")
+    table = Table("program", "segments", "plans", "visited", "structures", "µGraphs", "s", title_justify="left")
     table.title = (
         "at most two kernels: every plan, every structure of its segments; µGraphs are the combinations, without tilings"
     )
@@ -100,7 +104,7 @@ def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
     console().print(table)
     unguided = [(row.workload, row.without_oracle) for row in rows if row.without_oracle is not None]
     if unguided:
-        table = Table("workload", "splits", "visited", "structures", "s", title_justify="left")
+        table = Table("program", "splits", "visited", "structures", "s", title_justify="left")
         table.title = f"without the oracle and without bounds, one kernel, {rows[0].max_block_ops} ops"
         for workload, entry in unguided:
             note = "" if entry.complete else " (incomplete)"

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from mirage_eg.cli.arguments import ProgramsArgument, load_programs
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.load import load_program
-from mirage_eg.frontend.workloads import PAPER, WORKLOADS
-from mirage_eg.ir.errors import OptionError, RuleError
+from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.ir.errors import RuleError
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.run_report import plain
 
@@ -130,29 +131,28 @@ def _print_report(report: "Report") -> None:
 @app.command("impact")
 def impact(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
-    workloads: Annotated[list[str] | None, typer.Argument(metavar="WORKLOAD…", help=", ".join(WORKLOADS))] = None,
+    programs: ProgramsArgument = None,
     domain: DomainOption = None,
     max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph.")] = 16,
     as_json: JsonOption = False,
 ) -> Job:
-    """Search workloads with FILE and without: sizes, visited states, and the structures that are newly found or lost."""
+    """Search programs with FILE and without: sizes, visited states, and the structures that are newly found or lost."""
 
     def job() -> int:
         from mirage_eg.bench.rule_impact import impact as run
+        from mirage_eg.bench.search_programs import search_programs
         from mirage_eg.egraph.rule_files import domain_of, read_files
         from mirage_eg.egraph.rulebook import load_rules
         from mirage_eg.search.structure_search import SearchLimits
 
-        names = workloads or list(PAPER)
-        for name in names:
-            if name not in WORKLOADS:
-                raise OptionError(f"workload: got {name!r}, wanted one of {', '.join(WORKLOADS)}")
         chosen = domain or next((named for entry in read_files(file) if (named := domain_of(entry))), DOMAINS[0])
         Options(domain=chosen, max_block_ops=max_block_ops)  # its argument checks
         rulebooks = load_rules(chosen), load_rules(chosen, [file])
+        graphs = load_programs(programs, PAPER)
+        parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, max_block_ops)]
         with progress() as observer:
             rows = run(
-                *rulebooks, names, SearchLimits(max_block_ops), lambda stage, done, total: observer(stage, done, total, "")
+                *rulebooks, parts, SearchLimits(max_block_ops), lambda stage, done, total: observer(stage, done, total, "")
             )
         if as_json:
             print(json_line({"file": file, "domain": chosen, "max_block_ops": max_block_ops, "workloads": rows}))

@@ -30,7 +30,7 @@ def test_a_row_has_the_rate_of_small_verdicts_and_the_seconds_of_every_stage(tmp
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nothing",), "got 'nothing', wanted one of rmsnorm"),
+        (("nothing",), "no program 'nothing': the workloads are rmsnorm"),
         (("lora", "--repetitions", "0"), "got 0 repetitions"),
         (("lora", "--batch", "0"), "batches [0]"),
     ],

@@ -1,0 +1,77 @@
+"""The parts of a program that the structure search takes: all of it, or segments that one block graph may hold each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.transforms.renamed_views import Renamed, rename_views
+from mirage_eg.transforms.simplify import simplify
+from mirage_eg.transforms.softmax_shift import drop_shifts
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgram:
+    """A segment in primitive ops, as a program of its own and under axis names."""
+
+    name: str  # of the program; of a segment also its number and its ops
+    program: Graph
+    named: Renamed
+    axes: Axes
+
+
+def primitive(program: Graph) -> Graph:
+    """The program that `optimize` searches: simplified, in primitive ops, exponentials unshifted."""
+    return drop_shifts(simplify(expand(program)).after)
+
+
+def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple[SearchProgram, ...]:
+    """The whole program if one block graph may hold it, else the segments of a plan of large segments.
+
+    The plan goes from the outputs backwards and takes the segment with the most ops each time. Library ops are left out.
+
+    Raises:
+        UnsupportedError: no segment of the program can be searched.
+    """
+    limits = SegmentLimits(max_ops=max_block_ops)
+    graph = primitive(program)
+    segmenter = Segmenter(graph, limits)
+    whole = segmenter.whole()
+    try:
+        if len(whole.outputs) > limits.max_outputs:
+            raise UnsupportedError(f"{len(whole.outputs)} outputs are more than the {limits.max_outputs} of a block graph")
+        return (_searched(name, segment_program(graph, whole), limits),)
+    except UnsupportedError as error:
+        reason = error
+    found: dict[Graph, SearchProgram] = {}
+    for segment in _largest(segmenter):
+        part = segment_program(graph, segment)
+        ops = " ".join(item.op for item in part.nodes if counts(item))
+        if part not in found and sum(map(counts, part.nodes)):
+            try:
+                found[part] = _searched(f"{name}, segment {len(found) + 1}: {ops}", part, limits)
+            except UnsupportedError:  # a library op
+                continue
+    if not found:
+        raise UnsupportedError(f"{name}: no segment can be searched: {reason}")
+    return tuple(found.values())
+
+
+def _searched(name: str, program: Graph, limits: SegmentLimits) -> SearchProgram:
+    named = rename_views(program)
+    if (reason := Segmenter(named.program, limits).why_not_one()) is not None:
+        raise UnsupportedError(reason)
+    return SearchProgram(name, program, named, infer_axes(named.program))
+
+
+def _largest(segmenter: Segmenter) -> Iterator[Segment]:
+    """The segments of the plan."""
+    needed = segmenter.start
+    while needed:
+        segment, needed = max(
+            segmenter.choices(needed), key=lambda choice: sum(counts(segmenter.items[i]) for i in choice[0].nodes)
+        )
+        yield segment
