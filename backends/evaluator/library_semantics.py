@@ -40,9 +40,15 @@ def component(
             [x] = operands
             ranks = random.modulus(0).shuffled(x.residues, *random.order(0, x.residues.ndim))
             places = places_in_order(xp, ranks, lead, attributes).astype(np.float64)
+            if xp is not np:  # not-a-number among the elements is in every place
+                places += (x.residues * 0).sum(axis=lead + attributes["dim"], keepdims=True)
             return Component(places, _any_along(x.undefined, lead + attributes["dim"], places))
         case _:
-            return Component(moved(xp, row, arrays, lead, attributes), _undefined(row, operands, lead, attributes))
+            result = moved(xp, row, arrays, lead, attributes)
+            if xp is not np:  # an index that is not a number makes every element so, as in `_undefined`
+                assert row.indices is not None
+                result = result + (arrays[row.indices] * 0).sum()
+            return Component(result, _undefined(row, operands, lead, attributes))
 
 
 def _undefined(row: Op, operands: Sequence[Component], lead: int, attributes: Attributes) -> Array | None:

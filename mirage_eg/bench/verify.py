@@ -11,6 +11,7 @@ import numpy as np
 
 from mirage_eg.backends.cost.devices import device_for
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.array_module import evaluator_device, usable_cupy
 from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -98,14 +99,12 @@ def _arrays(gpu: bool) -> tuple[Any, str, Callable[[], None]]:
     """The array module, the name of its device, and a function that waits for the device."""
     if not gpu:
         return np, platform.processor() or platform.machine(), lambda: None
-    try:
-        import cupy
-    except ImportError:
-        raise OptionError("--gpu: CuPy is not installed; install mirage-eg[cuda12] or mirage-eg[cuda13]") from None
-    if not cupy.cuda.is_available():
-        raise OptionError("--gpu: got no usable CUDA GPU; to measure on the CPU, leave --gpu out")
-    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    return cupy, name, cupy.cuda.get_current_stream().synchronize
+    cupy = usable_cupy()
+    if cupy is None:
+        raise OptionError(
+            "--gpu: got no GPU that CuPy can use; install mirage-eg[cuda12] or mirage-eg[cuda13], or leave --gpu out: CPU"
+        )
+    return cupy, evaluator_device(cupy), cupy.cuda.get_current_stream().synchronize
 
 
 def _candidates(part: SearchProgram) -> tuple[list[tuple[Graph, Graph]], list[Graph]]:

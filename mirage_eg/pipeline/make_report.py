@@ -138,6 +138,7 @@ def _verification(verdict: Verdict, whole: WholeProgram, verified: Verified) -> 
         rejected=len(verified.rejected),
         structures_accepted=len(whole.structures) - whole.failing(),
         structures_rejected=whole.failing(),
+        computed_on=verified.computed_on,
     )
 
 

@@ -60,6 +60,7 @@ def _finalists(
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Candidate] = ()
     if run.on_gpu:
+        full_size.ready()  # drawing inputs on the GPU would disturb the measurements
         groups = [[library], *diverse_by_kind(candidates)]
         tuned = tune_candidates(run, groups, tuning)
         measurements = tuned.measurements

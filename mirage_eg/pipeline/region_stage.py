@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_eg.backends.cost.lower_bound import product_flops
+from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -57,7 +58,7 @@ def run_regions(run: Run, segments: Sequence[Segment], tuning: Tuning) -> Result
     library = {region.program: region.library for region in regions}
     candidates = [entry for entry in candidates if entry.fused]
     candidates.append(replace(_composed(run, segments, programs, library, run.program), graph=run.program))
-    verified = _verify_whole(run, candidates)
+    verified = _verify_whole(run, candidates, regions)
     ranked = timed_and_ordered(run, verified.equal)
     run.watch.notes += notes_on(ranked, run.options)
     measurements = tuple(entry for region in regions for entry in region.searched.finalists.measurements)
@@ -146,14 +147,15 @@ def _parts(segments: Sequence[Segment], graphs: Sequence[Graph]) -> list[PlanPar
     ]
 
 
-def _verify_whole(run: Run, candidates: Sequence[Candidate]) -> Verified:
+def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[SearchedRegion]) -> Verified:
     """The candidates, checked against the program as a whole too where that is cheap."""
     program = expand(run.program)
     if _ops(program) > HEURISTICS.whole_check_ops or product_flops(program) > HEURISTICS.whole_check_flops:
         run.watch.notes.append("each region is verified at full size, and the program by composition")
-        return Verified(tuple(candidates), (), {})
+        devices = dict.fromkeys(region.searched.finalists.verified.computed_on for region in regions)
+        return Verified(tuple(candidates), (), {}, ", ".join(devices))
     with run.watch.stage("verify"):
-        reference = Reference(run.program, run.options.trials, run.options.seed)
+        reference = Reference(run.program, run.options.trials, run.options.seed, array_module(run.program))
         graphs = [entry.graph for entry in candidates]
         tested = [verdict for verdict, _ in reference.check_all(graphs)]
         checked = [
@@ -163,7 +165,8 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate]) -> Verified:
         equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
         checks = float_checks(reference, [entry.graph for entry in equal])
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]
-    return Verified(tuple(equal), tuple(rejected), {})
+        reference.inputs.forget()
+    return Verified(tuple(equal), tuple(rejected), {}, evaluator_device(reference.xp))
 
 
 def _plans(regions: Sequence[SearchedRegion]) -> PlanSearch:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
@@ -35,6 +36,7 @@ class Verified:
     equal: tuple[Candidate, ...]
     rejected: tuple[Candidate, ...]
     parts: Mapping[PlanPart, Verdict]
+    computed_on: str  # the device of the evaluator
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class FullSize:
             for entry, (verdict, check) in zip(finalists, checked, strict=True)
         ]
         equal, rejected = (tuple(entry for entry in candidates if entry.verdict.equal is sign) for sign in (True, False))
-        return Verified(equal, rejected, dict(zip(parts, inside, strict=True)))
+        return Verified(equal, rejected, dict(zip(parts, inside, strict=True)), evaluator_device(self.reference.xp))
 
     def _verify(self, finalists: Sequence[Candidate], subgraphs: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
         rulebook = self.run.rulebook
@@ -104,9 +106,10 @@ def at_full_size(run: Run) -> Iterator[FullSize]:
     Raises:
         UnsupportedError: the program is too large.
     """
-    reference = Reference(run.program, trials=run.options.trials, seed=run.options.seed)
+    reference = Reference(run.program, run.options.trials, run.options.seed, array_module(run.program))
     if run.work.has(STAGE):
         yield FullSize(run, reference, lambda: None)
-        return
-    with background_task(reference.compute_ahead) as ready:
-        yield FullSize(run, reference, ready)
+    else:
+        with background_task(reference.compute_ahead) as ready:
+            yield FullSize(run, reference, ready)
+    reference.inputs.forget()

@@ -245,7 +245,7 @@ def _rules(report: RunReport) -> str:
     verify = report.verify
     bound = f"at most {verify.error_bound:.3g}" if verify.error_bound is not None else "none"
     text = (
-        f"{verify.trials} independent trials in fields of {verify.p:,} and {verify.q:,} elements. "
+        f"{verify.trials} independent trials in fields of {verify.p:,} and {verify.q:,} elements, on {verify.computed_on}. "
         f"Bound on the probability of accepting a wrong µGraph: {bound} ({verify.bound_reason})."
     )
     laws = _paragraph("Laws that suffice for the proof: " + "; ".join(verify.laws) + ".") if verify.laws else ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import isfinite
 from time import perf_counter
 
+from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
@@ -39,7 +40,7 @@ def verify_candidates(
         ContradictionError: a candidate is proved and not equal.
     """
     watch = observe or (lambda stage, done, total, note: None)
-    reference = Reference(program, trials, seed)
+    reference = Reference(program, trials, seed, array_module(program))
     for name, candidate in candidates.items():
         try:
             reference.check_types(candidate)
@@ -61,7 +62,9 @@ def check_floats(
     """The float check of each named candidate."""
     watch = observe or (lambda stage, done, total, note: None)
     return float_checks(
-        Reference(program, 1, seed), list(candidates.values()), lambda done, total: watch("floats", done, total, "")
+        Reference(program, 1, seed, array_module(program)),
+        list(candidates.values()),
+        lambda done, total: watch("floats", done, total, ""),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.array_module import release
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate, evaluate_while
 from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
@@ -239,6 +240,14 @@ class RandomInputs:
         if trial.name in (USUAL[0], "large") or sum(x.size for x in trial.inputs) <= SMALL_ELEMENTS:
             self._floats[trial.name] = trial
         return trial
+
+    def forget(self) -> None:
+        """Drop all trials; memory of a GPU goes back to its device, for the kernels of the program."""
+        self._fields.clear()
+        self._floats.clear()
+        self._wide.clear()
+        self._memory.clear()
+        release(self._xp)
 
     def _release(self) -> None:
         if not self._keep:

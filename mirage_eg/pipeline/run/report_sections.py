@@ -63,6 +63,7 @@ class Verification:
     rejected: int
     structures_accepted: int
     structures_rejected: int
+    computed_on: str  # the device of the evaluator at full size
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.elementwise_kernels import KERNELS, LONGEST_REDUCTION, REDUCTIONS
+from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus
 from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, compare_residues, sizes_of
 from mirage_eg.verify.reference import Reference
@@ -178,6 +180,34 @@ def test_what_is_undefined_counts_on_the_gpu_as_on_the_cpu(cupy: FakeCupy) -> No
         results = [Reference(partly_undefined(True), xp=xp).check(partly_undefined(right)) for xp in (np, cupy)]
         assert results[0] == results[1] and results[0].verdict is verdict
         assert results[0].coverage == pytest.approx(2 / 3)
+
+
+def undefined_keys(op: str) -> Graph:
+    """A library op of x / y, and of x / 0 in two rows more; `gather` has the order of the quotient as its indices."""
+    program = KernelGraph()
+    x, y = program.new_input((6, 4)), program.new_input((4, 4))
+    quotient = program.div(x, program.concat([y, program.split(program.sub(y, y), 2, 0)[0]], 0))
+    order = program.argsort(quotient, dim=1)
+    match op:
+        case "argsort":
+            program.mark_output(program.cast(order, "float32"))
+        case "cumsum":
+            program.mark_output(program.cumsum(quotient, dim=1))
+        case "gather":
+            program.mark_output(program.take_along_dim(x, order, dim=1))
+    return program.graph()
+
+
+@pytest.mark.parametrize("op", ["argsort", "cumsum", "gather"])
+def test_library_ops_of_undefined_values_are_those_of_numpy(cupy: FakeCupy, op: str) -> None:
+    masks = []
+    for xp in (np, cupy):
+        algebra, graph = FieldAlgebra.of(3, 0, xp), undefined_keys(op)
+        inputs = [algebra.input(position, kind.shape) for position, kind in enumerate(graph.input_types)]
+        [component] = algebra.read(evaluate(expand(graph), inputs, algebra))
+        masks.append(np.isnan(component.residues) if component.undefined is None else component.undefined)
+    np.testing.assert_array_equal(*masks)
+    assert masks[0].any()
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 
+from mirage_eg.backends.evaluator.array_module import evaluator_device
 from mirage_eg.backends.evaluator.field_semantics import Randomness
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.backends.evaluator.test_elementwise_kernels import CALLS
-from property_tests.support.small_programs import attention, split_attention
+from property_tests.support.library_programs import LIBRARY_PROGRAMS
+from property_tests.support.small_programs import attention, normed_linear, split_attention
 
 pytestmark = pytest.mark.gpu
 
@@ -29,6 +33,21 @@ def test_a_float_check_on_the_gpu_is_that_of_the_cpu() -> None:
     [on_gpu] = float_checks(Reference(attention(), xp=cupy), [split_attention(True)])
     assert (on_gpu.ok, on_gpu.overflows, on_gpu.tolerance) == (on_cpu.ok, on_cpu.overflows, on_cpu.tolerance)
     assert np.isclose(on_gpu.error, on_cpu.error, atol=on_cpu.tolerance)
+
+
+@pytest.mark.parametrize("name", LIBRARY_PROGRAMS)
+def test_library_programs_on_the_gpu_are_those_of_the_cpu(name: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    program = LIBRARY_PROGRAMS[name].graph()
+    on_cpu, on_gpu = (Reference(program, xp=xp) for xp in (np, cupy))
+    assert on_gpu.check(program) == on_cpu.check(program)
+    assert float_checks(on_gpu, [program])[0].ok is float_checks(on_cpu, [program])[0].ok
+
+
+def test_full_size_verification_runs_on_the_gpu() -> None:
+    cupy = pytest.importorskip("cupy")
+    result = optimize("norm", normed_linear(), Options(device="cpu", jobs=1, top=2))
+    assert result.report.verify.computed_on == evaluator_device(cupy) != "CPU"
 
 
 @pytest.mark.parametrize("prime", PRIMES)

@@ -1,0 +1,40 @@
+"""The array module of the evaluator: CuPy where there is a usable GPU, NumPy elsewhere."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.ir.graph import Graph
+
+BYTES_PER_ELEMENT = 64  # of the tensors of a program: residues of several components, float64, and temporaries
+
+
+def usable_cupy() -> Any:
+    """CuPy, or None where it is not installed or sees no GPU."""
+    try:
+        import cupy
+    except ImportError:
+        return None
+    return cupy if cupy.cuda.is_available() else None
+
+
+def array_module(program: Graph) -> Any:
+    """CuPy where the GPU has enough free memory to evaluate this program at its own sizes, else NumPy."""
+    cupy = usable_cupy()
+    if cupy is None:
+        return np
+    elements = sum(prod(kind.shape) for kind in program.types)
+    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    return cupy if elements * BYTES_PER_ELEMENT <= free else np
+
+
+def evaluator_device(xp: Any) -> str:
+    """The device that computes the arrays of this module."""
+    return "CPU" if xp is np else str(xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["name"].decode())
+
+
+def release(xp: Any) -> None:
+    """Give the free memory of the evaluator back to the device, so that kernels can use it."""
+    if xp is not np:
+        xp.get_default_memory_pool().free_all_blocks()
