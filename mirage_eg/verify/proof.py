@@ -2,22 +2,25 @@
 
 A block graph is flattened into ops on arrays of all its tiles (`ir.flatten`). Axis inference over both graphs, outputs aligned,
 splits every axis into the parts of the candidate's grid, loop, tiles and strided sums. The candidate is proved if every output
-of it is in the class of the program's output. A candidate that cannot be translated is not proved. `evidence` combines proofs
-with tests. Trusted for the word `proved`, together with axis inference, the laws and egglog; not for `tested`.
+of it is in the class of the program's output. A candidate that cannot be translated is not proved. A proof becomes a chain of
+steps for each output, which a checker without an e-graph replays. `evidence` combines proofs with tests. Trusted for the word
+`proved`, together with axis inference, the laws and egglog; not for `tested`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from weakref import finalize
 
+from mirage_eg.egraph.chain_checker import ChainError, check_chain
+from mirage_eg.egraph.chain_search import Chains, find_chains
 from mirage_eg.egraph.expression import Expression, Split, express, needed_for
-from mirage_eg.egraph.oracle import Limits, Oracle, saturate, spellings, undeclared
+from mirage_eg.egraph.oracle import Limits, undeclared
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.egraph.soundness.chain_values import check_values
+from mirage_eg.egraph.sufficient_laws import PROOF_LIMITS, SufficientLaws
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.dissolve import dissolved
-from mirage_eg.ir.errors import RuleError, UnsupportedError
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
@@ -26,10 +29,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.program_ends import core_of
 from mirage_eg.verify.proof_scope import ProofScope
 
-LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
-
-MINIMIZED_NODES = 5_000  # e-graphs up to this size are saturated again to drop laws, in a few tenths of a second each
-RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGraphs of one program mostly need the same laws
+CHAIN_LIMITS = Limits(iterations=40, nodes=5_000, seconds=10.0)  # of the search of a chain of steps for one proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,18 @@ class Prover:
     User laws run in a process of their own, which ends with the prover.
     """
 
-    def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = LIMITS) -> None:
-        self.program, self.limits = program, limits
+    def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = PROOF_LIMITS) -> None:
+        self.program = program
         self.rulebook = rulebook or load_rules("indexed")
-        laws = self.rulebook.laws
-        self._equations = tuple(law.name for law in laws if any(action.kind == "union" for action in law.actions))
+        self._laws = SufficientLaws(self.rulebook, limits)
         self._scope = ProofScope(self.rulebook)
         self._memo: dict[Expression, Proof] = {}
-        self._sufficient_sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
-        self._worker: Worker | None = None
-        self.nodes = 0  # e-nodes of all saturations: the cost of the proofs
+        self._chains: dict[Expression, Chains] = {}
+
+    @property
+    def nodes(self) -> int:
+        """E-nodes of all saturations: the cost of the proofs."""
+        return self._laws.nodes
 
     def prove(self, candidate: Graph) -> Proof:
         """The proof that `candidate` computes the program, or the reason why there is none."""
@@ -74,91 +76,51 @@ class Prover:
             self._memo[joint] = self._proof(joint)
         return self._memo[joint]
 
+    def chains(self, candidate: Graph) -> Chains:
+        """The proof as chains of steps, one for each output, replayed by the checker and tested in the model of the laws.
+
+        Raises:
+            ChainError: the checker or the model refuses a chain of packaged laws: a law or mirage_eg is wrong.
+        """
+        proof = self.prove(candidate)
+        if not proof.proved:
+            return Chains(missing=proof.reason)
+        joint = express_both(self.program, candidate)
+        if joint not in self._chains:
+            found = find_chains(joint, proof.laws, self.rulebook, self.program.input_names, CHAIN_LIMITS)
+            self._chains[joint] = self._tested(found)
+        return self._chains[joint]
+
+    def _tested(self, found: Chains) -> Chains:
+        for chain in found.chains:
+            check_chain(chain, self.rulebook)
+            try:
+                check_values(chain, self.rulebook)
+            except ChainError as error:
+                if self._scope.own.isdisjoint(chain.laws):
+                    raise
+                return Chains(missing=f"a law of the user is false: {error}")
+        return found
+
     def _proof(self, joint: Expression) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
             return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
-        for laws in (*[*reversed(self._sufficient_sets)][:RECENT_SETS], self._equations):
-            without = frozenset(self._equations).difference(laws)
-            try:
-                oracle = self._saturate(joint, without)
-            except RuleError as error:  # user laws hit a limit
-                reason = str(error)
-                continue
-            if _agree(oracle):
-                needed = self._sufficient(joint, oracle, without)
-                doubt, own = self._scope.doubt(joint, needed), self._scope.own
-                if doubt is not None and self._agrees(joint, own):
-                    doubt, needed = None, self._sufficient(joint, self._saturate(joint, own), own)
-                partial = self._scope.partial(needed)
-                if partial and not self._agree_separately(joint, needed):
-                    return Proof(False, needed, partial, reason="the laws show it only where every output is defined")
-                self._sufficient_sets.pop(needed, None)
-                self._sufficient_sets[needed] = None
-                return Proof(True, needed, partial, doubt)
-            stopped = oracle.saturation.stopped
-            reason = f"saturation {stopped}" if stopped else "the laws do not show it"
-        return Proof(False, reason=reason)
-
-    def _saturate(self, joint: Expression, without: frozenset[str] = frozenset()) -> Oracle:
-        oracle = self._oracle(joint, without)
-        self.nodes += oracle.saturation.nodes
-        return oracle
-
-    def _oracle(self, joint: Expression, without: frozenset[str]) -> Oracle:
-        if self.rulebook.packaged:
-            return saturate(self.rulebook, joint, self.limits, without)
-        if self._worker is None:
-            self._worker = Worker()
-            finalize(self, self._worker.close)
-        paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
-        task = f"{paths}: saturation of program and µGraph together"
-        arguments = (saturate, self.rulebook, joint, self.limits, without)
-        try:
-            oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
-        except RuleError:  # the process may have ended, or may never end
-            self._worker.close()
-            self._worker = None
-            raise
-        return oracle
+        needed = self._laws.find(joint)
+        if isinstance(needed, str):
+            return Proof(False, reason=needed)
+        doubt = self._scope.doubt(joint, needed)
+        if doubt is not None and (others := self._laws.find_without(joint, self._scope.own)) is not None:
+            doubt, needed = None, others
+        partial = self._scope.partial(needed)
+        if partial and not self._agree_separately(joint, needed):
+            return Proof(False, needed, partial, reason="the laws show it only where every output is defined")
+        return Proof(True, needed, partial, doubt)
 
     def _agree_separately(self, joint: Expression, laws: tuple[str, ...]) -> bool:
         """Whether each output is proved by itself: a proof of all may pass through an undefined term of another output."""
-        without = frozenset(self._equations).difference(laws)
         half = len(joint.outputs) // 2
         pairs = zip(joint.outputs[:half], joint.outputs[half:], strict=True)
-        return half == 1 or all(self._agrees(needed_for(joint, pair), without) for pair in pairs)
-
-    def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
-        try:
-            return _agree(self._saturate(joint, without))
-        except RuleError:  # a limit: the laws in `without` count as needed
-            return False
-
-    def _sufficient(self, joint: Expression, oracle: Oracle, without: frozenset[str]) -> tuple[str, ...]:
-        """A sufficient set of laws: of the laws that matched, superfluous ones are dropped in halves, then one by one.
-
-        A set from an earlier proof is reduced one by one from the start. A large e-graph keeps all laws that matched.
-        """
-        matched = {law for law, count in oracle.saturation.matches if count}
-        needed = [law for law in self._equations if law not in without and any(name in matched for name in spellings(law))]
-        if oracle.saturation.nodes > MINIMIZED_NODES:
-            return tuple(needed)
-        dropped = set(self._equations) - set(needed)
-        size = 1 if without else max(1, len(needed) // 2)
-        while True:
-            for start in range(0, len(needed), size):
-                chunk = needed[start : start + size]
-                if chunk and self._agrees(joint, frozenset(dropped.union(chunk))):
-                    dropped.update(chunk)
-            needed = [law for law in needed if law not in dropped]
-            if size == 1:
-                return tuple(needed)
-            size = max(1, size // 2)
-
-
-def _agree(oracle: Oracle) -> bool:
-    half = len(oracle.outputs) // 2
-    return oracle.outputs[:half] == oracle.outputs[half:]
+        return half == 1 or all(self._laws.suffices(needed_for(joint, pair), laws) for pair in pairs)
 
 
 def express_both(program: Graph, candidate: Graph) -> Expression:

@@ -1,0 +1,125 @@
+"""Laws as equations of two patterns under conditions: the reading of a law that proofs and their checker share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_eg.egraph.expression import Tree
+from mirage_eg.egraph.laws import Action, Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, variables
+from mirage_eg.egraph.soundness.claims import PRIMITIVES
+
+Values = Mapping[str, Any]  # of variables: a Tree, or a constant or set of a base sort
+
+
+class UnboundError(Exception):
+    """A pattern has a variable without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One equation of a law; it holds wherever the conditions do. `both_ways`: saturation also rewrites right to left."""
+
+    law: str
+    left: Pattern
+    right: Pattern
+    conditions: tuple[Condition, ...]
+    both_ways: bool = False
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of both sides, each once."""
+        return tuple(dict.fromkeys([*variables(self.left), *variables(self.right)]))
+
+
+def equations(law: Law, signatures: Mapping[str, Signature]) -> tuple[Equation, ...]:
+    """The equations that a law claims: one of a rewrite, one for each `union` of a rule.
+
+    A variable that a condition defines by a constructor, as e in `(= e (Exp x))`, is replaced by its definition.
+    """
+    lets = {str(action.arguments[0]): action.arguments[1] for action in law.actions if action.kind == "let"}
+    return tuple(_equation(law, action, lets, signatures) for action in law.actions if action.kind == "union")
+
+
+def _equation(law: Law, union: Action, lets: Mapping[str, Pattern], signatures: Mapping[str, Signature]) -> Equation:
+    left, right = (replaced(side, lets) for side in union.arguments)
+    conditions = list(law.conditions)
+    while (found := next((it for it in conditions if _definition(it, signatures)), None)) is not None:
+        defined = _definition(found, signatures)
+        assert defined is not None
+        name, pattern = defined
+        conditions.remove(found)
+        left, right = (replaced(side, {name: pattern}) for side in (left, right))
+        conditions = [_replaced(it, {name: pattern}) for it in conditions]
+    return Equation(law.name, left, right, tuple(conditions), law.form == "birewrite")
+
+
+def _definition(condition: Condition, signatures: Mapping[str, Signature]) -> tuple[str, Pattern] | None:
+    if isinstance(condition, Equal):
+        for name, pattern in ((condition.left, condition.right), (condition.right, condition.left)):
+            if isinstance(name, Variable) and is_constructed(pattern, signatures) and name.name not in variables(pattern):
+                return name.name, pattern
+    return None
+
+
+def is_constructed(pattern: Pattern, signatures: Mapping[str, Signature]) -> bool:
+    """Whether a pattern is a term with a constructor at its root."""
+    return isinstance(pattern, Apply) and pattern.name in signatures and signatures[pattern.name].kind == "constructor"
+
+
+def replaced(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
+    """A pattern with patterns in place of variables."""
+    match pattern:
+        case Variable(name):
+            return values.get(name, pattern)
+        case Apply(name, arguments):
+            return Apply(name, tuple(replaced(argument, values) for argument in arguments))
+        case Literal():
+            return pattern
+
+
+def _replaced(condition: Condition, values: Mapping[str, Pattern]) -> Condition:
+    if isinstance(condition, Equal):
+        return Equal(replaced(condition.left, values), replaced(condition.right, values))
+    return Apply(condition.name, tuple(replaced(argument, values) for argument in condition.arguments))
+
+
+def instance(pattern: Pattern, values: Values, signatures: Mapping[str, Signature]) -> Any:
+    """The tree or constant of a pattern of constructors and primitives.
+
+    Raises:
+        UnboundError: a variable has no value.
+        ArithmeticError: a primitive fails.
+    """
+    match pattern:
+        case Variable(name):
+            if name not in values:
+                raise UnboundError(name)
+            return values[name]
+        case Literal(value):
+            return value
+        case Apply(name, arguments):
+            parts = [instance(argument, values, signatures) for argument in arguments]
+            if is_constructed(pattern, signatures):
+                return (name, *parts)
+            if name not in PRIMITIVES:
+                raise UnboundError(name)
+            return PRIMITIVES[name](*parts)
+
+
+def match_tree(pattern: Pattern, value: Any, values: dict[str, Any], signatures: Mapping[str, Signature]) -> bool:
+    """Whether a pattern is a tree or constant for some values of its variables; they are added to `values`."""
+    match pattern:
+        case Variable(name):
+            return bool(values.setdefault(name, value) == value)
+        case Apply(name, arguments) if is_constructed(pattern, signatures):
+            tree: Tree = value
+            if not isinstance(value, tuple) or tree[0] != name or len(tree) != len(arguments) + 1:
+                return False
+            return all(
+                match_tree(argument, part, values, signatures) for argument, part in zip(arguments, tree[1:], strict=True)
+            )
+        case _:
+            try:
+                return bool(instance(pattern, values, signatures) == value)
+            except (UnboundError, ArithmeticError):
+                return False

@@ -1,0 +1,121 @@
+"""Do the laws make two halves of an expression's outputs equal, and which of the laws suffice?
+
+User laws run in a process of their own, which ends with the object.
+"""
+
+from collections.abc import Collection
+from weakref import finalize
+
+from mirage_eg.egraph.expression import Expression
+from mirage_eg.egraph.oracle import Limits, Oracle, saturate, spellings
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.ir.errors import RuleError
+
+PROOF_LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
+
+MINIMIZED_NODES = 5_000  # e-graphs up to this size are saturated again to drop laws, in a few tenths of a second each
+RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGraphs of one program mostly need the same laws
+
+
+class SufficientLaws:
+    """Sufficient sets of laws of one rulebook for equalities of terms; `nodes` counts the e-nodes of all saturations."""
+
+    def __init__(self, rulebook: Rulebook, limits: Limits = PROOF_LIMITS) -> None:
+        self.rulebook, self.limits = rulebook, limits
+        self.equations = tuple(law.name for law in rulebook.laws if any(action.kind == "union" for action in law.actions))
+        self._sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
+        self._worker: Worker | None = None
+        self.nodes = 0
+
+    def find(self, joint: Expression) -> tuple[str, ...] | str:
+        """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not."""
+        reason = "the laws do not show it"
+        for laws in (*[*reversed(self._sets)][:RECENT_SETS], self.equations):
+            without = self.others(laws)
+            try:
+                oracle = self._saturate(joint, without)
+            except RuleError as error:  # user laws hit a limit
+                reason = str(error)
+                continue
+            if _agree(oracle):
+                return self._reduced(joint, oracle, without)
+            stopped = oracle.saturation.stopped
+            reason = f"saturation {stopped}" if stopped else "the laws do not show it"
+        return reason
+
+    def find_without(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
+        """A sufficient set of laws without the excluded ones, or None."""
+        without = frozenset(excluded)
+        try:
+            oracle = self._saturate(joint, without)
+        except RuleError:
+            return None
+        return self._reduced(joint, oracle, without) if _agree(oracle) else None
+
+    def suffices(self, joint: Expression, laws: Collection[str]) -> bool:
+        """Whether these laws alone suffice; not if they hit a limit."""
+        return self._agrees(joint, self.others(laws))
+
+    def others(self, laws: Collection[str]) -> frozenset[str]:
+        """The equations that are not among these laws."""
+        return frozenset(self.equations).difference(laws)
+
+    def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
+        try:
+            return _agree(self._saturate(joint, without))
+        except RuleError:  # a limit: the laws in `without` count as needed
+            return False
+
+    def _reduced(self, joint: Expression, oracle: Oracle, without: frozenset[str]) -> tuple[str, ...]:
+        """Of the laws that matched, superfluous ones are dropped in halves, then one by one.
+
+        A set from an earlier proof is reduced one by one from the start. A large e-graph keeps all laws that matched.
+        """
+        matched = {law for law, count in oracle.saturation.matches if count}
+        needed = [law for law in self.equations if law not in without and any(name in matched for name in spellings(law))]
+        if oracle.saturation.nodes <= MINIMIZED_NODES:
+            needed = self._minimized(joint, needed, 1 if without else max(1, len(needed) // 2))
+        self._sets.pop(tuple(needed), None)
+        self._sets[tuple(needed)] = None
+        return tuple(needed)
+
+    def _minimized(self, joint: Expression, needed: list[str], size: int) -> list[str]:
+        while True:
+            dropped = set[str]()
+            for start in range(0, len(needed), size):
+                chunk = needed[start : start + size]
+                rest = [law for law in needed if law not in dropped.union(chunk)]
+                if self._agrees(joint, self.others(rest)):
+                    dropped.update(chunk)
+            needed = [law for law in needed if law not in dropped]
+            if size == 1:
+                return needed
+            size = max(1, size // 2)
+
+    def _saturate(self, joint: Expression, without: frozenset[str]) -> Oracle:
+        oracle = self._oracle(joint, without)
+        self.nodes += oracle.saturation.nodes
+        return oracle
+
+    def _oracle(self, joint: Expression, without: frozenset[str]) -> Oracle:
+        if self.rulebook.packaged:
+            return saturate(self.rulebook, joint, self.limits, without)
+        if self._worker is None:
+            self._worker = Worker()
+            finalize(self, self._worker.close)
+        paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
+        task = f"{paths}: saturation of two sides of an equality together"
+        arguments = (saturate, self.rulebook, joint, self.limits, without)
+        try:
+            oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
+        except RuleError:  # the process may have ended, or may never end
+            self._worker.close()
+            self._worker = None
+            raise
+        return oracle
+
+
+def _agree(oracle: Oracle) -> bool:
+    half = len(oracle.outputs) // 2
+    return oracle.outputs[:half] == oracle.outputs[half:]
