@@ -6,7 +6,7 @@ from typing import Any
 
 from mirage_eg.egraph.expression import Tree
 from mirage_eg.egraph.laws import Action, Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, variables
-from mirage_eg.egraph.soundness.claims import PRIMITIVES
+from mirage_eg.egraph.primitives import PRIMITIVES
 
 Values = Mapping[str, Any]  # of variables: a Tree, or a constant or set of a base sort
 

@@ -10,7 +10,7 @@ from typing import Any
 from mirage_eg.egraph.equations import UnboundError, instance, is_constructed, match_tree, replaced
 from mirage_eg.egraph.expression import Tree
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, variables
-from mirage_eg.egraph.soundness.claims import PRIMITIVES
+from mirage_eg.egraph.primitives import PRIMITIVES
 
 _Bound = dict[str, Any]
 

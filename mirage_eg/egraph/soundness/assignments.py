@@ -16,7 +16,8 @@ import numpy as np
 
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Literal, Pattern, Variable, applications, patterns, variables
-from mirage_eg.egraph.soundness.claims import PRIMITIVES, CheckableLaw, constant
+from mirage_eg.egraph.primitives import PRIMITIVES
+from mirage_eg.egraph.soundness.claims import CheckableLaw, constant
 from mirage_eg.egraph.soundness.models import UndefinedError
 from mirage_eg.ir.ops import OPS, Kind
 

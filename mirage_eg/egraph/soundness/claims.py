@@ -5,13 +5,13 @@ A law claims that its unions are equal values, that `(set (axes e) A)` names at 
 which it holds. Other actions have no meaning in the models.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
+from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError
 from mirage_eg.ir.errors import RuleError
 
@@ -267,56 +267,3 @@ def _primitive(name: str, operands: Sequence[Any]) -> Any:
         return PRIMITIVES[name](*operands)
     except (ArithmeticError, KeyError):  # egglog's primitive fails, and the law claims nothing
         raise UndefinedError(name) from None
-
-
-def _divide(x: Any, y: Any) -> Any:
-    if isinstance(x, Fraction):
-        return x / y
-    quotient = abs(x) // abs(y)
-    return quotient if (x < 0) == (y < 0) else -quotient
-
-
-def _set_remove(parts: frozenset[str], part: str) -> frozenset[str]:
-    return parts - {part}
-
-
-def _power(x: Any, y: Any) -> Any:
-    if y.denominator != 1 or abs(y) > 64:
-        raise ArithmeticError
-    return x ** int(y)
-
-
-# egglog's primitives for the sorts of the rule domains.
-PRIMITIVES: Mapping[str, Callable[..., Any]] = {
-    "+": lambda x, y: x + y,
-    "-": lambda x, y: x - y,
-    "*": lambda x, y: x * y,
-    "/": _divide,
-    "%": lambda x, y: x - y * _divide(x, y),
-    "neg": lambda x: -x,
-    "abs": abs,
-    "pow": _power,
-    "min": lambda *x: min(x),
-    "max": lambda *x: max(x),
-    "<": lambda x, y: x < y,
-    ">": lambda x, y: x > y,
-    "<=": lambda x, y: x <= y,
-    ">=": lambda x, y: x >= y,
-    "=": lambda x, y: x == y,
-    "!=": lambda x, y: x != y,
-    "bigint": int,
-    "bigrat": Fraction,
-    "numer": lambda x: x.numerator,
-    "denom": lambda x: x.denominator,
-    "bits": int.bit_length,
-    "set-of": lambda *parts: frozenset(parts),
-    "set-empty": frozenset,
-    "set-insert": lambda parts, part: parts | {part},
-    "set-remove": _set_remove,
-    "set-union": lambda a, b: a | b,
-    "set-intersect": lambda a, b: a & b,
-    "set-diff": lambda a, b: a - b,
-    "set-contains": lambda parts, part: part in parts,
-    "set-not-contains": lambda parts, part: part not in parts,
-    "set-length": len,
-}

@@ -7,8 +7,9 @@ from typing import Any
 from mirage_eg.egraph.expression import Constant, Expression, Term, needed_for, primes
 from mirage_eg.egraph.laws import Apply, Equal, Literal, Pattern, Variable
 from mirage_eg.egraph.oracle import Limits, saturate
+from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.soundness.claims import PRIMITIVES, CheckableLaw
+from mirage_eg.egraph.soundness.claims import CheckableLaw
 
 _CONSTANTS = (Fraction(3, 7), Fraction(-5, 11), Fraction(13, 4))
 
