@@ -81,7 +81,7 @@ def _directions(equation: Equation, signatures: Mapping[str, Signature]) -> Iter
     applied = [part for it in equation.conditions for side in _patterns(it) for part in applications(side)]
     names = frozenset(name for it in equation.conditions for side in _patterns(it) for name in variables(side))
     related = any(part.name in signatures and signatures[part.name].kind == "relation" for part in applied)
-    for side in (equation.left, equation.right) if equation.both_ways else (equation.left,):
+    for side in (equation.left, equation.right) if equation.bidirectional else (equation.left,):
         if isinstance(side, Apply) and is_constructed(side, signatures):
             yield _Direction(equation, side, names, related)
 

@@ -17,13 +17,13 @@ class UnboundError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """One equation of a law; it holds wherever the conditions do. `both_ways`: saturation also rewrites right to left."""
+    """One equation of a law; it holds wherever the conditions do. `bidirectional`: saturation also rewrites right to left."""
 
     law: str
     left: Pattern
     right: Pattern
     conditions: tuple[Condition, ...]
-    both_ways: bool = False
+    bidirectional: bool = False
 
     @property
     def variables(self) -> tuple[str, ...]:

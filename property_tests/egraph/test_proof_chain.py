@@ -79,7 +79,7 @@ def instances(claim: Equation) -> Iterator[ProofChain]:
 
 
 @pytest.mark.parametrize(("law", "claim"), EQUATIONS, ids=[law.name for law, _ in EQUATIONS])
-def test_each_packaged_law_is_accepted_as_a_step_both_ways(law: Law, claim: Equation) -> None:
+def test_each_packaged_law_is_accepted_as_a_step_bidirectional(law: Law, claim: Equation) -> None:
     found = instances(claim)
     for direction in (True, False):
         chain = next(found)
