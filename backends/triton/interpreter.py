@@ -93,7 +93,7 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
         tensors = []
         for array, (shape, dtype, strides) in zip(arrays, module.INPUTS.values(), strict=True):
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
-            tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array))))
+            tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(shape)))  # NumPy's has a dim
         return as_float64(module.run(*tensors))
 
 

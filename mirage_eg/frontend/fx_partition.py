@@ -65,8 +65,12 @@ def constants_of(graph: Any, roles: Mapping[str, Place]) -> dict[Fx, Place]:
     return place
 
 
-def analyse(graph: Any, roles: Mapping[str, Place], known: Callable[[Fx], Any]) -> Analysis:
-    """Find the place of every node.
+def analyse(
+    graph: Any, roles: Mapping[str, Place], known: Callable[[Fx], Any], excluded: Callable[[Fx], str | None] = lambda node: None
+) -> Analysis:
+    """Find the place of every node; `excluded` gives the reason why a node must stay outside, if there is one.
+
+    AOTAutograd ends a graph with copies of results into arguments that the model changes; they stay outside.
 
     Raises:
         ProgramError: a node changes an operand in place.
@@ -75,13 +79,17 @@ def analyse(graph: Any, roles: Mapping[str, Place], known: Callable[[Fx], Any]) 
     _merge_equal_constants(graph, found)
     trial, live = Translation(found.same, known), _live(graph)
     for node in graph.nodes:
-        if is_mutable(node):
+        if writes_argument(node):
+            found.place[node], found.reason[node] = Place.OUTSIDE, "writes a result into an argument"
+        elif is_mutable(node):
             raise ProgramError(
                 f"{node.name}: {node.target} changes an operand in place, wanted a functional graph; "
                 "try: ExportedProgram.run_decompositions({}), or AOTAutograd"
             )
         if node.op == "call_function" and node not in found.place:
-            if node in live:
+            if node in live and (reason := excluded(node)) is not None:
+                found.place[node], found.reason[node] = Place.OUTSIDE, reason
+            elif node in live:
                 _try(node, trial, found)
             else:
                 found.place[node] = Place.DROPPED
@@ -91,11 +99,16 @@ def analyse(graph: Any, roles: Mapping[str, Place], known: Callable[[Fx], Any]) 
     return found
 
 
+def writes_argument(node: Fx) -> bool:
+    """Whether a node copies a result into an argument of the graph, and no other node reads its value."""
+    return str(node.target) == "aten.copy_.default" and node.args[0].op in ("placeholder", "get_attr") and not node.users
+
+
 def _live(graph: Any) -> set[Fx]:
     """The nodes that an output depends on."""
     live: set[Fx] = set()
     for node in reversed(graph.nodes):
-        if node.op == "output" or node in live:
+        if node.op == "output" or node in live or writes_argument(node):
             live.update(operands_of(node), [node])
     return live
 
@@ -244,4 +257,4 @@ def escaping(group: Iterable[Fx], found: Analysis) -> list[Fx]:
     ]
 
 
-__all__ = ["MOVES", "Analysis", "Place", "analyse", "constants_of", "escaping", "segments"]
+__all__ = ["MOVES", "Analysis", "Place", "analyse", "constants_of", "escaping", "segments", "writes_argument"]

@@ -1,7 +1,7 @@
 """PyTorch programs in: `import_program` for torch.export, `import_graph` for a functional FX graph of AOTAutograd."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
@@ -27,11 +27,11 @@ def import_program(program: Any) -> Imported:
     Raises:
         ProgramError: torch is not installed, or the argument is no ExportedProgram.
     """
-    torch = _torch()
+    torch = torch_module()
     if not isinstance(program, torch.export.ExportedProgram):
         kind = type(program).__qualname__
         raise ProgramError(f"import_program: got a {kind}, wanted the result of torch.export.export(model, args)")
-    program = _functional(program)
+    program = functional(program)
     signature = program.graph_signature
     mutated = set(signature.buffers_to_mutate.values())
     roles: dict[str, Place] = {}
@@ -58,7 +58,7 @@ def import_graph(
     Raises:
         ProgramError: torch is not installed, or a node changes an operand in place.
     """
-    torch = _torch()
+    torch = torch_module()
     roles = dict.fromkeys(parameters, Place.PARAMETER) | dict.fromkeys(constants, Place.CONSTANT)
     state = {**parameters, **constants}
     names = {name: name for name in parameters}
@@ -72,7 +72,12 @@ def import_graph(
     return _imported(module.graph, roles, state, names, Running(module.graph, state))
 
 
-def _torch() -> Any:
+def torch_module() -> Any:
+    """Torch.
+
+    Raises:
+        ProgramError: it is not installed.
+    """
     try:
         import torch
         import torch.export
@@ -81,7 +86,7 @@ def _torch() -> Any:
     return torch
 
 
-def _functional(program: Any) -> Any:
+def functional(program: Any) -> Any:
     """The program without in-place ops, and without ops that torch decomposes and import does not know."""
     import torch
 
@@ -98,9 +103,8 @@ def _functional(program: Any) -> Any:
     return program
 
 
-def _imported(
-    graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any], names: Mapping[str, str], running: Running
-) -> Imported:
+def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any]) -> Callable[[Fx], Any]:
+    """A function that returns the NumPy array of a node that is a constant, and None for others."""
     constant = constants_of(graph, roles)
 
     def known(node: Fx) -> Any:
@@ -111,11 +115,18 @@ def _imported(
         except UnsupportedError:  # it has no values on the meta device
             return None
 
+    return known
+
+
+def _imported(
+    graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any], names: Mapping[str, str], running: Running
+) -> Imported:
+    known = known_values(graph, roles, state)
     found = analyse(graph, roles, known)
     parts, constants = [], {}
     groups = segments(graph, found)
     for group in groups:
-        part, lifted = _segment(group, found, known)
+        part, lifted = segment_of(group, found, known)
         parts.append(part)
         constants.update(lifted)
     by_name = {node.name: node for node in graph.nodes}
@@ -134,7 +145,7 @@ def _imported(
     return Imported(tuple(parts), constants, parameters, outside, lambda name: numpy_of(state[name]), running)
 
 
-def _segment(group: list[Fx], found: Analysis, known: Callable[[Fx], Any]) -> tuple[ImportedSegment, dict[str, Constant]]:
+def segment_of(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> tuple[ImportedSegment, dict[str, Constant]]:
     """The program of a group of nodes, and the constants that import itself adds."""
     it = Translation(found.same, known)
     for node in group:
@@ -168,7 +179,7 @@ def load(path: str | Path) -> Any:
     Raises:
         ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
     """
-    torch = _torch()
+    torch = torch_module()
     log = logging.getLogger("torch.export")  # it reports what the error says
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -191,7 +202,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:
     Raises:
         ProgramError: torch is not installed, or torch.export does not export the model.
     """
-    torch = _torch()
+    torch = torch_module()
     if not isinstance(model, torch.nn.Module):
         return coverage(import_program(model))
     try:
@@ -206,4 +217,6 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:
     return coverage(import_program(program))
 
 
-__all__ = ["explain", "import_graph", "import_program", "load"]
+__all__ = [
+    *("explain", "functional", "import_graph", "import_program", "known_values", "load", "segment_of", "torch_module"),
+]

@@ -23,17 +23,18 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "pipeline": ("version", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search"),
     "report": ("ir", "backends", "egraph", "verify", "optimizer", "search", "pipeline"),
     "bench": ("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline"),
-    "api": ("version", "ir", "backends", "frontend", "report", "pipeline"),
+    "torch_compile": ("ir", "backends", "frontend", "optimizer", "search", "pipeline"),
+    "api": ("version", "ir", "backends", "frontend", "report", "pipeline", "torch_compile"),
     "cli": (
         *("version", "api", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search"),
-        *("pipeline", "report", "bench"),
+        *("pipeline", "torch_compile", "report", "bench"),
     ),
 }
 FOREIGN = {  # rooms that may import a package from outside the standard library; numpy and rich are free but for `ir`
     "egglog": ("egraph", "transforms", "report"),
     "triton": ("backends", "pipeline", "bench"),
     "cupy": ("backends", "bench", "verify"),
-    "torch": ("backends", "frontend", "optimizer", "pipeline", "bench"),
+    "torch": ("backends", "frontend", "optimizer", "pipeline", "torch_compile", "bench"),
     "ortools": ("backends", "optimizer"),
     "typer": ("cli",),
 }

@@ -1,0 +1,111 @@
+"""`torch.compile(model, backend="mirage_eg")`: segments of Dynamo's graphs become our kernels, Inductor compiles the rest.
+
+A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for or if it has symbolic sizes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mirage_eg.torch_compile.compile_graph import compile_graph
+from mirage_eg.torch_compile.records import GraphRecord, add_record, new_number
+from mirage_eg.torch_compile.settings import Settings, check_mode, settings_of
+
+
+def backend(
+    gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo: a function of the same arguments and results.
+
+    `options` are the fields of `Settings`; `mode` goes to Inductor.
+
+    Raises:
+        OptionError: an option or mode that is not offered.
+    """
+    settings, mode = settings_of(options), check_mode(mode)
+    reason = _left_whole(example_inputs)
+    if reason is not None:
+        add_record(GraphRecord(new_number(), len(gm.graph.nodes), fallback=reason))
+    if settings.rest == "eager":
+        compiled: Callable[..., Any] = gm.forward if reason is not None else _with_eager(gm, example_inputs, settings)
+        return compiled
+    return _with_inductor(gm, example_inputs, None if reason is not None else settings, mode)
+
+
+def _left_whole(example_inputs: Sequence[Any]) -> str | None:
+    """The reason why a graph is left to Inductor whole, if it is."""
+    import torch
+
+    tensors = [it for it in example_inputs if isinstance(it, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return "an input or weight requires a gradient; for inference: torch.no_grad()"
+    sizes = [it for it in example_inputs if isinstance(it, torch.SymInt)]
+    sizes += [extent for tensor in tensors for extent in tensor.shape if isinstance(extent, torch.SymInt)]
+    if sizes:
+        names = ", ".join(sorted({str(size) for size in sizes}))
+        return f"symbolic sizes {names}; for kernels of one shape: torch.compile(…, dynamic=False)"
+    return None
+
+
+def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings | None, mode: str | None) -> Callable[..., Any]:
+    """Inductor's code; with settings for the segments, if the graph may have some."""
+    import torch
+    from torch._functorch import config as functorch
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    patches = torch._inductor.list_mode_options(mode) if mode else {}
+    if settings is None:
+        compiled: Callable[..., Any] = compile_fx(gm, example_inputs, config_patches=patches)
+        return compiled
+
+    def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
+        if keywords.get("is_inference"):
+            static = set(keywords.get("static_input_idxs") or ())
+            names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+            compile_graph(module, [name for place, name in enumerate(names) if place in static], settings)
+        return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
+
+    # AOTAutograd's cache would load a graph without calling `inner`, that is without its kernels.
+    table = _decompositions()
+    with functorch.patch(enable_autograd_cache=False):
+        result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, patches, table)
+    return result
+
+
+def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+    """Torch's own ops for the rest."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def inner(module: Any, inputs: Sequence[Any]) -> Any:
+        compile_graph(module, (), settings)
+        return make_boxed_func(module.forward)
+
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=inner, inference_compiler=inner, decompositions={}, keep_inference_input_mutations=True
+    )(gm, example_inputs)
+    return compiled
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Inductor's table without the ops that import takes whole."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    from mirage_eg.frontend.aten_ops import HANDLERS
+
+    return {op: function for op, function in select_decomp_table().items() if str(op) not in HANDLERS}
+
+
+def _decomposed(module: Any, inputs: Sequence[Any]) -> Any:
+    """The graph with the ops left over decomposed as Inductor wants them."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    table = select_decomp_table()
+    if not any(node.target in table for node in module.graph.nodes if node.op == "call_function"):
+        return module
+    with enable_python_dispatcher():
+        return make_fx(module, decomposition_table=table, _allow_non_fake_inputs=True)(*inputs)
+
+
+__all__ = ["backend"]

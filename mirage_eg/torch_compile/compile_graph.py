@@ -1,0 +1,150 @@
+"""The segments of one functional graph: found, gated, replaced."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mirage_eg.frontend.fx_partition import Place
+from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
+from mirage_eg.frontend.imported import Constant, Outside
+from mirage_eg.ir.errors import MirageError, OptionError, ProgramError
+from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
+from mirage_eg.torch_compile.gate import gated
+from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
+from mirage_eg.torch_compile.reports import write_reports
+from mirage_eg.torch_compile.rewrite import region_module, replace_regions
+from mirage_eg.torch_compile.segment_call import add_call
+from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
+from mirage_eg.torch_compile.settings import Settings
+
+_EVERY = 2.0  # seconds between lines of progress
+
+
+def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) -> GraphRecord:
+    """Replace the segments of a functional graph module that the gate accepts; returns what was done.
+
+    `parameters` are the names of placeholders that are weights or buffers. A graph with in-place ops stays as it is.
+    """
+    nodes = sum(node.op == "call_function" for node in module.graph.nodes)
+    fake = _fake_mode(module)
+    try:
+        found = fx_regions(module, parameters, _excluded(settings))
+    except ProgramError as error:
+        record = GraphRecord(new_number(), nodes, fallback=str(error))
+        add_record(record)
+        return record
+    outside = tuple(
+        Outside(str(node.target), found.found.reason[node], node.name, flops_of(node), nbytes_of(node))
+        for node in module.graph.nodes
+        if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
+    )
+    records, chosen = _gated(module, found, settings)
+    if chosen:
+        device = chosen[0][0].outputs[0].meta["val"].device
+        replace_regions(module, chosen, fake, device)
+    record = GraphRecord(new_number(), nodes, tuple(records), outside)
+    add_record(record)
+    if settings.report is not None:
+        write_reports(settings.report, record, [found for found in _FOUND.values() if found.key in {it.key for it in records}])
+    return record
+
+
+_FOUND: dict[str, FoundSegment] = {}
+
+
+def _gated(module: Any, found: FxRegions, settings: Settings) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
+    """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    store = store_of(settings)
+    records: list[SegmentRecord] = []
+    chosen: list[tuple[FxRegion, str]] = []
+    by_program: dict[Any, SegmentRecord] = {}
+    with _disable_current_modes():
+        for region in found.regions:
+            device = _device(region)
+            same = region.program, device
+            if same not in by_program:
+                try:
+                    by_program[same] = _record(module, found, region, device, settings, store)
+                except OptionError:  # of the settings
+                    raise
+                except MirageError as error:
+                    by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
+            records.append(by_program[same])
+            if by_program[same].decision is Decision.USED:
+                chosen.append((region, by_program[same].key))
+    return records, chosen
+
+
+def _record(
+    module: Any, found: FxRegions, region: FxRegion, device: Any, settings: Settings, store: SegmentStore
+) -> SegmentRecord:
+    if device is None:
+        return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
+    if region.ops < settings.min_ops:
+        return SegmentRecord("", region.ops, Decision.SMALL, f"{region.ops} of min_ops={settings.min_ops} ops")
+    segment = store.find(region.program, settings, _progress(region))
+    if segment is None:
+        why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
+        return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
+    _FOUND[segment.key] = segment
+    if segment.candidate is None:
+        return SegmentRecord(
+            *(segment.key, region.ops, Decision.NOT_FUSED, "the search found library kernels only"),
+            from_cache=segment.from_cache,
+        )
+    call = add_call(segment)
+    return gated(segment, region, call, region_module(module, region, found.found.same), settings, store, device)
+
+
+def _device(region: FxRegion) -> Any:
+    """The device of all tensors of a region; None if there is none that runs kernels."""
+    values = [given.meta["val"] for given in region.inputs if not isinstance(given, Constant)]
+    devices = {value.device for value in (*values, *(node.meta["val"] for node in region.outputs))}
+    return devices.pop() if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda") else None
+
+
+def _excluded(settings: Settings) -> Callable[[Fx], str | None]:
+    """Ops that the settings leave to torch: aten.mm.default may be named so, or aten.mm, or mm."""
+    names = set(settings.executed_by_torch)
+
+    def excluded(node: Fx) -> str | None:
+        parts = str(node.target).split(".")
+        spelled = {".".join(parts[first:last]) for first in (0, 1) for last in (2, 3)}
+        return "executed_by_torch names it" if spelled & names else None
+
+    return excluded
+
+
+def _progress(region: FxRegion) -> Callable[..., None]:
+    """A listener of the search that logs a line every few seconds."""
+    last = time.monotonic()
+
+    def observer(stage: str, done: int, total: int | None, text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > _EVERY:
+            last = time.monotonic()
+            LOGGER.info("segment of %s ops: %s: %s of %s %s", region.ops, stage, done, "?" if total is None else total, text)
+
+    return observer
+
+
+def _fake_mode(module: Any) -> Any:
+    """The fake mode of the values of a graph; values that it lacks are added."""
+    import torch
+    from torch._guards import detect_fake_mode
+
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    fake = detect_fake_mode(values) or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and "val" not in node.meta:
+            value = module
+            for name in node.target.split("."):
+                value = getattr(value, name)
+            if isinstance(value, torch.Tensor):
+                node.meta["val"] = fake.from_tensor(value, static_shapes=True)
+    return fake
+
+
+__all__ = ["compile_graph"]

@@ -1,0 +1,35 @@
+"""`mi.torch.explain`: how much of a model is covered, and of a compiled model what the backend did with each graph."""
+
+from typing import Any
+
+from mirage_eg.frontend import torch_export
+from mirage_eg.frontend.coverage import Coverage
+from mirage_eg.torch_compile.records import Compilation, graph_records
+
+
+def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage | Compilation:
+    """A record that prints as a table.
+
+    Of a model that `torch.compile` returned: it is called with the arguments, without gradients, and the record has the graphs
+    that this call compiles, or all of the process if it compiles none. Of another torch module, or an ExportedProgram without
+    further arguments: segments and ops outside, as import sees them.
+
+    Raises:
+        ProgramError: torch is not installed, or torch.export does not export the model.
+    """
+    if not _is_compiled(model):
+        return torch_export.explain(model, *args, **kwargs)
+    import torch
+
+    before = len(graph_records())
+    with torch.no_grad():
+        model(*args, **kwargs)
+    return Compilation(graph_records()[before:] or graph_records())
+
+
+def _is_compiled(model: Any) -> bool:
+    """Whether torch.compile has made a module or function."""
+    return hasattr(model, "_torchdynamo_orig_callable") or type(model).__name__ == "OptimizedModule"
+
+
+__all__ = ["explain"]

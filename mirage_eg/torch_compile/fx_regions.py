@@ -1,0 +1,153 @@
+"""Which nodes of an FX graph form one segment of the backend: the regions of the imported programs.
+
+A region ends at an articulation value (`search.partition.regions`), such as the residual stream, so that equal layers give
+equal programs. A view is computed in the region that reads it, by more than one region if it is a view of an argument. A view
+that only others read stays with torch, so that it shares memory with its source.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments
+from mirage_eg.frontend.fx_translate import Translation
+from mirage_eg.frontend.fx_values import Fx
+from mirage_eg.frontend.imported import Constant, ImportedSegment
+from mirage_eg.frontend.torch_export import known_values, segment_of
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.search.partition.regions import regions
+
+
+@dataclass(frozen=True, slots=True)
+class FxRegion:
+    """The nodes of one segment in the order of the graph, and its program with positions as names.
+
+    `inputs` are the nodes of the program's inputs, or the constants that import adds; `outputs` the nodes that others read.
+    """
+
+    nodes: tuple[Fx, ...]
+    inputs: tuple[Fx | Constant, ...]
+    outputs: tuple[Fx, ...]
+    program: Graph
+    ops: int
+
+
+@dataclass(frozen=True, slots=True)
+class FxRegions:
+    """The regions of a graph, and the analysis of its nodes."""
+
+    regions: tuple[FxRegion, ...]
+    found: Analysis
+
+
+def fx_regions(module: Any, parameters: Sequence[str], excluded: Callable[[Fx], str | None]) -> FxRegions:
+    """The regions of a functional graph of ATen ops; `parameters` are the names of placeholders that are weights or buffers.
+
+    Raises:
+        ProgramError: a node changes an operand in place.
+    """
+    roles = dict.fromkeys(parameters, Place.PARAMETER)
+    state: dict[str, Any] = {}
+    for each in module.graph.nodes:
+        if each.op == "get_attr":
+            roles[each.name] = Place.PARAMETER
+    known = known_values(module.graph, roles, state)
+    found = analyse(module.graph, roles, known, excluded)
+    made = []
+    for group in segments(module.graph, found):
+        for part in map(_without_last_views, _parts(group, found, known)):
+            if part:
+                made.append(_region(part, found, known))
+    return FxRegions(tuple(made), found)
+
+
+def _region(part: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> FxRegion:
+    segment, lifted = segment_of(part, found, known)
+    by_name = {each.name: each for one in part for each in found.operands(one)}
+    inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
+    ops = sum(name not in segment.views for name in segment.nodes)
+    return FxRegion(tuple(part), inputs, tuple(escaping(part, found)), by_position(segment), ops)
+
+
+def by_position(segment: ImportedSegment) -> Graph:
+    """The program with its inputs and outputs named by their positions, so that equal segments are equal graphs."""
+    inputs = outputs = 0
+    nodes: list[Node] = []
+    for item in segment.program.nodes:
+        match item.op:
+            case "input":
+                nodes.append(node("input", **item.mapping | {"name": f"x{inputs}"}))
+                inputs += 1
+            case "output":
+                nodes.append(node("output", *item.operands, **item.mapping | {"name": f"out{outputs}"}))
+                outputs += 1
+            case _:
+                nodes.append(item)
+    return Graph(tuple(nodes))
+
+
+def _parts(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> list[list[Fx]]:
+    """The nodes of the regions of one imported segment."""
+    it = Translation(found.same, known)
+    made: dict[int, Fx] = {}  # the FX node of each node of the program
+    for each in group:
+        before = len(it.graph.nodes)
+        it.append(each)
+        made.update((place, each) for place in range(before, len(it.graph.nodes)) if it.graph.nodes[place].op != "input")
+    for each in escaping(group, found):
+        it.graph.mark_output(it.values[each])
+    number: dict[Fx, int] = {}
+    for position, segment in enumerate(regions(it.graph.graph(), HEURISTICS.region_ops)):
+        for place in segment.nodes:
+            if place in made:
+                number[made[place]] = max(position, number.get(made[place], 0))
+    return _by_region(group, found, number)
+
+
+def _without_last_views(part: Sequence[Fx]) -> list[Fx]:
+    """The nodes without views that none of the others reads."""
+    kept = set(part)
+    for each in reversed(part):
+        if _is_view(each) and not any(user in kept for user in each.users):
+            kept.discard(each)
+    return [each for each in part if each in kept]
+
+
+def _is_view(each: Fx) -> bool:
+    """Whether the results of a node share memory with an operand, by the schema of its op."""
+    if each.target is getitem:
+        return _is_view(each.args[0])
+    schema = getattr(each.target, "_schema", None)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
+def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int]) -> list[list[Fx]]:
+    """The nodes of each region; views go where they are read."""
+    inside = set(group)
+    readers: dict[Fx, list[Fx]] = {each: [] for each in group}
+    region: dict[Fx, int] = {}
+    for each in group:
+        operands = [it for it in found.operands(each) if it in inside]
+        for operand in operands:
+            readers[operand].append(each)
+        region[each] = max([number.get(each, 0), *(region[it] for it in operands)])
+    outputs = set(escaping(group, found))
+    members: dict[int, set[Fx]] = {}
+    placed: dict[Fx, set[int]] = {}
+    for each in reversed(group):
+        wanted = {place for reader in readers[each] for place in placed[reader]}
+        of_argument = all(it not in inside for it in found.operands(each))
+        if each not in found.views or each in outputs or not wanted:
+            wanted = {region[each]}
+        elif not of_argument:
+            wanted = {min(wanted)}
+        placed[each] = wanted
+        for place in wanted:
+            members.setdefault(place, set()).add(each)
+    return [[each for each in group if each in members[place]] for place in sorted(members)]
+
+
+__all__ = ["FxRegion", "FxRegions", "fx_regions"]

@@ -1,0 +1,154 @@
+"""The gate: a segment is used if its kernels are right on random inputs and faster than Inductor's code for the same nodes.
+
+*Right*: the error against float64 is at most `max_error` times torch's own, plus one unit in the last place of the largest
+element. The gate decides while the model is compiled; a call costs nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.measure.timing import time_launches
+from mirage_eg.frontend.imported import Constant
+from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.torch_compile.fx_regions import FxRegion
+from mirage_eg.torch_compile.records import Decision, SegmentRecord
+from mirage_eg.torch_compile.segment_call import SegmentCall
+from mirage_eg.torch_compile.segment_store import FoundSegment, GateTimes, SegmentStore
+from mirage_eg.torch_compile.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed."""
+
+    ours: float
+    torch: float
+    allowed: float
+
+
+def gated(
+    found: FoundSegment, region: FxRegion, call: SegmentCall, module: Any, settings: Settings, store: SegmentStore, device: Any
+) -> SegmentRecord:
+    """The record of a segment with a fused kernel; `module` computes the same from the region's nodes as they are."""
+    assert found.candidate is not None
+
+    def record(
+        decision: Decision, reason: str, errors: _Errors | None, times: tuple[float, float], measured: bool
+    ) -> SegmentRecord:
+        assert found.candidate is not None
+        ours, theirs = (None, None) if errors is None else (errors.ours, errors.torch)
+        return SegmentRecord(
+            *(found.key, region.ops, decision, reason, found.candidate.kernels, *times, measured),
+            *(ours, theirs, found.from_cache),
+        )
+
+    predicted = found.candidate.predicted_us, found.library_us
+    if settings.gate == "off":
+        return record(Decision.USED, "the gate is off", None, predicted, False)
+    errors = _errors(region, call, module, settings, device)
+    if not errors.ours <= errors.allowed:
+        reason = (
+            f"error {errors.ours:.1e} against float64, wanted at most {errors.allowed:.1e} (torch's own: {errors.torch:.1e})"
+        )
+        return record(Decision.WRONG, reason, errors, predicted, False)
+    if settings.gate == "cost" or device.type != "cuda":
+        ours, other = predicted
+        decision = Decision.USED if ours < other else Decision.SLOWER
+        return record(decision, "by the cost model, against library kernels", errors, predicted, False)
+    times = store.times(found.key) if settings.search != "always" else None
+    if times is None:
+        times = _measured(region, call, module, device)
+        store.keep_times(found.key, times)
+    faster = times.ours_us * HEURISTICS.close_measured < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us
+    reason = f"against Inductor; cold {times.ours_cold_us:.1f}, {times.inductor_cold_us:.1f} µs"
+    decision = Decision.USED if faster else Decision.SLOWER
+    return record(decision, reason, errors, (times.ours_us, times.inductor_us), True)
+
+
+def random_inputs(region: FxRegion, call: SegmentCall, device: Any, magnitude: float, seed: int) -> list[Any]:
+    """Normal inputs with which the program stays within the range of its types; whole numbers below their bounds."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    whole = whole_inputs(region.program)
+    tensors = []
+    for place, (shape, dtype, _) in enumerate(call.module.INPUTS.values()):
+        given = region.inputs[place]
+        if isinstance(given, Constant):
+            values = torch.from_numpy(np.ascontiguousarray(given.array()))
+        elif place in whole:
+            values = torch.randint(whole[place], shape, generator=generator)
+        else:
+            values = magnitude * call.module.SCALES[place] * torch.randn(shape, generator=generator)
+        tensors.append(values.to(getattr(torch, dtype)).to(device))
+    return tensors
+
+
+def _errors(region: FxRegion, call: SegmentCall, module: Any, settings: Settings, device: Any) -> _Errors:
+    import torch
+
+    worst = _Errors(0.0, 0.0, inf)
+    with torch.no_grad():
+        for seed, magnitude in enumerate(dict.fromkeys(call.module.MAGNITUDES)):
+            tensors = random_inputs(region, call, device, magnitude, seed)
+            ours = call(tensors)
+            plain = module(*_of_nodes(region, tensors))
+            exact = call.module.reference(*tensors)
+            for got, torchs, wanted in zip(ours, plain, exact, strict=True):
+                errors = _compared(got, torchs, wanted, settings.max_error)
+                if errors.ours / max(errors.allowed, 1e-300) >= worst.ours / max(worst.allowed, 1e-300):
+                    worst = errors
+    return worst
+
+
+def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> _Errors:
+    """The errors of one output; of whole numbers, 1 if an element differs."""
+    import torch
+
+    if not got.is_floating_point():
+        wrong = [float(not torch.equal(it.to(exact.dtype), exact)) for it in (got, plain)]
+        return _Errors(wrong[0], wrong[1], 0.5)
+    size = max(exact.abs().nan_to_num(0.0, 0.0).max().item(), torch.finfo(got.dtype).tiny)
+    ours, torchs = (_difference(it.to(exact.dtype), exact) / size for it in (got, plain))
+    eps = torch.finfo(got.dtype).eps
+    if not torchs <= eps**0.5:  # the program is not that of the nodes, or torch overflows here
+        return _Errors(inf, torchs, 0.0)
+    return _Errors(ours, torchs, max_error * torchs + eps)
+
+
+def _difference(got: Any, exact: Any) -> float:
+    """The largest difference; elements that are equal or both no numbers have none."""
+    same = (got == exact) | (got.isnan() & exact.isnan())
+    return float((got - exact).abs().nan_to_num(inf, inf, inf).masked_fill(same, 0.0).max().item())
+
+
+def _of_nodes(region: FxRegion, tensors: Sequence[Any]) -> list[Any]:
+    """The tensors without those of constants that import adds."""
+    return [tensor for tensor, given in zip(tensors, region.inputs, strict=True) if not isinstance(given, Constant)]
+
+
+def _measured(region: FxRegion, call: SegmentCall, module: Any, device: Any) -> GateTimes:
+    """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds."""
+    tensors = random_inputs(region, call, device, 1.0, 0)
+    compiled = inductor_code(module, _of_nodes(region, tensors))
+    ours = time_launches(lambda: call(tensors))
+    other = time_launches(lambda: compiled(*_of_nodes(region, tensors)))
+    return GateTimes(ours.warm_us, other.warm_us, ours.cold_us, other.cold_us)
+
+
+def inductor_code(module: Any, tensors: Sequence[Any]) -> Callable[..., Any]:
+    """Inductor's code for a graph on these tensors, compiled apart from the graph that is being compiled."""
+    import torch
+    from torch._inductor.compile_fx import compile_fx
+
+    with torch._guards.tracing(None), torch.no_grad():
+        compiled: Callable[..., Any] = compile_fx(module, list(tensors))
+    return compiled
+
+
+__all__ = ["gated", "inductor_code", "random_inputs"]

@@ -1,0 +1,52 @@
+"""The op `mirage_eg::segment` of torch: opaque to Dynamo, Inductor and export, with fake results and a backward."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from mirage_eg.torch_compile.segment_call import segment_call
+
+
+@cache
+def segment_op() -> Any:
+    """The op, registered with torch: `segment(Tensor[] inputs, str key) -> Tensor[]`.
+
+    `key` names the kernels in the cache. Its gradient is that of the same program by torch's ops, in float64.
+    """
+    import torch
+
+    def segment(inputs: Sequence[Any], key: str) -> list[Any]:
+        return segment_call(key)(inputs)
+
+    def fake(inputs: Sequence[Any], key: str) -> list[Any]:
+        call = segment_call(key)
+        return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True)]
+
+    def keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors, ctx.key = inputs
+        ctx.save_for_backward(*tensors)
+
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
+        [found] = gradients if len(gradients) == 1 and isinstance(gradients[0], (list, tuple)) else [gradients]
+        with torch.enable_grad():
+            inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in ctx.saved_tensors]
+            results = segment_call(ctx.key).in_torch(inputs)
+            pairs = [
+                (result, gradient)
+                for result, gradient in zip(results, found, strict=True)
+                if gradient is not None and result.requires_grad
+            ]
+            wanted = [tensor for tensor in inputs if tensor.requires_grad]
+            given = torch.autograd.grad([one for one, _ in pairs], wanted, [one for _, one in pairs], allow_unused=True)
+        of_wanted = iter(given)
+        return [next(of_wanted) if tensor.requires_grad else None for tensor in inputs], None
+
+    op = torch.library.custom_op(
+        "mirage_eg::segment", segment, mutates_args=(), schema="(Tensor[] inputs, str key) -> Tensor[]"
+    )
+    op.register_fake(fake)
+    op.register_autograd(backward, setup_context=keep_inputs)
+    return torch.ops.mirage_eg.segment.default
+
+
+__all__ = ["segment_op"]

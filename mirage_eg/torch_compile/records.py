@@ -1,0 +1,139 @@
+"""Records of what the backend did with each graph: segments with the gate's decision, nodes outside, fallbacks."""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirage_eg.frontend.imported import Outside
+
+LOGGER = logging.getLogger("mirage_eg.torch")
+
+
+class Decision(StrEnum):
+    """What became of a segment."""
+
+    USED = "used"
+    SLOWER = "slower"  # than Inductor's code, by the gate
+    WRONG = "wrong"  # beyond the allowed error, by the gate
+    FAILED = "failed"  # a stage of the search or a kernel refused it
+    NOT_FUSED = "not fused"  # the search found library kernels only
+    NOT_SEARCHED = "not searched"  # search="offline", and the cache has nothing
+    SMALL = "small"  # fewer ops than min_ops
+    DEVICES = "several devices"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """One segment of a graph; `ours_us` and `other_us` are predicted, or `measured` against Inductor.
+
+    `error` and `torch_error` are the largest differences from float64 on random inputs, of the largest element.
+    """
+
+    key: str
+    ops: int
+    decision: Decision
+    reason: str
+    kernels: int = 0
+    ours_us: float | None = None
+    other_us: float | None = None
+    measured: bool = False
+    error: float | None = None
+    torch_error: float | None = None
+    from_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """One graph that Dynamo passed on; `fallback` is the reason why Inductor compiled it whole, if it did."""
+
+    number: int
+    nodes: int
+    segments: tuple[SegmentRecord, ...] = ()
+    outside: tuple[Outside, ...] = ()
+    fallback: str | None = None
+
+    @property
+    def used(self) -> int:
+        """The segments that run our kernels."""
+        return sum(segment.decision is Decision.USED for segment in self.segments)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Rows of a table: segments, then ops outside with their reasons."""
+        if self.fallback is not None:
+            return [(f"graph {self.number}", f"{self.nodes}", "to Inductor", "", self.fallback)]
+        rows = [
+            (f"graph {self.number}, segment {place}", str(it.ops), it.decision, _times(it), it.reason)
+            for place, it in enumerate(self.segments, 1)
+        ]
+        counts = Counter((it.op, it.reason) for it in self.outside)
+        return rows + [(f"graph {self.number}, {op}", str(count), "outside", "", why) for (op, why), count in counts.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What the backend did with a model: its graphs in the order of compilation; printed as a table."""
+
+    graphs: tuple[GraphRecord, ...]
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The reasons of graphs that Inductor compiled whole."""
+        return tuple(graph.fallback for graph in self.graphs if graph.fallback is not None)
+
+    @property
+    def used(self) -> int:
+        """The segments that run our kernels."""
+        return sum(graph.used for graph in self.graphs)
+
+    def __str__(self) -> str:
+        head = ("", "ops", "", "µs: ours, without", "")
+        rows = [head, *(row for graph in self.graphs for row in graph.rows())]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
+            for row in rows
+        ]
+        return "\n".join(lines)
+
+
+def _times(segment: SegmentRecord) -> str:
+    if segment.ours_us is None or segment.other_us is None:
+        return ""
+    return f"{segment.ours_us:.1f}, {segment.other_us:.1f} {'measured' if segment.measured else 'predicted'}"
+
+
+_GRAPHS: list[GraphRecord] = []
+_LOGGED: set[str] = set()
+
+
+def add_record(record: GraphRecord) -> None:
+    """Keep a record, and log a reason once."""
+    _GRAPHS.append(record)
+    reasons = [record.fallback] if record.fallback else []
+    reasons += [
+        f"a segment of {it.ops} ops: {it.reason}" for it in record.segments if it.decision in (Decision.WRONG, Decision.FAILED)
+    ]
+    for reason in reasons:
+        if reason not in _LOGGED:
+            _LOGGED.add(reason)
+            LOGGER.warning("left to Inductor: %s", reason)
+
+
+def graph_records() -> tuple[GraphRecord, ...]:
+    """The records of all graphs of this process."""
+    return tuple(_GRAPHS)
+
+
+def new_number() -> int:
+    """The number of the next graph."""
+    return len(_GRAPHS) + 1
+
+
+def forget_records() -> None:
+    """Begin anew."""
+    _GRAPHS.clear()
+    _LOGGED.clear()
+
+
+__all__ = ["Compilation", "Decision", "GraphRecord", "SegmentRecord", "add_record", "graph_records", "new_number"]

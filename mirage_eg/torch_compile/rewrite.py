@@ -1,0 +1,131 @@
+"""A functional FX graph with some regions replaced by calls of `mirage_eg::segment`; shapes and strides stay as they are."""
+
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from operator import getitem
+from typing import Any
+
+from mirage_eg.frontend.fx_partition import writes_argument
+from mirage_eg.frontend.fx_values import Fx
+from mirage_eg.frontend.imported import Constant
+from mirage_eg.torch_compile.fx_regions import FxRegion
+from mirage_eg.torch_compile.operator import segment_op
+
+Fake = Any  # torch's FakeTensorMode
+
+
+def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
+    """The nodes of a region as a graph module of its own; its inputs are those of the region that are nodes."""
+    import torch
+
+    graph = torch.fx.Graph()
+    copies: dict[Fx, Fx] = {}
+    for given in region.inputs:
+        if not isinstance(given, Constant):
+            copies[given] = graph.placeholder(given.name)
+            copies[given].meta["val"] = given.meta["val"]
+    for each in region.nodes:
+        copies[each] = graph.node_copy(each, lambda it: copies[same.get(it, it)])
+    graph.output(tuple(copies[each] for each in region.outputs))
+    return torch.fx.GraphModule(module, graph)
+
+
+def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake, device: Any) -> None:
+    """Replace regions, each with the key of its kernels, in the graph of `module`."""
+    writer = _Writer(module, fake, device)
+    for region, key in regions:
+        writer.replace(region, key)
+    _sort(module.graph)
+    module.graph.eliminate_dead_code()
+    module.graph.lint()
+    module.recompile()
+
+
+class _Writer:
+    """Appends calls to a graph, before its output."""
+
+    def __init__(self, module: Any, fake: Fake, device: Any) -> None:
+        self.module, self.fake, self.device = module, fake, device
+        self.graph = module.graph
+        [self.output] = [node for node in self.graph.nodes if node.op == "output"]
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Fx:
+        """A node with the fake value of its result."""
+        import torch
+
+        with self.graph.inserting_before(self.output):
+            node = self.graph.call_function(target, args, kwargs)
+        values = torch.fx.node.map_arg((args, kwargs), lambda it: it.meta["val"])
+        with self.fake:
+            node.meta["val"] = target(*values[0], **values[1])
+        return node
+
+    def replace(self, region: FxRegion, key: str) -> None:
+        results = self.call(segment_op(), [self._input(given) for given in region.inputs], key)
+        inside = set(region.nodes)
+        for place, old in enumerate(region.outputs):
+            new = self._like(self.call(getitem, results, place), old)
+            new.meta |= {name: value for name, value in old.meta.items() if name != "val"}
+            old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
+
+    def _input(self, given: Fx | Constant) -> Fx:
+        import torch
+
+        if isinstance(given, Constant):
+            return self._constant(given)
+        if given.meta["val"].is_contiguous():
+            return given
+        return self.call(torch.ops.aten.clone.default, given, memory_format=torch.contiguous_format)
+
+    def _constant(self, given: Constant) -> Fx:
+        import torch
+
+        name = f"_mirage_eg_{given.name}"
+        if not hasattr(self.module, name):
+            self.module.register_buffer(name, torch.from_numpy(given.array().copy()).to(self.device))
+        with self.graph.inserting_before(self.output):
+            node = self.graph.get_attr(name)
+        node.meta["val"] = self.fake.from_tensor(getattr(self.module, name), static_shapes=True)
+        return node
+
+    def _like(self, new: Fx, old: Fx) -> Fx:
+        """The value with the type and strides that torch gave it."""
+        import torch
+
+        aten, value = torch.ops.aten, old.meta["val"]
+        if new.meta["val"].dtype != value.dtype:  # an indicator
+            new = self.call(aten._to_copy.default, new, dtype=value.dtype)
+        strides = value.stride()
+        order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
+        if value.is_contiguous() or not value.permute(order).is_contiguous():  # expanded, or with gaps
+            return new
+        back = sorted(range(value.dim()), key=lambda place: order[place])
+        dense = self.call(
+            aten.clone.default, self.call(aten.permute.default, new, order), memory_format=torch.contiguous_format
+        )
+        return self.call(aten.permute.default, dense, back)
+
+
+def _sort(graph: Any) -> None:
+    """Order the nodes by their operands and else as they are; writes to arguments come last."""
+    nodes = list(graph.nodes)
+    place = {node: (writes_argument(node), number) for number, node in enumerate(nodes)}
+    by_place = {place[node]: node for node in nodes}
+    missing = {node: len(set(node.all_input_nodes)) for node in nodes}
+    ready = [place[node] for node in nodes if not missing[node] and node.op != "output"]
+    heapify(ready)
+    ordered = []
+    while ready:
+        node = by_place[heappop(ready)]
+        ordered.append(node)
+        for user in node.users:
+            missing[user] -= 1
+            if not missing[user] and user.op != "output":
+                heappush(ready, place[user])
+    [output] = [node for node in nodes if node.op == "output"]
+    assert len(ordered) == len(nodes) - 1, "the segments of a graph depend on each other in a circle"
+    for node in ordered:
+        output.prepend(node)
+
+
+__all__ = ["region_module", "replace_regions"]

@@ -1,0 +1,108 @@
+"""Settings of the backend: one frozen record, checked where it is built; torch.compile passes the same names as `options`."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.option_fields import Option, check_fields
+
+SEARCHES = ("offline", "once", "always")
+RESTS = ("inductor", "eager")
+GATES = ("time", "cost", "off")
+EVIDENCE = ("tested", "proved")
+MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of the backend.
+
+    `search`: *offline* never searches and takes what the cache has; *once* searches what the cache lacks; *always* searches
+    again. `budget`: seconds for each distinct segment. `tune`: seconds of tuning on the GPU for each, 0 for none. A segment of
+    fewer than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`).
+    `rest` compiles everything else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes,
+    *cost* where the cost model predicts so, *off* wherever there is a fused kernel; without a GPU *time* is *cost*. The error
+    of a segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel.
+    `buckets`: upper ends of the ranges of a symbolic size, by its name. `cache` names the folder of found kernels, or is `off`;
+    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
+
+    Raises:
+        OptionError: a value that is not allowed; the message names the setting.
+    """
+
+    search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
+    budget: Annotated[float, Option("Seconds of search for each distinct segment.", least=0, above=True)] = 60.0
+    tune: Annotated[float, Option("Seconds of tuning for each distinct segment.", least=0)] = 0.0
+    min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
+    executed_by_torch: Collection[str] = ()
+    rest: Annotated[str, Option("What compiles everything outside segments.", choices=RESTS)] = "inductor"
+    gate: Annotated[str, Option("How a segment is held against Inductor.", choices=GATES)] = "time"
+    buckets: Mapping[str, Sequence[int]] | None = None
+    verify: Annotated[str, Option("The evidence that a kernel needs.", choices=EVIDENCE)] = "tested"
+    max_error: Annotated[float, Option("Largest error, in errors of torch itself.", least=0, above=True)] = 2.0
+    cache: str | None = None
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        names = self.executed_by_torch
+        if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+            raise OptionError(f"executed_by_torch: got {names!r}, wanted a list of names of ATen ops, such as ['mm']")
+        object.__setattr__(self, "executed_by_torch", tuple(names))
+        if self.cache is not None and (not isinstance(self.cache, str | Path) or not str(self.cache)):
+            raise OptionError(f"cache: got {self.cache!r}, wanted a folder or off")
+        if self.report is not None:
+            if not isinstance(self.report, str | Path):
+                raise OptionError(f"report: got {self.report!r}, wanted a folder")
+            object.__setattr__(self, "report", Path(self.report))
+        self._check_buckets()
+
+    def _check_buckets(self) -> None:
+        if self.buckets is None:
+            return
+        if not isinstance(self.buckets, Mapping):
+            raise OptionError(f"buckets: got {self.buckets!r}, wanted sizes by name, such as {{'s27': [1, 16, 64]}}")
+        for name, ends in self.buckets.items():
+            sizes = isinstance(ends, Sequence) and not isinstance(ends, str)
+            if (
+                not sizes
+                or not ends
+                or not all(type(end) is int and end > 0 for end in ends)
+                or list(ends) != sorted(set(ends))
+            ):
+                raise OptionError(f"buckets: {name}: got {ends!r}, wanted rising sizes, such as [1, 16, 64]")
+        frozen = {name: tuple(ends) for name, ends in self.buckets.items()}
+        object.__setattr__(self, "buckets", MappingProxyType(frozen))
+
+
+def settings_of(options: Mapping[str, Any] | None) -> Settings:
+    """The settings that torch.compile was given as `options`.
+
+    Raises:
+        OptionError: a name or value that is not allowed.
+    """
+    known = [field.name for field in fields(Settings)]
+    for name in options or ():
+        if name not in known:
+            close = get_close_matches(str(name), known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise OptionError(f"options: got {name!r}, wanted one of {', '.join(known)}{hint}")
+    return Settings(**(options or {}))
+
+
+def check_mode(mode: str | None) -> str | None:
+    """The mode of torch.compile, which goes to Inductor.
+
+    Raises:
+        OptionError: a mode that torch does not have.
+    """
+    if mode not in (None, "default", *MODES):
+        raise OptionError(f"mode: got {mode!r}, wanted one of default, {', '.join(MODES)}")
+    return None if mode == "default" else mode
+
+
+__all__ = ["Settings", "check_mode", "settings_of"]

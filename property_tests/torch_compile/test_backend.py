@@ -1,0 +1,201 @@
+"""The backend: when kernels run, when a graph is left to Inductor, and what is searched."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_eg as mi
+from mirage_eg.torch_compile import segment_call, segment_store
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.operator import segment_op
+from mirage_eg.torch_compile.records import Decision, graph_records
+from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
+from mirage_eg.torch_compile.settings import Settings
+from property_tests.support.torch_cases import WIDTH, norm, projected
+
+QUICK = {"budget": 1.0, "rest": "eager"}
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    return torch.compile(function, backend=backend, options=QUICK | options)
+
+
+def tensor(seed: int = 0, rows: int = 8) -> Any:
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+class Projection(torch.nn.Module):
+    """A norm, a mask and a product with a weight; the mask is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(WIDTH))
+        self.register_buffer("mask", torch.ones(WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        return (norm(x) * self.mask) @ self.weight
+
+
+@contextmanager
+def broken_kernels() -> Iterator[None]:
+    """Kernels that the store finds multiply where they should add: one op of their source is flipped."""
+
+    def broken(found: FoundSegment) -> segment_call.SegmentCall:
+        assert found.candidate is not None and "tl.rsqrt(" in found.candidate.source
+        source = found.candidate.source.replace("tl.rsqrt(", "tl.sqrt(")
+        return original(replace(found, candidate=replace(found.candidate, source=source)))
+
+    original = segment_call.SegmentCall
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_call, "SegmentCall", broken)
+        yield
+
+
+def test_a_kernel_with_one_op_flipped_changes_results_without_the_gate() -> None:
+    with torch.no_grad(), broken_kernels():
+        got = compiled(projected, gate="off")(tensor())
+    assert (got - projected(tensor())).abs().max() > 0.1
+
+
+def test_the_gate_refuses_a_kernel_with_one_op_flipped(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.no_grad(), broken_kernels(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        got = compiled(projected)(tensor())
+    torch.testing.assert_close(got, projected(tensor()))
+    [[segment]] = [record.segments for record in graph_records()]
+    assert segment.decision is Decision.WRONG and segment.error is not None and segment.error > 0.1
+    assert "against float64, wanted at most" in caplog.text
+
+
+def test_weights_and_masks_that_change_in_place_change_the_results() -> None:
+    model = Projection()
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(tensor())
+        model.weight.copy_(tensor(1, WIDTH))
+        model.mask[3:7] = 0
+        torch.testing.assert_close(fast(tensor()), model(tensor()), atol=1e-5, rtol=1e-5)
+    assert [record.used for record in graph_records()] == [1]
+
+
+def test_gradients_are_those_of_eager_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    model = Projection()
+    results = []
+    with caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        for function in (model, compiled(model), compiled(model)):
+            model.zero_grad()
+            function(tensor()).square().sum().backward()
+            results.append(model.weight.grad.clone())
+    torch.testing.assert_close(results[1], results[0])
+    assert [line for line in caplog.messages if "requires a gradient" in line] == [
+        "left to Inductor: an input or weight requires a gradient; for inference: torch.no_grad()"
+    ]
+    assert all(record.fallback is not None for record in graph_records())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference_uses_segments(mode: Any) -> None:
+    with mode():
+        torch.testing.assert_close(compiled(projected)(tensor()), projected(tensor()), atol=1e-5, rtol=1e-5)
+    assert [record.used for record in graph_records()] == [1]
+
+
+def test_ten_sizes_take_five_graphs_at_most_and_one_search() -> None:
+    before = store_of(Settings()).searches
+    fast = compiled(projected, rest="inductor", cache="off")
+    calls = store_of(Settings(cache="off")).searches
+    with torch.no_grad():
+        for batch, length in ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70)):
+            x = torch.randn(batch, length, WIDTH)
+            torch.testing.assert_close(fast(x), projected(x), atol=1e-5, rtol=1e-5)
+    assert len(graph_records()) <= 5
+    assert store_of(Settings()).searches == before
+    searched = store_of(Settings(cache="off")).searches - calls
+    assert searched == sum(record.used for record in graph_records()) == 1
+    assert any("symbolic sizes" in (record.fallback or "") for record in graph_records())
+
+
+def test_a_marked_dim_is_left_to_inductor_and_static_sizes_are_not() -> None:
+    x, fast = tensor(), compiled(projected)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+    with torch.no_grad():
+        fast(x)
+        torch.testing.assert_close(fast(tensor(1, 33)), projected(tensor(1, 33)), atol=1e-5, rtol=1e-5)
+        assert [record.used for record in graph_records()] == [0]
+        static = torch.compile(projected, backend=backend, options=QUICK, dynamic=False)
+        torch.testing.assert_close(static(tensor(2)), projected(tensor(2)), atol=1e-5, rtol=1e-5)
+    assert [record.used for record in graph_records()] == [0, 1]
+
+
+def test_ops_of_settings_stay_with_torch_and_small_segments_do() -> None:
+    for options in ({"executed_by_torch": ["mm", "aten.pow"]}, {"min_ops": 50}):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(projected, **options)(tensor()), projected(tensor()))
+    first, second = graph_records()
+    assert {it.op for it in first.outside} == {"aten.mm.default", "aten.pow.Tensor_Scalar"}
+    assert [it.decision for it in second.segments] == [Decision.SMALL]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"serch": "once"}, r"options: got 'serch', wanted one of search, .*; did you mean search\?"),
+        ({"search": "never"}, "search: got 'never', wanted one of offline, once, always"),
+        ({"budget": 0}, "budget: got 0, wanted a number above 0"),
+        ({"min_ops": 1.5}, "min_ops: got 1.5, wanted an int of at least 1"),
+        ({"executed_by_torch": "mm"}, "executed_by_torch: got 'mm', wanted a list"),
+        ({"buckets": {"n": [4, 2]}}, "buckets: n: got .*wanted rising sizes"),
+        ({"cache": 3}, "cache: got 3, wanted a folder or off"),
+    ],
+)
+def test_a_bad_option_is_one_clear_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(mi.OptionError, match=message):
+        backend(None, [], options=options)
+
+
+def test_the_op_passes_all_checks_of_torch() -> None:
+    with torch.no_grad():
+        compiled(projected)(tensor())
+    [[segment]] = [record.segments for record in graph_records()]
+    call = segment_call.segment_call(segment.key)
+    for requires_grad in (False, True):
+        inputs = [torch.randn(shape, requires_grad=requires_grad) for _, shape in call._wanted]
+        checks = torch.library.opcheck(segment_op(), (inputs, segment.key))
+        assert list(checks.values()) == ["SUCCESS"] * 4
+
+
+def test_the_gradient_of_the_op_is_that_of_the_program() -> None:
+    with torch.no_grad():
+        compiled(projected)(tensor())
+    [[segment]] = [record.segments for record in graph_records()]
+    x, weight = tensor().requires_grad_(), tensor(1, WIDTH).requires_grad_()
+    [y] = segment_op()([x, weight], segment.key)
+    got = torch.autograd.grad(y.square().sum(), [x, weight])
+    wanted = torch.autograd.grad((norm(x) @ weight).square().sum(), [x, weight])
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_offline_never_searches_and_takes_what_the_cache_has() -> None:
+    segment_store.forget()
+    with torch.no_grad():
+        compiled(lambda x: projected(x) + 0.125, search="offline")(tensor())
+        assert graph_records()[-1].segments[0].decision is Decision.NOT_SEARCHED
+        compiled(projected)(tensor())
+        segment_store.forget()
+        compiled(projected, search="offline", rest="inductor")(tensor())
+    assert graph_records()[-1].segments[0].decision is Decision.USED
+    assert graph_records()[-1].segments[0].from_cache
+    assert store_of(Settings()).searches == 0
+
+
+def test_explain_of_a_compiled_model_has_the_gates_decisions() -> None:
+    model = Projection()
+    shown = mi.torch.explain(compiled(model), tensor())
+    assert shown.used == 1 and shown.fallbacks == ()
+    assert "graph 1, segment 1" in str(shown) and "used" in str(shown)
+    assert "covered" in str(mi.torch.explain(model, tensor()))

@@ -1,0 +1,63 @@
+"""The backend gives what eager torch gives wherever eager torch works, with segments in our kernels."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.records import Decision, graph_records
+from property_tests.support.torch_cases import CASES
+
+
+def leaves(*values: Any) -> list[Any]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def clone(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same values in the same layout, in other memory."""
+
+    def copy(it: Any) -> Any:
+        if not isinstance(it, torch.Tensor):
+            return it
+        base = torch.as_strided(it, (it.untyped_storage().size() // it.element_size(),), (1,), 0).clone()
+        return base.as_strided(it.shape, it.stride(), it.storage_offset())
+
+    return pytree.tree_map(copy, arguments)
+
+
+_QUICK = ("in-place ops", "aliased outputs and views", "non-contiguous input", "graph break", "tied weights")
+_RUNS = [("eager", name) for name in CASES] + [("inductor", name) for name in CASES]
+
+
+@pytest.mark.parametrize(
+    ("rest", "name"),
+    [run if run[0] == "eager" or run[1] in _QUICK else pytest.param(*run, marks=pytest.mark.slow) for run in _RUNS],
+)
+def test_a_case_gives_eager_results_and_effects_with_our_kernels(name: str, rest: str) -> None:
+    case = CASES[name]
+    torch.manual_seed(0)
+    plain = case.make()
+    torch.manual_seed(0)
+    compiled = torch.compile(case.make(), backend=backend, options={"budget": 1.0, "rest": rest})
+    buffers = [list(it.buffers()) if isinstance(it, torch.nn.Module) else [] for it in (plain, compiled)]
+    with torch.no_grad():
+        for seed in range(2):
+            arguments = case.arguments(torch.Generator().manual_seed(seed))
+            copies = clone(arguments)
+            wanted, got = plain(*copies), compiled(*arguments)
+            pairs = zip(leaves(got, arguments, buffers[1]), leaves(wanted, copies, buffers[0]), strict=True)
+            for mine, theirs in pairs:
+                torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+                assert mine.stride() == theirs.stride()
+            assert sharing(leaves(got, arguments)) == sharing(leaves(wanted, copies))
+    assert [record.fallback for record in graph_records()] == [None] * len(graph_records())
+    assert sum(record.used for record in graph_records()) >= 1
+    assert not any(it.decision in (Decision.WRONG, Decision.FAILED) for record in graph_records() for it in record.segments)
+
+
+def sharing(tensors: list[Any]) -> list[int]:
+    """For each tensor the first one that has its memory."""
+    addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    return [addresses.index(address) for address in addresses]
