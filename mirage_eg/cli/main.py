@@ -121,6 +121,7 @@ def verify(
     floats: Annotated[
         bool, typer.Option("--floats", help="Also compute as kernels do, rounding; mark what overflows.")
     ] = False,
+    proof: Annotated[bool, typer.Option("--proof", help="Print the steps of each proof, also of many µGraphs.")] = False,
     as_json: JsonOption = False,
 ) -> Job:
     """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input.
@@ -132,7 +133,7 @@ def verify(
         _, reference = load(program, options.batch)
         from mirage_eg.cli.verify import run_verify
 
-        return run_verify(reference, graph, options, as_json, rules or (), floats)
+        return run_verify(reference, graph, options, as_json, rules or (), floats, proof)
 
     return job
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from mirage_eg.cli.terminal import json_line, progress
@@ -20,12 +21,18 @@ UNSUPPORTED = "unsupported"
 
 
 def run_verify(
-    program: Graph, path: Path, options: Options, as_json: bool, rules: Sequence[str] = (), floats: bool = False
+    program: Graph,
+    path: Path,
+    options: Options,
+    as_json: bool,
+    rules: Sequence[str] = (),
+    floats: bool = False,
+    proof: bool = False,
 ) -> int:
     """Print a verdict for each µGraph of the file; the exit code is 0 if all are equal, 1 if not, 2 if one is unsupported.
 
     With `floats` each µGraph is also computed with the roundings of its kernels; an error beyond the tolerance counts as not
-    equal in the exit code.
+    equal in the exit code. The steps of a proof are printed for a file with one µGraph, or with `proof`.
     """
     rulebook = load_rules("indexed", rules)
     entries, is_list = serialize.read(path, _parse)
@@ -48,10 +55,24 @@ def run_verify(
             check = next(checks) if floats else None
             imprecise |= check is not None and not check.ok
             _print_verdict(index, label, verdict, seconds, check, as_json)
+            if not as_json:
+                _print_proof(verdict, proof or not is_list)
     if is_list and not as_json:
         kinds = ("equal", "not equal", "undecided", UNSUPPORTED)
         print(f"{path}: {len(entries)} µGraphs: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
     return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries) or imprecise)
+
+
+def _print_proof(verdict: Verdict, steps: bool) -> None:
+    if verdict.no_chains_because is not None:
+        print(f"  the proof in steps: {verdict.no_chains_because}")
+    for number, chain in enumerate(verdict.chains, 1):
+        of = f" of output {number}" if len(verdict.chains) > 1 else ""
+        count = f"{len(chain.steps)} step{'' if len(chain.steps) == 1 else 's'}"
+        hint = "" if steps else "; --proof prints them"
+        print(f"  proof{of}: {count}, replayed without the e-graph and tested in the model{hint}")
+        if steps:
+            print(indent(str(chain), "    "))
 
 
 def _parse(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:

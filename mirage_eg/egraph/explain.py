@@ -1,27 +1,39 @@
-"""Why the oracle keeps or prunes an expression: a path of e-nodes from an output, each with the law that added it.
+"""Why the oracle keeps or prunes an expression: a form of the program that contains it, and the steps from the program there.
 
-The explanation reads the frozen table only. The search does not need this file.
+The search does not need this file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from mirage_eg.egraph.expression import Expression
-from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable
-from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node, spellings
+from mirage_eg.egraph.chain_search import find_chains
+from mirage_eg.egraph.expression import Expression, Tree, flatten
+from mirage_eg.egraph.forms import Forms
+from mirage_eg.egraph.oracle import Key, Oracle, children_of
+from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.sufficient_laws import SufficientLaws
+from mirage_eg.egraph.term_text import show_term, trees_of
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A path of e-nodes from an output down to the class of a kept expression; or the first e-node that is pruned."""
+    """A form of the program that contains a kept expression, with the steps to it; or the first subterm that is pruned."""
 
     kept: bool
-    steps: tuple[tuple[str, str], ...]  # an e-node, and the law that added it, or "the program"
+    form: str  # an output of the program with the expression in it, or the pruned subterm
+    chain: ProofChain | None = None  # from the output as the program has it to the form; no steps: it is part of the program
+    reason: str | None = None  # why it is pruned, or why there is no chain to show
 
     def __str__(self) -> str:
-        head = "kept: it is part of the program by" if self.kept else "pruned at"
-        return "\n".join([head, *(f"  {node}  [{reason}]" for node, reason in self.steps)])
+        if not self.kept:
+            return f"pruned at {self.form}: {self.reason}"
+        if self.chain is None:
+            return f"kept: it is part of {self.form}, which the laws make equal to the program ({self.reason})"
+        if not self.chain.steps:
+            return f"kept: the program contains it as written: {self.form}"
+        return f"kept: it is part of {self.form}, which equals the program by these steps:\n{self.chain}"
 
 
 def explain(
@@ -31,98 +43,72 @@ def explain(
 
     `names` are those of the program's inputs, and replace x0, x1 … in the text.
     """
-    classes: list[int | None] = []
-    for position, item in enumerate(expression.terms[: term + 1]):
-        children = [classes[child] for child in item.children]
-        class_ = None
-        if None not in children:
-            class_ = oracle.class_of(expression, position)
-            if class_ is None and _is_subterm(expression, term, position):
-                node = " ".join([item.constructor, *map(str, item.constants), *(f"#{child}" for child in children)])
-                return Explanation(False, ((node, "no expression that the laws make equal to the program has this e-node"),))
-        classes.append(class_)
-    goal = classes[term]
-    if goal is None:
-        raise AssertionError("a pruned term has a pruned subterm that the loop meets first")
-    of_program = {
-        (item.constructor, *item.constants, *(oracle.class_of(program, child) for child in item.children))
-        for item in program.terms
-    }
-    finder = _LawFinder(oracle, rulebook)
-    path = _path(oracle, goal)
-    steps = [(show_node(oracle, key, names), "the program" if key in of_program else finder.reason(key)) for key in path]
-    return Explanation(True, tuple(steps) or (("the program itself", "the program"),))
+    forms = Forms(oracle, names)
+    wanted = trees_of(expression, rulebook.signatures, names)[term]
+    if (pruned := first_pruned(forms, wanted)) is not None:
+        return Explanation(False, show_term(pruned), None, "no expression that the laws make equal to the program contains it")
+    trees = trees_of(program, rulebook.signatures, names)
+    outputs = [trees[output] for output in program.outputs]
+    inside = next((output for output in outputs if _contains(output, wanted)), None)
+    named = [*names] if names else [f"x{position}" for position in range(len(program.inputs))]
+    free = dict(zip(named, program.free, strict=True))
+    parts = tuple((name, tuple(sorted(it))) for name, it in free.items())
+    if inside is not None:
+        return Explanation(True, show_term(inside), ProofChain(show_term(inside), (), parts))
+    preferred = {class_: tree for tree in trees if (class_ := forms.class_of(tree)) is not None}
+    output, form = _form_with(forms, wanted, preferred)
+    start = next(tree for tree in outputs if forms.class_of(tree) == output)
+    joint = flatten([start, form], free)
+    laws = SufficientLaws(rulebook).find(joint)
+    if isinstance(laws, str):
+        return Explanation(True, show_term(form), None, laws)
+    found = find_chains(joint, laws, rulebook, named)
+    return Explanation(True, show_term(form), next(iter(found.chains), None), found.missing)
 
 
-def _is_subterm(expression: Expression, term: int, position: int) -> bool:
-    subterms = {term}
-    for parent in range(term, position, -1):
-        if parent in subterms:
-            subterms.update(expression.terms[parent].children)
-    return position in subterms
+def first_pruned(forms: Forms, tree: Tree) -> Tree | None:
+    """The first subterm, innermost first, that no expression equal to the program contains; None if there is none."""
+    for part in tree[1:]:
+        if isinstance(part, tuple) and (found := first_pruned(forms, part)) is not None:
+            return found
+    return tree if forms.class_of(tree) is None else None
 
 
-def _path(oracle: Oracle, goal: int) -> list[Key]:
-    """A shortest path of e-nodes from an output to the class `goal`."""
-    by_class: dict[int, list[Key]] = {}
-    for key, class_ in oracle.table.items():
-        by_class.setdefault(class_, []).append(key)
-    frontier = list(oracle.outputs)
-    paths: dict[int, list[Key]] = {class_: [] for class_ in frontier}
-    for class_ in frontier:
-        for key in by_class.get(class_, ()):
-            for child in children_of(oracle, key):
-                if child not in paths:
-                    paths[child] = [*paths[class_], key]
-                    frontier.append(child)
-    return paths[goal]
+def _contains(tree: Tree, part: Tree) -> bool:
+    return tree == part or any(_contains(it, part) for it in tree[1:] if isinstance(it, tuple))
 
 
-class _LawFinder:
-    """Finds a law that added an e-node to its class: one side matches the e-node, the other side the class."""
-
-    def __init__(self, oracle: Oracle, rulebook: Rulebook) -> None:
-        matched = {name for name, _ in oracle.saturation.matches}
-        self.laws = [law for law in rulebook.laws if law.sides and any(name in matched for name in spellings(law.name))]
-        self.nodes: dict[int, list[Key]] = {}
-        self.oracle = oracle
-        for key, class_ in oracle.table.items():
-            self.nodes.setdefault(class_, []).append(key)
-
-    def reason(self, key: Key) -> str:
-        """The name of the law that added an e-node."""
-        class_ = self.oracle.table[key]
-        for law in self.laws:
-            for left, right in _directions(law):
-                for bound in self._match_node(right, key, {}):
-                    if any(True for _ in self._match(left, class_, bound)):
-                        return law.name
-        return "several laws together"
-
-    def _match(self, pattern: Pattern, value: object, bound: dict[str, object]) -> Iterator[dict[str, object]]:
-        match pattern:
-            case Variable(name):
-                if bound.setdefault(name, value) == value:
-                    yield bound
-            case Literal(literal):
-                if literal == value:
-                    yield bound
-            case Apply() if isinstance(value, int):
-                for key in self.nodes.get(value, ()):
-                    yield from self._match_node(pattern, key, dict(bound))
-
-    def _match_node(self, pattern: Pattern, key: Key, bound: dict[str, object]) -> Iterator[dict[str, object]]:
-        if not isinstance(pattern, Apply) or pattern.name != key[0] or len(pattern.arguments) != len(key) - 1:
-            return
-        matches = [dict(bound)]
-        for argument, value in zip(pattern.arguments, key[1:], strict=True):
-            matches = [longer for shorter in matches for longer in self._match(argument, value, dict(shorter))]
-        yield from matches
+def _form_with(forms: Forms, wanted: Tree, preferred: Mapping[int, Tree]) -> tuple[int, Tree]:
+    """The class of an output, and a term of it that contains `wanted`: as much of it as possible is the program's."""
+    best = forms.cheapest(preferred=preferred)
+    goal = forms.class_of(wanted)
+    assert goal is not None, "a kept term has a class"
+    form, class_ = wanted, goal
+    for key in reversed(_path(forms, goal, {key for tree in preferred.values() if (key := forms.key(tree)) is not None})):
+        children = children_of(forms.oracle, key)
+        place = children.index(class_)
+        form = forms.tree(key, (form if at == place else best[child] for at, child in enumerate(children)))
+        class_ = forms.oracle.table[key]
+    return class_, form
 
 
-def _directions(law: Law) -> Iterator[tuple[Pattern, Pattern]]:
-    assert law.sides is not None
-    left, right = law.sides
-    yield left, right
-    if law.form == "birewrite":
-        yield right, left
+def _path(forms: Forms, goal: int, program: Collection[Key]) -> list[Key]:
+    """A path of e-nodes from an output down to the class `goal` with the fewest e-nodes that the program does not have."""
+    queue: list[tuple[int, int, int]] = [(0, 0, output) for output in dict.fromkeys(forms.oracle.outputs)]
+    by: dict[int, tuple[int, Key]] = {}
+    cost = {class_: (0, 0) for _, _, class_ in queue}
+    while queue:
+        foreign, length, class_ = heappop(queue)
+        if class_ == goal:
+            break
+        for key in sorted(forms.nodes.get(class_, ()), key=str):
+            new = foreign + (key not in program), length + 1
+            for child in children_of(forms.oracle, key):
+                if new < cost.get(child, (*new, 1)):
+                    cost[child], by[child] = new, (class_, key)
+                    heappush(queue, (*new, child))
+    path: list[Key] = []
+    while goal in by:
+        goal, key = by[goal]
+        path.append(key)
+    return path[::-1]

@@ -134,6 +134,8 @@ def _verification(verdict: Verdict, whole: WholeProgram, verified: Verified) -> 
         evidence=verdict.evidence,
         laws=verdict.laws,
         partial=verdict.partial,
+        chains=verdict.chains,
+        no_chains_because=verdict.no_chains_because,
         accepted=len(verified.equal),
         rejected=len(verified.rejected),
         structures_accepted=len(whole.structures) - whole.failing(),

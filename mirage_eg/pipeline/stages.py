@@ -24,7 +24,7 @@ from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
-from mirage_eg.pipeline.verify_stage import Verified, at_full_size
+from mirage_eg.pipeline.verify_stage import Verified, at_full_size, with_steps
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.trace import Tracer
 from mirage_eg.verify.verdict import Observer
@@ -62,7 +62,8 @@ def _run(run: Run, tuning: Tuning) -> Result:
     with at_full_size(run) as full_size:
         searched = search_program(run, full_size, tuning)
     whole, finalists = searched.whole, searched.finalists
-    candidates = timed_and_ordered(run, finalists.verified.equal)
+    first, *others = timed_and_ordered(run, finalists.verified.equal)
+    candidates = [with_steps(run, first), *others]
     not_verified = []  # times of fused µGraphs, where --top left none of them
     if not any(entry.fused for entry in finalists.candidates):
         not_verified = [entry.predicted_us for entries in finalists.pool for entry in entries if entry.fused]

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.evaluator.cpu_threads import background_task
+from mirage_eg.egraph.chain_search import Chains
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.partition_stage import PlanSearch
@@ -19,7 +22,7 @@ from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.shortest_path import PlanPart
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_checks
-from mirage_eg.verify.proof import Proof, Prover
+from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import FloatCheck, Verdict
@@ -97,6 +100,21 @@ class FullSize:
 
         checks = iter(float_checks(self.reference, equal, progress_of_floats))
         return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], tested[len(finalists) :]
+
+
+def with_steps(run: Run, candidate: Candidate) -> Candidate:
+    """A proved candidate with its proof in steps."""
+    verdict = candidate.verdict
+    if "proved" not in verdict.evidence or verdict.no_chains_because is not None:
+        return candidate
+    rulebook = run.rulebook if run.rulebook.domain == "indexed" else load_rules("indexed")
+    with run.watch.stage(STAGE):
+        try:
+            joint = express_both(run.program, candidate.graph)
+            found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
+        except UnsupportedError as error:
+            found = Chains(missing=f"cannot be translated: {error}")
+    return replace(candidate, verdict=replace(verdict, chains=found.chains, no_chains_because=found.missing))
 
 
 @contextmanager

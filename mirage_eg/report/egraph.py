@@ -1,21 +1,24 @@
-"""Views of an oracle's e-graph: boxes of classes as SVG, tables of growth, and egglog's interactive widget.
+"""Views of an oracle's e-graph: a drawing with a cluster for each class, tables of growth, and egglog's interactive widget.
 
 The source is the oracle's frozen table; the search needs none of this.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
-from mirage_eg.egraph.expression import Expression
+from mirage_eg.egraph.expression import Constant, Expression
 from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.report.box_layout import Placement, Point, Size, place_boxes
+from mirage_eg.report.svg import LINE, PAD, PALETTE, dark_style, lines_of, picture, rectangle, text_size
 from mirage_eg.report.tables import table
 
-_LINE, _CHARACTER, _GAP, _PER_ROW = 16, 6.7, 24, 5  # pixels; boxes in a row
-_INK, _FILL, _MARKED, _EDGE, _ROOT_EDGE = "#17212f", "#f4f6fa", "#ffe9a8", "#7f8ba0", "#b3261e"
+ENODES = 12  # of a class that are drawn
+_ROW = 3  # e-nodes side by side
+_GAP, _MARGIN = 8.0, 16.0
+_CLASS_GAP = 56.0  # between the layers of classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class EGraphView:
     marked: frozenset[int] = frozenset()
     boxes: int = 40
     names: tuple[str, ...] = ()  # of the program's inputs; x0, x1 … if not given
+    cost: Callable[[str, tuple[Constant, ...]], float] | None = None  # of an e-node, in the JSON; 1 if not given
 
     def named(self, names: Sequence[str]) -> "EGraphView":
         """The view with these names of the program's inputs."""
@@ -76,7 +80,7 @@ class EGraphView:
         return VisualizerWidget(egraphs=[self.to_json()])
 
     def to_json(self) -> str:
-        """The e-graph in the format of egraph-serialize, which egglog's widget reads."""
+        """The e-graph in the format of egraph-serialize, which egglog's widget reads, with names of inputs and costs."""
         nodes: dict[str, dict[str, Any]] = {}
         first: dict[int, str] = {}  # the format names a child by a node of its class
         for number, (_, class_) in enumerate(self.oracle.table.items()):
@@ -84,61 +88,153 @@ class EGraphView:
         for number, (key, class_) in enumerate(self.oracle.table.items()):
             children = [first[child] for child in children_of(self.oracle, key)]
             nodes[f"n{number}"] = {
-                "op": _label(self.oracle, key),
+                "op": self._label(key),
                 "children": children,
                 "eclass": f"c{class_}",
-                "cost": 1.0,
+                "cost": 1.0 if self.cost is None else self.cost(str(key[0]), self._constants(key)),
                 "subsumed": False,
             }
         roots = [f"c{class_}" for class_ in dict.fromkeys(self.oracle.outputs) if class_ in first]
         return json.dumps({"nodes": nodes, "root_eclasses": roots, "class_data": {f"c{it}": {"type": "E"} for it in first}})
 
+    def _constants(self, key: Key) -> tuple[Constant, ...]:
+        return tuple(it for it, sort in zip(key[1:], self.oracle.sorts[str(key[0])], strict=True) if sort != "E")
+
+    def _label(self, key: Key) -> str:
+        if key[0] == "Var" and self.names:
+            return show_node(self.oracle, key, self.names).removeprefix("input ")
+        return " ".join(map(str, (key[0], *self._constants(key))))
+
     def _repr_html_(self) -> str:
-        """The picture, then growth by iteration and matches by law as tables."""
+        """The drawing in a frame that scrolls, then growth by iteration and matches by law as tables."""
         matched = [row for row in self.matches() if row[1]]
-        return f"{self._repr_svg_()}{table(('iteration', 'e-nodes'), self.growth())}{table(('law', 'matches'), matched)}"
+        drawing = f'<div style="overflow: auto; max-height: 80vh">{self._repr_svg_()}</div>'
+        return f"{drawing}{table(('iteration', 'e-nodes'), self.growth())}{table(('law', 'matches'), matched)}"
 
     def _repr_svg_(self) -> str:
-        """One box for each e-class with its e-nodes; roots are outlined, marked classes filled, the others counted."""
+        """A cluster for each class with its e-nodes, and a line from each e-node to the classes of its operands.
+
+        Roots and marked classes have a colour. Classes and e-nodes beyond the limits are counted.
+        """
         classes = self.classes()
-        svg: list[str] = []
-        x = y = row_height = width = 0.0
-        for number, (class_, keys) in enumerate(list(classes.items())[: self.boxes]):
-            root = class_ in self.oracle.outputs
-            lines = [f"class {class_}{' (root)' if root else ''}", *(show_node(self.oracle, key, self.names) for key in keys)]
-            frame = _size(lines)
-            if number and number % _PER_ROW == 0:
-                x, y, row_height = 0.0, y + row_height + _GAP, 0.0
-            fill, edge = _MARKED if class_ in self.marked else _FILL, _ROOT_EDGE if root else _EDGE
-            svg.append(f"<g>{_box(lines, frame, (x, y), fill, edge, True)}</g>")
-            x += frame[0] + _GAP
-            row_height, width = max(row_height, frame[1]), max(width, x)
-        y += row_height
-        if hidden := len(classes) - self.boxes if self.boxes < len(classes) else 0:
-            words = [f"and {hidden} more class{'es' if hidden > 1 else ''}"]
-            svg.append(_box(words, _size(words), (0.0, y + _GAP), _FILL, _FILL, False))
-            y += _GAP + _size(words)[1]
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 4:.0f}" height="{y + 4:.0f}" '
-        style = f'font-family="monospace" font-size="11" fill="{_INK}">'
-        return f"{head}{style}{''.join(svg)}</svg>"
+        drawn = dict(list(classes.items())[: self.boxes])
+        clusters = {class_: self._cluster(class_, keys) for class_, keys in drawn.items()}
+        body, (width, height) = _arranged(clusters)
+        if hidden := len(classes) - len(drawn):
+            words = f"and {hidden} more class{'es' if hidden > 1 else ''}"
+            body += lines_of(_MARGIN, height, [words])
+            height += LINE + PAD
+        title = f"e-graph: {len(self.oracle.table)} e-nodes in {len(classes)} classes"
+        style = f"<style>@media (prefers-color-scheme: dark) {{ {dark_style()} }}</style>"
+        return picture(max(width, 220.0), height, style + body, title)
+
+    def _cluster(self, class_: int, keys: Sequence[Key]) -> "_Cluster":
+        shown = keys if len(keys) <= ENODES else keys[: ENODES - 1]
+        words = [show_node(self.oracle, key, self.names) for key in shown]
+        words += [f"+ {len(keys) - len(shown)} more"] if len(shown) < len(keys) else []
+        root = class_ in self.oracle.outputs
+        head = f"class #{class_}{' (root)' if root else ''}"
+        sizes = [text_size([word]) for word in words]
+        rows = [range(start, min(start + _ROW, len(words))) for start in range(0, len(words), _ROW)]
+        width = max(max(sum(sizes[at][0] + _GAP for at in row) for row in rows) + _GAP, text_size([head])[0])
+        height = LINE + PAD + len(rows) * (sizes[0][1] + _GAP)
+        colour = "prologue" if class_ in self.marked else "epilogue" if root else "frame"
+        parts = [rectangle(0, 0, width, height, colour), lines_of(PAD, 0, [head], bold=True)]
+        ports: list[tuple[float, tuple[int, ...]]] = []
+        for line, row in enumerate(rows):
+            x, y = _GAP, LINE + PAD + line * (sizes[0][1] + _GAP)
+            for at in row:
+                parts.append(rectangle(x, y, *sizes[at], "boundary") + lines_of(x + PAD, y, [words[at]]))
+                if at < len(shown):
+                    ports.append(((x + sizes[at][0] / 2) / width, children_of(self.oracle, keys[at])))
+                x += sizes[at][0] + _GAP
+        return _Cluster((width, height), "".join(parts), tuple(ports))
 
 
-def _label(oracle: Oracle, key: Key) -> str:
-    name, *arguments = key
-    constants = (str(it) for it, sort in zip(arguments, oracle.sorts[str(name)], strict=True) if sort != "E")
-    return " ".join([str(name), *constants])
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """A class as drawn; `ports` has the place of each e-node, from 0 (left) to 1, with the classes of its operands."""
+
+    size: Size
+    body: str
+    ports: tuple[tuple[float, tuple[int, ...]], ...]
 
 
-def _box(lines: list[str], frame: tuple[float, float], corner: tuple[float, float], fill: str, edge: str, bold: bool) -> str:
-    """A rectangle of a size at a corner with lines of text in it."""
-    (width, height), (x, y) = frame, corner
-    attributes = f'x="{x + 2:.0f}" y="{y + 2:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    parts = [f'<rect {attributes} rx="4" fill="{fill}" stroke="{edge}" stroke-width="{2 if edge == _ROOT_EDGE else 1}"/>']
-    for row, line in enumerate(lines, 1):
-        weight = ' font-weight="bold"' if bold and row == 1 else ""
-        parts.append(f'<text x="{x + 10:.0f}" y="{y + 2 + _LINE * row:.0f}"{weight}>{escape(line)}</text>')
-    return "".join(parts)
+def _arranged(clusters: dict[int, _Cluster]) -> tuple[str, Size]:
+    """The clusters in layers with the lines between them, and the size of the whole."""
+    numbers = {class_: number for number, class_ in enumerate(clusters)}
+    lines = [
+        (numbers[class_], numbers[child], port)
+        for class_, cluster in clusters.items()
+        for port, children in cluster.ports
+        for child in dict.fromkeys(children)
+        if child in numbers
+    ]
+    layers = _layers(len(clusters), [(source, target) for source, target, _ in lines])
+    down = [line for line in lines if layers[line[0]] < layers[line[1]]]
+    up = [line for line in lines if layers[line[0]] >= layers[line[1]]]
+    placed = place_boxes(
+        [cluster.size for cluster in clusters.values()],
+        [(source, target) for source, target, _ in down],
+        layers,
+        [(port, 0.5) for _, _, port in down],
+        gap=_CLASS_GAP,
+    )
+    sizes = [cluster.size for cluster in clusters.values()]
+    parts = []
+    for (source, target, port), lanes in zip(down, placed.lanes, strict=True):
+        start, end = _ends(placed, sizes, source, target, port)
+        parts.append(_curve([start, (start[0], placed.floors[source]), *lanes, end]))
+    for source, target, port in up:
+        start, end = _ends(placed, sizes, source, target, port)
+        parts.append(_curve([start, start, end], dashed=True))
+    for cluster, (x, y) in zip(clusters.values(), placed.corners, strict=True):
+        parts.append(f'<g transform="translate({x:.1f} {y:.1f})">{cluster.body}</g>\n')
+    body = f'<g class="clusters" transform="translate({_MARGIN:g} {_MARGIN:g})">{"".join(parts)}</g>'
+    return body, (placed.size[0] + 2 * _MARGIN, placed.size[1] + 2 * _MARGIN)
 
 
-def _size(lines: list[str]) -> tuple[float, float]:
-    return _CHARACTER * max(map(len, lines)) + 16, _LINE * len(lines) + 10
+def _ends(placed: Placement, sizes: Sequence[Size], source: int, target: int, port: float) -> tuple[Point, Point]:
+    (x, y), (target_x, target_y) = placed.corners[source], placed.corners[target]
+    return (x + port * sizes[source][0], y + sizes[source][1]), (target_x + sizes[target][0] / 2, target_y)
+
+
+def _layers(count: int, lines: Sequence[tuple[int, int]]) -> list[int]:
+    """The layer of each box: below all boxes with a line to it, but for lines that close a cycle."""
+    targets: list[list[int]] = [[] for _ in range(count)]
+    for source, target in lines:
+        targets[source].append(target)
+    order: list[int] = []
+    state = [0] * count  # 1: on the path, 2: done
+    closing: set[tuple[int, int]] = set()
+
+    def visit(box: int) -> None:
+        state[box] = 1
+        for target in targets[box]:
+            if state[target] == 1:
+                closing.add((box, target))
+            elif state[target] == 0:
+                visit(target)
+        state[box] = 2
+        order.append(box)
+
+    for box in range(count):
+        if state[box] == 0:
+            visit(box)
+    layers = [0] * count
+    for box in reversed(order):
+        for target in targets[box]:
+            if (box, target) not in closing:
+                layers[target] = max(layers[target], layers[box] + 1)
+    return layers
+
+
+def _curve(points: Sequence[Point], dashed: bool = False) -> str:
+    """A line down through pairs of points, curved between the pairs; dashed where it leads up."""
+    (x, y), *rest = points
+    path = f"M {x:.1f} {y:.1f}"
+    for (x, y), (next_x, next_y) in zip(rest[::2], rest[1::2], strict=True):
+        bend = max(24.0, (next_y - y) / 2)
+        path += f" L {x:.1f} {y:.1f} C {x:.1f} {y + bend:.1f} {next_x:.1f} {next_y - bend:.1f} {next_x:.1f} {next_y:.1f}"
+    dashes = ' stroke-dasharray="5 4"' if dashed else ""
+    return f'<path d="{path}" fill="none" class="mg-edge-line" stroke="{PALETTE["edge"][0]}"{dashes}/>\n'

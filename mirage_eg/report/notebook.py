@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.funnel import funnel
+from mirage_eg.report.proof_steps import chain_html
 from mirage_eg.report.tables import record, table
 
 if TYPE_CHECKING:
+    from mirage_eg.egraph.explain import Explanation
     from mirage_eg.egraph.expression import Expression
     from mirage_eg.egraph.oracle import Oracle, Saturation
     from mirage_eg.egraph.rulebook import Rulebook
@@ -45,6 +47,7 @@ RECORDS = (  # displayed as tables of their fields
     "egraph.expression.Split",
     "egraph.expression.Term",
     "egraph.laws.Signature",
+    "egraph.proof_chain.ProofStep",
     "egraph.soundness.check_law.Counterexample",
     "egraph.soundness.check_law.Finding",
     "egraph.soundness.growth.Size",
@@ -157,6 +160,12 @@ def _expression(expression: "Expression") -> str:
     return table(("term", "expression"), rows)
 
 
+def _explanation(it: "Explanation") -> str:
+    rows = [("part of" if it.kept else "at", it.form), ("because", it.reason)]
+    head = table(("kept" if it.kept else "pruned", ""), [row for row in rows if row[1]])
+    return head + ("" if it.chain is None else chain_html(it.chain))
+
+
 def _oracle(oracle: "Oracle") -> str:
     from mirage_eg.report.egraph import EGraphView  # which loads egglog
 
@@ -185,11 +194,12 @@ def _verdict(verdict: "Verdict") -> str:
         ("error bound", bound),
         ("laws", ", ".join(verdict.laws)),
         ("proved where both are defined, by", ", ".join(verdict.partial)),
+        ("proof in steps", verdict.no_chains_because),
         ("not proved", verdict.unproved_because),
         ("tests alone", verdict.undecided_because and f"undecided: {verdict.undecided_because}"),
         ("difference", None if verdict.undecided_because else verdict.difference),
     ]
-    return table(("", ""), [row for row in rows if row[1]])
+    return table(("", ""), [row for row in rows if row[1]]) + "".join(map(chain_html, verdict.chains))
 
 
 def _float_check(check: "FloatCheck") -> str:
@@ -258,8 +268,9 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record
     "ir.axes.Axes": _axes,
     "search.structure.SplitReduction": _split_reduction,
     "pipeline.run.result.CompileRecord": lambda record: compile_table([record]),
-    "egraph.explain.Explanation": lambda it: table(("kept" if it.kept else "pruned", "by"), it.steps),
+    "egraph.explain.Explanation": _explanation,
     "egraph.expression.Expression": _expression,
+    "egraph.proof_chain.ProofChain": chain_html,
     "verify.verdict.FloatCheck": _float_check,
     "egraph.laws.Law": lambda law: table((law.name, law.place), [("", law.text)]),
     "optimizer.layouts.ChosenLayouts": _layouts,

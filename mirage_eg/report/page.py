@@ -22,6 +22,7 @@ from mirage_eg.report.funnel import funnel
 from mirage_eg.report.layouts import layouts_svg
 from mirage_eg.report.memory import memory_svg, size
 from mirage_eg.report.notebook import time_bars
+from mirage_eg.report.proof_steps import chain_html, steps_of
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
@@ -251,7 +252,19 @@ def _rules(report: RunReport) -> str:
     laws = _paragraph("Laws that suffice for the proof: " + "; ".join(verify.laws) + ".") if verify.laws else ""
     theories = table(("theory", "SHA-256"), report.theories.items())
     loaded = f"{len(report.theories)} rule files were loaded"
-    return f"{_paragraph(text)}{laws}{_more(loaded, theories)}"
+    return f"{_paragraph(text)}{laws}{_proof(report)}{_more(loaded, theories)}"
+
+
+def _proof(report: RunReport) -> str:
+    """The chain of steps for each output, or the reason why none is shown."""
+    verify = report.verify
+    if verify.no_chains_because is not None:
+        return _paragraph(f"The proof in steps is not shown: {verify.no_chains_because}.")
+    parts = []
+    for number, chain in enumerate(verify.chains, 1):
+        of = f" of output {number}" if len(verify.chains) > 1 else ""
+        parts.append(_more(f"Proof{of} in {steps_of(chain)}", chain_html(chain)))
+    return "".join(parts)
 
 
 def _run(report: RunReport) -> str:

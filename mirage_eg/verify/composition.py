@@ -30,6 +30,7 @@ def compose_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
         laws=tuple(dict.fromkeys(law for verdict in verdicts for law in verdict.laws)),
         partial=tuple(dict.fromkeys(law for verdict in verdicts for law in verdict.partial)),
         unproved_because=next((reason for verdict in verdicts if (reason := verdict.unproved_because)), None),
+        no_chains_because="each region of the program has a proof of its own" if "proved" in evidence else None,
     )
 
 

@@ -38,6 +38,7 @@ def verify_candidates(
         GraphError: the inputs or outputs of a candidate have other types than the program's.
         UnsupportedError: the program divides by zero almost everywhere.
         ContradictionError: a candidate is proved and not equal.
+        ChainError: a step of a proof is refused by the checker.
     """
     watch = observe or (lambda stage, done, total, note: None)
     reference = Reference(program, trials, seed, array_module(program))
@@ -51,7 +52,11 @@ def verify_candidates(
     results = []
     for (name, candidate), (verdict, seconds) in zip(candidates.items(), tested, strict=True):
         start = perf_counter()
-        results.append((combine_evidence(verdict, name, prover.prove(candidate)), seconds + perf_counter() - start))
+        combined = combine_evidence(verdict, name, prover.prove(candidate))
+        if "proved" in combined.evidence:
+            found = prover.chains(candidate)
+            combined = replace(combined, chains=found.chains, no_chains_because=found.missing)
+        results.append((combined, seconds + perf_counter() - start))
         watch("prove", len(results), len(candidates), "")
     return results
 

@@ -77,30 +77,14 @@ class Prover:
         return self._memo[joint]
 
     def chains(self, candidate: Graph) -> Chains:
-        """The proof as chains of steps, one for each output, replayed by the checker and tested in the model of the laws.
-
-        Raises:
-            ChainError: the checker or the model refuses a chain of packaged laws: a law or mirage_eg is wrong.
-        """
+        """The proof as chains of steps (`proof_in_steps`); µGraphs with equal terms share them."""
         proof = self.prove(candidate)
         if not proof.proved:
             return Chains(missing=proof.reason)
         joint = express_both(self.program, candidate)
         if joint not in self._chains:
-            found = find_chains(joint, proof.laws, self.rulebook, self.program.input_names, CHAIN_LIMITS)
-            self._chains[joint] = self._tested(found)
+            self._chains[joint] = proof_in_steps(joint, proof.laws, self.rulebook, self.program.input_names)
         return self._chains[joint]
-
-    def _tested(self, found: Chains) -> Chains:
-        for chain in found.chains:
-            check_chain(chain, self.rulebook)
-            try:
-                check_values(chain, self.rulebook)
-            except ChainError as error:
-                if self._scope.own.isdisjoint(chain.laws):
-                    raise
-                return Chains(missing=f"a law of the user is false: {error}")
-        return found
 
     def _proof(self, joint: Expression) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
@@ -121,6 +105,27 @@ class Prover:
         half = len(joint.outputs) // 2
         pairs = zip(joint.outputs[:half], joint.outputs[half:], strict=True)
         return half == 1 or all(self._laws.suffices(needed_for(joint, pair), laws) for pair in pairs)
+
+
+def proof_in_steps(joint: Expression, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:
+    """A chain of steps by these laws for each output, replayed by the checker and tested in the model of the laws.
+
+    `names` are those of the inputs.
+
+    Raises:
+        ChainError: the checker or the model refuses a chain of packaged laws: a law or mirage_eg is wrong.
+    """
+    found = find_chains(joint, laws, rulebook, names, CHAIN_LIMITS)
+    own = {law.name for theory in rulebook.theories if not theory.packaged for law in theory.laws}
+    for chain in found.chains:
+        check_chain(chain, rulebook)
+        try:
+            check_values(chain, rulebook)
+        except ChainError as error:
+            if own.isdisjoint(chain.laws):
+                raise
+            return Chains(missing=f"a law of the user is false: {error}")
+    return found
 
 
 def express_both(program: Graph, candidate: Graph) -> Expression:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mirage_eg.egraph.proof_chain import ProofChain
+
 Observer = Callable[[str, int, int | None, str], None]  # stage, done, total, note
 
 
@@ -50,6 +52,8 @@ class Verdict:
         str, ...
     ] = ()  # laws among them whose sides are not defined alike: the proof holds where both graphs are defined
     unproved_because: str | None = None  # where a proof was tried
+    chains: tuple[ProofChain, ...] = ()  # the proof in steps, one chain for each output
+    no_chains_because: str | None = None  # where it is proved and the steps are not shown
 
     @property
     def equal(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_eg.backends.triton.compile import KernelCompile
+from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.ir.shapes import Shape
 
 
@@ -59,6 +60,8 @@ class Verification:
     evidence: tuple[str, ...]
     laws: tuple[str, ...]
     partial: tuple[str, ...]
+    chains: tuple[ProofChain, ...]
+    no_chains_because: str | None
     accepted: int
     rejected: int
     structures_accepted: int

@@ -1,0 +1,134 @@
+"""The terms of an oracle's classes: the cheapest term of each class, and the smallest terms of one class."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import inf
+
+from mirage_eg.egraph.expression import Constant, Tree
+from mirage_eg.egraph.oracle import Key, Oracle, children_of
+from mirage_eg.egraph.term_text import CLASS
+
+Cost = Callable[[str, tuple[Constant, ...]], float]  # of a constructor with its constants, without the operands
+
+_LARGER = 24  # constructors beyond those of the smallest term of a class: the largest terms that are listed
+_MOST = 5_000  # terms of one class and size that are combined
+
+
+def unit_cost(name: str, constants: tuple[Constant, ...]) -> float:
+    """1 for each constructor."""
+    return 1.0
+
+
+class Forms:
+    """The terms below the outputs of an oracle, with `names` for its inputs x0, x1 …"""
+
+    def __init__(self, oracle: Oracle, names: Sequence[str] = ()) -> None:
+        self.oracle = oracle
+        self._names = {f"x{position}": name for position, name in enumerate(names)}
+        self._variables = {name: variable for variable, name in self._names.items()}
+        self.nodes: dict[int, list[Key]] = {}
+        for key, class_ in oracle.table.items():
+            self.nodes.setdefault(class_, []).append(key)
+        self._sized: dict[tuple[int, int], tuple[Tree, ...]] = {}
+        self._smallest: dict[int, int] | None = None
+
+    def class_of(self, tree: Tree) -> int | None:
+        """The class of a tree, or None if no term equal to the program contains it."""
+        if tree[0] == CLASS:
+            return int(tree[1]) if tree[1] in self.nodes else None
+        key = self.key(tree)
+        return None if key is None else self.oracle.table.get(key)
+
+    def key(self, tree: Tree) -> Key | None:
+        """The e-node of a tree, or None if one of its operands has no class."""
+        if tree[0] == "Var":
+            return ("Var", self._variables.get(str(tree[1]), str(tree[1])))
+        key: list[Constant] = []
+        for part in tree:
+            argument = self.class_of(part) if isinstance(part, tuple) else part
+            if argument is None:
+                return None
+            key.append(argument)
+        return tuple(key)
+
+    def tree(self, key: Key, children: Iterable[Tree]) -> Tree:
+        """An e-node with these operands."""
+        operands = iter(children)
+        sorts = self.oracle.sorts[str(key[0])]
+        parts = (next(operands) if sort == "E" else part for part, sort in zip(key[1:], sorts, strict=True))
+        name, *rest = (str(key[0]), *parts)
+        return ("Var", self._names.get(str(rest[0]), str(rest[0]))) if name == "Var" else (name, *rest)
+
+    def cheapest(self, cost: Cost = unit_cost, preferred: Mapping[int, Tree] | None = None) -> dict[int, Tree]:
+        """The cheapest term of each class; `preferred` ones cost nothing. A class whose terms cost infinity is left out."""
+        best: dict[int, tuple[float, Tree]] = {class_: (0.0, tree) for class_, tree in (preferred or {}).items()}
+        entries = []
+        for key, class_ in sorted(self.oracle.table.items(), key=lambda entry: str(entry[0])):
+            own = cost(str(key[0]), constants_of(self.oracle, key))
+            if own < inf:
+                entries.append((key, class_, own, children_of(self.oracle, key)))
+        changed = True
+        while changed:
+            changed = False
+            for key, class_, own, children in entries:
+                total = own + sum(best[child][0] if child in best else inf for child in children)
+                if total < best.get(class_, (inf,))[0]:
+                    best[class_] = total, self.tree(key, (best[child][1] for child in children))
+                    changed = True
+        return {class_: tree for class_, (_, tree) in best.items()}
+
+    def smallest(self, class_: int, count: int) -> list[Tree]:
+        """Up to `count` different terms of a class, the smallest first."""
+        return list(islice(self._by_size(class_), count))
+
+    def _by_size(self, class_: int) -> Iterator[Tree]:
+        if self._smallest is None:
+            self._smallest = self._smallest_sizes()
+        least = self._smallest[class_]
+        for size in range(least, least + _LARGER):
+            yield from self._of_size(class_, size)
+
+    def _smallest_sizes(self) -> dict[int, int]:
+        sizes: dict[int, int] = {}
+        changed = True
+        while changed:
+            changed = False
+            for key, class_ in self.oracle.table.items():
+                children = children_of(self.oracle, key)
+                if all(child in sizes for child in children):
+                    size = 1 + sum(sizes[child] for child in children)
+                    if size < sizes.get(class_, size + 1):
+                        sizes[class_], changed = size, True
+        return sizes
+
+    def _of_size(self, class_: int, size: int) -> tuple[Tree, ...]:
+        assert self._smallest is not None
+        if size < self._smallest[class_]:
+            return ()
+        if (class_, size) not in self._sized:
+            terms = (
+                self.tree(key, operands)
+                for key in sorted(self.nodes[class_], key=str)
+                for operands in self._operands(children_of(self.oracle, key), size - 1)
+            )
+            self._sized[class_, size] = tuple(islice(terms, _MOST))
+        return self._sized[class_, size]
+
+    def _operands(self, children: Sequence[int], size: int) -> Iterator[tuple[Tree, ...]]:
+        """Terms of the classes `children` with `size` constructors together."""
+        if not children:
+            if size == 0:
+                yield ()
+            return
+        assert self._smallest is not None
+        first, *rest = children
+        room = size - sum(self._smallest[child] for child in rest)
+        for own in range(self._smallest[first], room + 1):
+            for others in self._operands(rest, size - own):
+                for term in self._of_size(first, own):
+                    yield (term, *others)
+
+
+def constants_of(oracle: Oracle, key: Key) -> tuple[Constant, ...]:
+    """The constants of an e-node."""
+    return tuple(part for part, sort in zip(key[1:], oracle.sorts[str(key[0])], strict=True) if sort != "E")
