@@ -122,8 +122,8 @@ class Forms:
             return
         assert self._smallest is not None
         first, *rest = children
-        room = size - sum(self._smallest[child] for child in rest)
-        for own in range(self._smallest[first], room + 1):
+        most = size - sum(self._smallest[child] for child in rest)
+        for own in range(self._smallest[first], most + 1):
             for others in self._operands(rest, size - own):
                 for term in self._of_size(first, own):
                     yield (term, *others)
