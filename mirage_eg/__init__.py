@@ -13,6 +13,7 @@ from mirage_eg.version import __version__
 if TYPE_CHECKING:
     from mirage_eg import torch
     from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
+    from mirage_eg.frontend import onnx_import as onnx
     from mirage_eg.frontend.custom_op import register_op
     from mirage_eg.ir.builder import KernelGraph, Tensor
     from mirage_eg.ir.dtypes import DType
@@ -37,7 +38,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
 }
-_MODULES = {"torch": "torch"}  # a public name that is a module
+_MODULES = {"onnx": "frontend.onnx_import", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "int32", "int64")
 
@@ -90,6 +91,7 @@ __all__ = [
     "int64",
     "new_kernel_graph",
     "new_threadblock_graph",
+    "onnx",
     "picture",
     "register_op",
     "superoptimize",

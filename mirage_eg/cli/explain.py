@@ -1,4 +1,4 @@
-"""`mirage-eg explain`: how much of an exported PyTorch model becomes programs, and what stays with torch."""
+"""`mirage-eg explain`: how much of a PyTorch or ONNX model becomes programs, and what stays with torch."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,18 +7,23 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line
+from mirage_eg.ir.errors import OptionError
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.pt2", help="A program that torch.export.save wrote.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .pt2 file of torch.export.save, or an .onnx file.")],
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=EXTENT", help="The extent of a symbolic dim of an ONNX model; repeatable.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> Job:
-    """Print what of MODEL.pt2 can be imported: segments with their ops, flops and bytes, and the ops that stay with torch."""
+    """Print what of MODEL can be imported: segments with their ops, flops and bytes, and the ops that stay with torch."""
 
     def job() -> int:
-        from mirage_eg.frontend.torch_export import explain, load
+        from mirage_eg.frontend.coverage import coverage
+        from mirage_eg.frontend.load import import_file
 
-        found = explain(load(model))
+        found = coverage(import_file(model, dict(map(_extent, dim or ()))))
         if as_json:
             print(json_line(found))
             return 0
@@ -30,3 +35,10 @@ def explain(
         return 0
 
     return job
+
+
+def _extent(text: str) -> tuple[str, int]:
+    name, _, extent = text.rpartition("=")
+    if not name or not extent.isdecimal() or int(extent) < 1:
+        raise OptionError(f"--dim: got {text!r}, wanted NAME=EXTENT with an extent of at least 1, such as batch=8")
+    return name, int(extent)

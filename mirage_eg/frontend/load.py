@@ -1,16 +1,17 @@
-"""Reading the PROGRAM argument of the command line: a workload's name, a graph in JSON, or a Python file with `program()`."""
+"""The PROGRAM argument of the command line: a workload's name, a graph in JSON, a Python file with `program()`, or a model."""
 
 import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
+from mirage_eg.frontend.imported import Imported
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
@@ -39,11 +40,17 @@ def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
             return _name(path), graph
         case ".py":
             return _name(path), _from_python(path, batch)
+        case ".onnx" | ".pt2":
+            if batch != 1:
+                raise ProgramError(f"{path}: a model has fixed sizes; got --batch {batch}, wanted none")
+            return _name(path), _from_model(path)
         case _ if os.path.exists(path):  # Path.exists raises where the name is too long
-            raise ProgramError(f"{path}: wanted a workload ({', '.join(WORKLOADS)}), a .json graph or a .py file")
+            raise ProgramError(
+                f"{path}: wanted a workload ({', '.join(WORKLOADS)}), a .json graph, a .py file or a .onnx or .pt2 model"
+            )
         case _:
             near = get_close_matches(argument, WORKLOADS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "a path ends in .py or .json"
+            hint = f"did you mean {near[0]}?" if near else "a path ends in .py, .json, .onnx or .pt2"
             raise ProgramError(f"no program {argument[:80]!r}: the workloads are {', '.join(WORKLOADS)}; {hint}")
 
 
@@ -72,6 +79,35 @@ def _from_python(path: Path, batch: int) -> Graph:
     finally:
         sys.path[:] = search_path
         sys.modules.pop(module.__name__, None)
+
+
+def import_file(path: Path, dims: Mapping[str, int] = MappingProxyType({})) -> Imported:
+    """The programs of a .pt2 or .onnx model; `dims` gives the extents of the symbolic dims of an ONNX model.
+
+    Raises:
+        ProgramError: a file that is no such model, or a node that cannot be imported.
+    """
+    if path.suffix == ".onnx":
+        from mirage_eg.frontend.onnx_import import import_model
+
+        return import_model(path, dims=dims)
+    from mirage_eg.frontend.torch_export import import_program, load
+
+    if dims:
+        raise ProgramError(f"{path}: got extents of dims, wanted them for a .onnx model alone")
+    return import_program(load(path))
+
+
+def _from_model(path: Path) -> Graph:
+    """The program of a model that is imported as a whole."""
+    found = import_file(path)
+    if found.outside or len(found.segments) != 1:
+        reasons = ", ".join(dict.fromkeys(f"{it.op} ({it.reason})" for it in found.outside[:3]))
+        raise ProgramError(
+            f"{path}: got {len(found.segments)} programs and {len(found.outside)} nodes that stay outside"
+            f"{f', as {reasons}' if reasons else ''}; wanted a model that is one program: see mirage-eg explain {path}"
+        )
+    return found.programs[0]
 
 
 def _run(path: Path, work: Callable[[], Any], what: str) -> Any:

@@ -35,6 +35,7 @@ FOREIGN = {  # rooms that may import a package from outside the standard library
     "triton": ("backends", "pipeline", "bench"),
     "cupy": ("backends", "bench", "verify"),
     "torch": ("backends", "frontend", "optimizer", "pipeline", "torch_compile", "bench"),
+    "onnx": ("frontend",),
     "ortools": ("backends", "optimizer"),
     "typer": ("cli",),
 }

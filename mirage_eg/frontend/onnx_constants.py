@@ -1,0 +1,68 @@
+"""ONNX's operators whose results are known at import: constants, ranges and shapes, as functions with NumPy results."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.onnx_values import Operator, Value, known
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _constant(
+    *,
+    value: Any = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+) -> Any:
+    from onnx import numpy_helper
+
+    if value is not None:
+        return numpy_helper.to_array(value)
+    floats, ints = (one if one is not None else many for one, many in ((value_float, value_floats), (value_int, value_ints)))
+    return np.asarray(floats, np.float32) if floats is not None else np.asarray(ints, np.int64)
+
+
+def _constant_of_shape(shape: Value, *, value: Any = None) -> Any:
+    from onnx import numpy_helper
+
+    filling = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    return np.full(known("shape", shape), filling.item(), filling.dtype)
+
+
+def _eye_like(x: Value, *, dtype: int = 1, k: int = 0) -> Any:
+    from onnx import helper
+
+    rows, columns = x.shape
+    return np.eye(rows, columns, k, helper.tensor_dtype_to_np_dtype(dtype))
+
+
+def _range(start: Value, limit: Value, delta: Value) -> Any:
+    bounds = (known(name, value) for name, value in (("start", start), ("limit", limit), ("delta", delta)))
+    return np.arange(*(np.asarray(bound).item() for bound in bounds), dtype=start.dtype)
+
+
+def _shape(x: Value, *, start: int = 0, end: int | None = None) -> Any:
+    return np.array(_extents(x)[start:end], np.int64)
+
+
+def _size(x: Value) -> Any:
+    return np.array(np.prod(_extents(x), dtype=np.int64))
+
+
+def _extents(x: Value) -> list[int]:
+    if not all(isinstance(extent, int) for extent in x.shape):
+        raise UnsupportedError(f"got the symbolic shape {list(x.shape)}, wanted fixed extents")
+    return list(x.shape)
+
+
+CONSTANTS: Mapping[str, Operator] = {
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "EyeLike": _eye_like,
+    "Range": _range,
+    "Shape": _shape,
+    "Size": _size,
+}

@@ -1,0 +1,214 @@
+"""ONNX's elementwise operators and reductions as functions of torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.onnx_values import Operator, Value, known, operand, tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _torch(name: str) -> Operator:
+    """The function of torch with one operand and this name."""
+
+    def unary(x: Value) -> Any:
+        import torch
+
+        return getattr(torch, name)(tensor(x))
+
+    return unary
+
+
+def _functional(name: str) -> Operator:
+    def unary(x: Value) -> Any:
+        import torch
+
+        return getattr(torch.nn.functional, name)(tensor(x))
+
+    return unary
+
+
+def _binary(name: str) -> Operator:
+    def binary(x: Value, y: Value) -> Any:
+        import torch
+
+        if isinstance(x, np.ndarray) and isinstance(operand(x, y), int | float):  # the first operand is a tensor in torch
+            x = torch.tensor(x.item(), dtype=y.dtype, device=y.device)
+        return getattr(torch, name)(tensor(x, y), operand(y, x))
+
+    return binary
+
+
+def _divide(x: Value, y: Value) -> Any:
+    """Whole numbers are divided toward 0."""
+    import torch
+
+    x = tensor(x, y)
+    return torch.div(x, operand(y, x), rounding_mode=None if x.is_floating_point() else "trunc")
+
+
+def _mod(x: Value, y: Value, *, fmod: int = 0) -> Any:
+    return _binary("fmod" if fmod else "remainder")(x, y)
+
+
+def _power(x: Value, y: Value) -> Any:
+    import torch
+
+    return torch.pow(tensor(x, y), operand(y, x)).to(tensor(x, y).dtype)
+
+
+def _joined(name: str) -> Operator:
+    """A function of any number of operands, two by two."""
+
+    def pair(x: Value, y: Value) -> Any:
+        import torch
+
+        return getattr(torch, name)(tensor(x, y), tensor(y, x))
+
+    return lambda *operands: reduce(pair, operands)
+
+
+def _mean_of(*operands: Value) -> Any:
+    return reduce(_binary("add"), operands) / len(operands)
+
+
+def _clip(x: Value, low: Value = None, high: Value = None) -> Any:
+    import torch
+
+    return torch.clamp(x, known("min", low), known("max", high))
+
+
+def _gelu(x: Value, *, approximate: str = "none") -> Any:
+    import torch
+
+    return torch.nn.functional.gelu(x, approximate=approximate)
+
+
+def _leaky_relu(x: Value, *, alpha: float = 0.01) -> Any:
+    import torch
+
+    return torch.nn.functional.leaky_relu(x, alpha)
+
+
+def _elu(x: Value, *, alpha: float = 1.0) -> Any:
+    import torch
+
+    return torch.nn.functional.elu(x, alpha)
+
+
+def _hard_sigmoid(x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    return (x * alpha + beta).clamp(0, 1)
+
+
+def _swish(x: Value, *, alpha: float = 1.0) -> Any:
+    import torch
+
+    return torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
+
+
+def _p_relu(x: Value, slope: Value) -> Any:
+    import torch
+
+    return torch.where(x < 0, x * operand(slope, x), x)
+
+
+def _reduction(function: Callable[[Any, list[int], bool], Any]) -> Operator:
+    """A reduction over the axes of an attribute or, in later opsets, of an input; over all dims if there are none."""
+
+    def over(
+        x: Value, axes_input: Value = None, *, axes: Sequence[int] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Any:
+        dims = list(axes) or known("axes", axes_input) or []
+        if not dims and noop_with_empty_axes:
+            return x
+        return function(x, dims or list(range(x.ndim)), bool(keepdims))
+
+    return over
+
+
+def _log_sum(x: Any, dims: list[int], keep: bool) -> Any:
+    return x.sum(dims, keep).log()
+
+
+def _sum_of_squares(x: Any, dims: list[int], keep: bool) -> Any:
+    return x.square().sum(dims, keep)
+
+
+def _products(x: Any, dims: list[int], keep: bool) -> Any:
+    for dim in sorted((dim % x.ndim for dim in dims), reverse=True):
+        x = x.prod(dim, keep)
+    return x
+
+
+def _place_of(largest: bool) -> Operator:
+    def place(x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+        if select_last_index:
+            raise UnsupportedError("select_last_index = 1 is not supported")
+        return (x.argmax if largest else x.argmin)(axis, bool(keepdims))
+
+    return place
+
+
+def _cumsum(x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    if exclusive or reverse:
+        raise UnsupportedError(f"exclusive = {exclusive}, reverse = {reverse}, wanted 0")
+    return x.cumsum(int(known("axis", axis)))
+
+
+def _top_k(x: Value, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+    [count] = known("k", k)
+    return tuple(x.topk(count, axis, bool(largest), bool(sorted)))
+
+
+def _one_named(names: str, make: Callable[[str], Operator]) -> dict[str, Operator]:
+    """ONNX's operators whose names are those of torch in lower case."""
+    return {name: make(name.lower()) for name in names.split()}
+
+
+OPERATORS: Mapping[str, Operator] = {
+    **_one_named("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal", _torch),
+    **_one_named("Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh Relu", _torch),
+    **_one_named("Softplus Mish Selu HardSwish Softsign", _functional),
+    "Not": _torch("logical_not"),
+    "Add": _binary("add"),
+    "Sub": _binary("sub"),
+    "Mul": _binary("mul"),
+    "Div": _divide,
+    "Mod": _mod,
+    "Pow": _power,
+    "And": _binary("logical_and"),
+    "Or": _binary("logical_or"),
+    "Xor": _binary("logical_xor"),
+    "Equal": _binary("eq"),
+    "Less": _binary("lt"),
+    "LessOrEqual": _binary("le"),
+    "Greater": _binary("gt"),
+    "GreaterOrEqual": _binary("ge"),
+    "Max": _joined("maximum"),
+    "Min": _joined("minimum"),
+    "Sum": _joined("add"),
+    "Mean": _mean_of,
+    "Clip": _clip,
+    "Gelu": _gelu,
+    "LeakyRelu": _leaky_relu,
+    "Elu": _elu,
+    "HardSigmoid": _hard_sigmoid,
+    "Swish": _swish,
+    "PRelu": _p_relu,
+    "ReduceSum": _reduction(lambda x, dims, keep: x.sum(dims, keep)),
+    "ReduceMean": _reduction(lambda x, dims, keep: x.mean(dims, keep)),
+    "ReduceMax": _reduction(lambda x, dims, keep: x.amax(dims, keep)),
+    "ReduceMin": _reduction(lambda x, dims, keep: x.amin(dims, keep)),
+    "ReduceProd": _reduction(_products),
+    "ReduceL1": _reduction(lambda x, dims, keep: x.abs().sum(dims, keep)),
+    "ReduceL2": _reduction(lambda x, dims, keep: x.square().sum(dims, keep).sqrt()),
+    "ReduceSumSquare": _reduction(_sum_of_squares),
+    "ReduceLogSum": _reduction(_log_sum),
+    "ReduceLogSumExp": _reduction(lambda x, dims, keep: x.logsumexp(dims, keep)),
+    "ArgMax": _place_of(True),
+    "ArgMin": _place_of(False),
+    "CumSum": _cumsum,
+    "TopK": _top_k,
+}

@@ -1,0 +1,246 @@
+"""ONNX's products, normalizations, attention, convolutions and pooling as functions of torch."""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any
+
+from mirage_eg.frontend.onnx_values import Operator, Value, known, operand, tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _softmax(x: Value, *, axis: int = -1) -> Any:
+    import torch
+
+    return torch.softmax(x, axis)
+
+
+def _log_softmax(x: Value, *, axis: int = -1) -> Any:
+    import torch
+
+    return torch.log_softmax(x, axis)
+
+
+def _gemm(
+    a: Value, b: Value, c: Value = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
+) -> Any:
+    a, b = tensor(a, b), tensor(b, a)
+    product = (a.t() if transA else a) @ (b.t() if transB else b)
+    product = product if alpha == 1 else product * alpha
+    if c is None or beta == 0:
+        return product
+    c = operand(c, product)
+    return product + (c if beta == 1 else c * beta)
+
+
+def _matmul(a: Value, b: Value) -> Any:
+    return tensor(a, b) @ tensor(b, a)
+
+
+def _einsum(*operands: Value, equation: str) -> Any:
+    import torch
+
+    return torch.einsum(equation.lower(), *operands)
+
+
+def _float_statistics(stash_type: int) -> None:
+    if stash_type != 1:
+        raise UnsupportedError(f"stash_type = {stash_type}, wanted 1 (float32)")
+
+
+def _layer_norm(
+    x: Value, scale: Value, bias: Value = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    import torch
+
+    _float_statistics(stash_type)
+    shape = tuple(x.shape[axis:])
+    return torch.nn.functional.layer_norm(x, shape, tensor(scale, x).expand(shape), tensor(bias, x), epsilon)
+
+
+def _rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
+    import torch
+
+    _float_statistics(stash_type)
+    shape = tuple(x.shape[axis:])
+    return torch.nn.functional.rms_norm(x, shape, tensor(scale, x).expand(shape), epsilon)
+
+
+def _group_norm(x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
+    import torch
+
+    _float_statistics(stash_type)
+    if scale.shape[0] != x.shape[1]:
+        raise UnsupportedError("scales of groups (opset 18) are deprecated, wanted one of each channel (opset 21)")
+    return torch.nn.functional.group_norm(x, num_groups, tensor(scale, x), tensor(bias, x), epsilon)
+
+
+def _instance_norm(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Any:
+    import torch
+
+    return torch.nn.functional.instance_norm(x, weight=tensor(scale, x), bias=tensor(bias, x), eps=epsilon)
+
+
+def _batch_norm(
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Any:
+    import torch
+
+    if training_mode:
+        raise UnsupportedError("training_mode = 1 is not supported")
+    mean, variance, scale, bias = (tensor(it, x) for it in (mean, variance, scale, bias))
+    return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
+
+
+def _lp_norm(x: Value, *, axis: int = -1, p: int = 2) -> Any:
+    return x / x.norm(p=p, dim=axis, keepdim=True)
+
+
+def _attention(
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int = 0,
+    q_num_heads: int = 0,
+    qk_matmul_output_mode: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int = 0,
+) -> Any:
+    """softmax(scale · Q Kᵀ + mask) V; operands of rank 3 hold the heads in their last dim."""
+    import torch
+
+    if softcap:
+        raise UnsupportedError(f"softcap = {softcap} is not supported")
+    packed = query.ndim == 3
+    if packed:
+        query, key, value = (
+            it.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for it, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
+        )
+    result = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if mask is None else tensor(mask, query),
+        is_causal=bool(is_causal),
+        scale=scale if scale is not None else 1 / sqrt(query.shape[-1]),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return result.transpose(1, 2).flatten(2) if packed else result
+
+
+def _symmetric(pads: Sequence[int], rank: int, auto_pad: str) -> list[int]:
+    """The padding of torch's convolutions, which is equal on both sides."""
+    if auto_pad not in ("NOTSET", "VALID"):
+        raise UnsupportedError(f"auto_pad = {auto_pad} is not supported")
+    before, after = list(pads[:rank]) or [0] * rank, list(pads[rank:]) or [0] * rank
+    if before != after:
+        raise UnsupportedError(f"pads = {list(pads)}, wanted the same on both sides")
+    return before
+
+
+def _conv(
+    x: Value,
+    weight: Value,
+    bias: Value = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Any:
+    import torch
+
+    rank = x.ndim - 2
+    convolution = getattr(torch.nn.functional, f"conv{rank}d")
+    padding = _symmetric(pads, rank, auto_pad)
+    return convolution(x, tensor(weight, x), tensor(bias, x), list(strides) or 1, padding, list(dilations) or 1, group)
+
+
+def _max_pool(
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] = (),
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    storage_order: int = 0,
+    strides: Sequence[int] = (),
+) -> Any:
+    import torch
+
+    rank = x.ndim - 2
+    pool = getattr(torch.nn.functional, f"max_pool{rank}d")
+    padding = _symmetric(pads, rank, auto_pad)
+    return pool(x, list(kernel_shape), list(strides) or [1] * rank, padding, list(dilations) or 1, bool(ceil_mode))
+
+
+def _average_pool(
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Sequence[int] = (),
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Any:
+    import torch
+
+    if any(it != 1 for it in dilations):
+        raise UnsupportedError(f"dilations = {list(dilations)}, wanted 1")
+    rank = x.ndim - 2
+    pool = getattr(torch.nn.functional, f"avg_pool{rank}d")
+    padding = _symmetric(pads, rank, auto_pad)
+    return pool(x, list(kernel_shape), list(strides) or [1] * rank, padding, bool(ceil_mode), bool(count_include_pad))
+
+
+def _global_average(x: Value) -> Any:
+    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def _global_max(x: Value) -> Any:
+    return x.amax(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def _dropout(x: Value, ratio: Value = None, training: Value = None, *, seed: int = 0) -> Any:
+    if training is not None and known("training_mode", training):
+        raise UnsupportedError("training_mode is set, wanted inference")
+    return x
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Einsum": _einsum,
+    "LayerNormalization": _layer_norm,
+    "RMSNormalization": _rms_norm,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "BatchNormalization": _batch_norm,
+    "LpNormalization": _lp_norm,
+    "Attention": _attention,
+    "Conv": _conv,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average,
+    "GlobalMaxPool": _global_max,
+    "Dropout": _dropout,
+}

@@ -1,0 +1,161 @@
+"""ONNX's reshapes, slices, concatenations, selections and casts as functions of torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.onnx_values import Operator, Value, known, tensor, torch_type
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def _reshape(x: Value, shape: Value, *, allowzero: int = 0) -> Any:
+    wanted = known("shape", shape)
+    return x.reshape([x.shape[dim] if extent == 0 and not allowzero else extent for dim, extent in enumerate(wanted)])
+
+
+def _transpose(x: Value, *, perm: Sequence[int] = ()) -> Any:
+    return x.permute(*(perm or reversed(range(x.ndim))))
+
+
+def _squeeze(x: Value, axes_input: Value = None, *, axes: Sequence[int] = ()) -> Any:
+    dims = list(axes) or known("axes", axes_input)
+    return x.squeeze(tuple(dims)) if dims else x.squeeze()
+
+
+def _unsqueeze(x: Value, axes_input: Value = None, *, axes: Sequence[int] = ()) -> Any:
+    dims = list(axes) or known("axes", axes_input)
+    rank = x.ndim + len(dims)
+    for dim in sorted(dim % rank for dim in dims):
+        x = x.unsqueeze(dim)
+    return x
+
+
+def _flatten(x: Value, *, axis: int = 1) -> Any:
+    rows = x.shape[:axis].numel() if axis else 1
+    return x.reshape(rows, -1)
+
+
+def _concat(*operands: Value, axis: int) -> Any:
+    import torch
+
+    like = next(it for it in operands if not isinstance(it, np.ndarray))
+    return torch.cat([tensor(it, like) for it in operands], axis)
+
+
+def _split(x: Value, sizes: Value = None, *, axis: int = 0, num_outputs: int = 0, results: int = 0) -> Any:
+    """Parts of these sizes, else equal parts of which the last may be smaller; `results` is the node's number of outputs."""
+    if sizes is not None:
+        return x.split(known("split", sizes), axis)
+    return x.split(-(-x.shape[axis] // (num_outputs or results)), axis)
+
+
+def _slice(x: Value, starts: Value, ends: Value, axes: Value = None, steps: Value = None) -> Any:
+    first, last = known("starts", starts), known("ends", ends)
+    dims = known("axes", axes) or range(len(first))
+    for start, stop, dim, step in zip(first, last, dims, known("steps", steps) or [1] * len(first), strict=True):
+        if step < 0:
+            picked = list(range(x.shape[dim]))[
+                start if start >= -x.shape[dim] else None : stop if stop > -(2**31) else None : step
+            ]
+            x = x.index_select(dim, tensor(np.array(picked, np.int64), x))
+        else:
+            x = x[(slice(None),) * (dim % x.ndim) + (slice(start, stop, step),)]
+    return x
+
+
+def _gather(x: Value, indices: Value, *, axis: int = 0) -> Any:
+    import torch
+
+    x, axis = tensor(x, indices), axis % x.ndim
+    if isinstance(indices, np.ndarray) and indices.ndim == 0:
+        return x.select(axis, int(indices))
+    if isinstance(indices, np.ndarray):
+        indices = tensor(indices % x.shape[axis], x)
+    if axis == 0 and x.ndim == 2 and x.is_floating_point():
+        return torch.nn.functional.embedding(indices, x)
+    picked = x.index_select(axis, indices.reshape(-1))
+    return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+
+def _gather_elements(x: Value, indices: Value, *, axis: int = 0) -> Any:
+    return x.gather(axis, tensor(indices, x))
+
+
+def _expand(x: Value, shape: Value) -> Any:
+    import torch
+
+    return torch.broadcast_to(x, torch.broadcast_shapes(tuple(x.shape), tuple(known("shape", shape))))
+
+
+def _tile(x: Value, repeats: Value) -> Any:
+    return x.repeat(known("repeats", repeats))
+
+
+def _pad(x: Value, pads: Value, value: Value = None, axes: Value = None, *, mode: str = "constant") -> Any:
+    import torch
+
+    widths, dims = known("pads", pads), known("axes", axes) or list(range(x.ndim))
+    before, after = dict.fromkeys(range(x.ndim), 0), dict.fromkeys(range(x.ndim), 0)
+    for place, dim in enumerate(dims):
+        before[dim % x.ndim], after[dim % x.ndim] = widths[place], widths[place + len(dims)]
+    flat = [width for dim in reversed(range(x.ndim)) for width in (before[dim], after[dim])]
+    number = 0 if value is None else np.asarray(known("constant_value", value)).item()
+    match mode:
+        case "constant":
+            return torch.nn.functional.pad(x, flat, value=number)
+        case "reflect" | "edge":
+            return torch.nn.functional.pad(
+                x, flat[:-4] if x.ndim > 2 else flat, mode="reflect" if mode == "reflect" else "replicate"
+            )
+        case _:
+            raise UnsupportedError(f"mode = {mode!r} is not supported")
+
+
+def _where(condition: Value, x: Value, y: Value) -> Any:
+    import torch
+
+    like = next(it for it in (x, y, condition) if not isinstance(it, np.ndarray))
+    return torch.where(tensor(condition, like), tensor(x, like), tensor(y, like))
+
+
+def _trilu(x: Value, k: Value = None, *, upper: int = 1) -> Any:
+    diagonal = 0 if k is None else int(np.asarray(known("k", k)).item())
+    return x.triu(diagonal) if upper else x.tril(diagonal)
+
+
+def _cast(x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+    return x.to(torch_type(to))
+
+
+def _cast_like(x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Any:
+    return tensor(x, like).to(tensor(like).dtype)
+
+
+def _scatter_elements(x: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none") -> Any:
+    if reduction != "none":
+        raise UnsupportedError(f"reduction = {reduction!r} is not supported")
+    return x.scatter(axis, tensor(indices, x), tensor(updates, x))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Identity": tensor,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Flatten": _flatten,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Pad": _pad,
+    "Where": _where,
+    "Trilu": _trilu,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "ScatterElements": _scatter_elements,
+}
