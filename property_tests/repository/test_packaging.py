@@ -116,7 +116,10 @@ def test_all_files_agree_on_the_version() -> None:
 
 def test_torch_is_needed_by_the_importer_and_by_tests_alone() -> None:
     extras = PROJECT["project"]["optional-dependencies"].items()
-    core = [*PROJECT["project"]["dependencies"], *(it for name, extra in extras for it in extra if name not in ("torch", "onnx"))]
+    core = [
+        *PROJECT["project"]["dependencies"],
+        *(it for name, extra in extras for it in extra if name not in ("torch", "onnx")),
+    ]
     assert not any(re.match(r"torch\b", requirement) for requirement in core)
     assert any(re.match(r"torch==", requirement) for requirement in PROJECT["dependency-groups"]["test"])
 
