@@ -37,15 +37,16 @@ class Axes:
         return "[" + ", ".join("·".join(self.names[axis] for axis in dim) or "1" for dim in self.dims[value]) + "]"
 
 
-def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False) -> Axes:
+def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
-    With `barriers`, the result of an op without axis inference has axes of its own.
+    With `barriers`, the result of an op without axis inference has axes of its own. With `slices`, a slice and a concatenation
+    are ops with axis inference: their results have an axis of their own in the dim that they change.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
     """
-    inference = _Inference()
+    inference = _Inference(slices)
     dims: list[Dims] = []
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op == "output":
@@ -67,7 +68,8 @@ class _CannotUnifyError(Exception):
 class _Inference:
     """Union-find over atoms; an atom may be split into slower and faster ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, slices: bool) -> None:
+        self.slices = slices
         self.size: list[int] = []
         self.parent: list[int] = []
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -139,6 +141,8 @@ class _Inference:
                 self.reduced.update(left[-1])
                 batch = self.broadcast((left[:-2], right[:-2])) if len(left) > 2 or len(right) > 2 else ()
                 return (*batch, left[-2], right[-1])
+            case Kind.REARRANGEMENT if self.slices and item.op in ("slice", "concat"):
+                return self.cut(item["dim"], operands, shape)
             case Kind.REARRANGEMENT:
                 return self.rearrange(item, operands[0], shape)
             case _:
@@ -160,6 +164,10 @@ class _Inference:
                 return dims[:dim] + (dims[dim] + self.new(item["times"]),) + dims[dim + 1 :]
             case _:
                 raise _CannotUnifyError("its axes cannot be inferred (it cuts or joins extents)")
+
+    def cut(self, cut: int, operands: Sequence[Dims], shape: Shape) -> Dims:
+        others = self.broadcast([(*dims[:cut], (), *dims[cut + 1 :]) for dims in operands])
+        return (*others[:cut], self.new(shape[cut]), *others[cut + 1 :])
 
     def finish(self, dims: Sequence[Dims], repeats: bool) -> Axes:
         found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]

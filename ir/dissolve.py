@@ -1,6 +1,7 @@
-"""A program with slices of its inputs and concatenations of its outputs alone: those between are dissolved. Trusted.
+"""A program with slices of its inputs and concatenations of its outputs alone: those between are dissolved.
 
-Every value is computed in the parts that are read of it, by these laws, for a slice s and a concatenation [a, b]:
+Not trusted: `verify/slice_proof` proves each result by laws (`rules/indexed/35_slices.egg`). Every value is computed in the
+parts that are read of it, by these laws, for a slice s and a concatenation [a, b]:
 
     s(f(x, y)) = f(s(x), s(y))             f elementwise
     s(x W) = x s(W),  s(x) W = s(x W)      s of columns, of rows
@@ -16,7 +17,8 @@ twice.
     cuts    per dim, where concatenations have joined a value: it is computed from piece to piece
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from itertools import combinations
@@ -46,7 +48,20 @@ Box = tuple[Selection, ...]  # of every dim of a value
 _COMBINED = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
+@dataclass(frozen=True, slots=True)
+class Dissolution:
+    """A program with slices and concatenations at its ends; `parts`: the value of `graph` that is a box of a given value."""
+
+    graph: Graph
+    parts: Mapping[tuple[int, Box], int]
+
+
 def dissolved(program: Graph, undivided: frozenset[int] = frozenset(), everywhere: bool = False) -> Graph:
+    """The graph of `dissolve`."""
+    return dissolve(program, undivided, everywhere).graph
+
+
+def dissolve(program: Graph, undivided: frozenset[int] = frozenset(), everywhere: bool = False) -> Dissolution:
     """The same function, of primitive ops, with slices and concatenations at its ends where laws move them there.
 
     `program` itself where it has none, or where the result would be much longer. Values in `undivided` of which several parts
@@ -54,22 +69,34 @@ def dissolved(program: Graph, undivided: frozenset[int] = frozenset(), everywher
     in parts that are not otherwise; `everywhere` it moves further.
     """
     if not any(item.op in ("slice", "concat") for item in program.nodes):
-        return program
+        return Dissolution(program, {})
     kept: frozenset[int] = frozenset()
     while True:
         writer = _Writer(program, kept, everywhere)
         graph = writer.graph()
         if len(graph.nodes) > _MOST * len(program.nodes):
-            return program
+            return Dissolution(program, {})
         several = {value: [*boxes] for value, boxes in writer.read.items() if value not in kept and len(boxes) > 1}
         twice = [value for value, boxes in several.items() if value in undivided or _overlap(boxes)]
         if not twice:
-            return graph
+            return Dissolution(graph, writer.parts)
         kept |= {max(twice)}
 
 
 def _overlap(boxes: Sequence[Box]) -> bool:
     return any(not are_disjoint(one, two) for one, two in combinations(boxes, 2))
+
+
+def take(flat: Flat, x: int, box: Box) -> int:
+    """A box of a value: the value is seen in its factors, and each is sliced."""
+    factors = [factor for selection in box for factor in selection]
+    shape = tuple(count(selection) for selection in box)
+    x = flat.reshape(x, tuple(extent for extent, _ in factors))
+    for dim, (extent, taken) in enumerate(factors):
+        if len(taken) < extent:
+            step = taken.step if len(taken) > 1 else 1
+            x = flat.apply("slice", x, dim=dim, start=taken.start, stop=taken[-1] + 1, step=step)
+    return flat.reshape(x, shape)
 
 
 class _Writer:
@@ -128,19 +155,8 @@ class _Writer:
             found = None
             if item.op != "input" and (value not in self.kept or all(map(is_everything, box))):
                 found = self.pushed(item, value, box)
-            self.parts[value, box] = self.sliced(self.whole(value), box) if found is None else found
+            self.parts[value, box] = take(self.flat, self.whole(value), box) if found is None else found
         return self.parts[value, box]
-
-    def sliced(self, x: int, box: Box) -> int:
-        """A box of a value that stands there: it is seen in its factors, and each is sliced."""
-        factors = [factor for selection in box for factor in selection]
-        shape = tuple(count(selection) for selection in box)
-        x = self.flat.reshape(x, tuple(extent for extent, _ in factors))
-        for dim, (extent, taken) in enumerate(factors):
-            if len(taken) < extent:
-                step = taken.step if len(taken) > 1 else 1
-                x = self.flat.apply("slice", x, dim=dim, start=taken.start, stop=taken[-1] + 1, step=step)
-        return self.flat.reshape(x, shape)
 
     def pushed(self, item: Node, value: int, box: Box) -> int | None:
         """The part by the law of its op; None where there is none."""
@@ -250,4 +266,4 @@ class _Writer:
         return self.flat.apply("concat", *(self.part(operand, own) for operand, own in found), dim=dim)
 
 
-__all__ = ["dissolved"]
+__all__ = ["Box", "Dissolution", "dissolve", "dissolved", "take"]

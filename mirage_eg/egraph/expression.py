@@ -14,7 +14,7 @@ from itertools import count
 from math import isqrt, prod
 from typing import Any
 
-from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.axes import Axes, Dim
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -92,12 +92,16 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A DAG of terms; `inputs` and `outputs` are those of the program, `free` the parts of axes that each input has."""
+    """A DAG of terms; `inputs` and `outputs` are those of the program, `free` the parts of axes that each input has.
+
+    With slices and concatenations among the terms, `extents` are the sizes of all parts.
+    """
 
     terms: tuple[Term, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     free: tuple[frozenset[str], ...]
+    extents: tuple[tuple[str, int], ...] = ()
 
 
 Tree = tuple[Any, ...]  # ("Var", "x"), ("Sum", constant, tree), ("Mul", tree, tree)
@@ -128,12 +132,27 @@ def needed_for(expression: Expression, outputs: tuple[int, ...]) -> Expression:
     terms = tuple(
         replace(expression.terms[old], children=tuple(new[child] for child in expression.terms[old].children)) for old in new
     )
-    return Expression(terms, tuple(new[x] for x in expression.inputs), tuple(new[x] for x in outputs), expression.free)
+    return Expression(
+        terms, tuple(new[x] for x in expression.inputs), tuple(new[x] for x in outputs), expression.free, expression.extents
+    )
 
 
 def constructor(op: str) -> str:
     """The constructor of an op: rms_norm is RmsNorm."""
     return "".join(word.capitalize() for word in op.split("_"))
+
+
+INDEX_TERMS = frozenset({"Slice", "Concat", "SumOver", "MaxOver"})  # of rules/indexed/35_slices.egg: they change the index
+
+
+def index_name(parts: Iterable[str]) -> str:
+    """The name of an index of several parts, the slowest first; "" is the index with one value."""
+    return "·".join(parts)
+
+
+def parts_in(index: str) -> tuple[str, ...]:
+    """The parts of an index by its name."""
+    return tuple(index.split("·")) if index else ()
 
 
 REDUCTIONS = {constructor(op): op for op in ("sum", "mean", "max")}  # by constructor
@@ -154,7 +173,8 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression:
-    """The program's outputs as terms, without dead code. `program` holds primitive ops; `axes` are its axes."""
+    """The program's outputs as terms, without dead code. `program` holds primitive ops, concatenations of two; `axes` are its
+    axes, with those of slices if it has any, which no split divides."""
     parts = parts_of(axes, split, domain)
     terms: list[Term] = []
     memo: dict[Term, int] = {}
@@ -194,12 +214,27 @@ def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression
             case Kind.MATMUL:
                 product = term("Mul", (), operands)
                 result = reduce("Sum", product, iter(axes.dims[item.operands[0]][-1]))
+            case Kind.REARRANGEMENT if item.op in ("slice", "concat"):
+                indices = [_index(axes, axes.dims[value][item["dim"]], parts) for value in (*item.operands, values[0])]
+                if item.op == "slice":
+                    step = item["step"] if indices[1] else 1
+                    result = term("Slice", (*indices, item["start"], step), operands)
+                else:
+                    first, second, whole = indices
+                    place = program.types[item.operands[0]].shape[item["dim"]]
+                    result = term("Concat", (whole, first, second, place), operands)
             case Kind.REARRANGEMENT:
                 result = operands[0]
             case _:
                 raise AssertionError(f"{item.op} is not primitive")
         position.append(result)
-    return needed_for(Expression(tuple(terms), tuple(inputs), tuple(outputs), tuple(free)), tuple(outputs))
+    cuts = any(item.constructor in INDEX_TERMS for item in terms)
+    extents = tuple((_index(axes, (axis,), parts), size) for axis, size in enumerate(axes.sizes)) if cuts else ()
+    return needed_for(Expression(tuple(terms), tuple(inputs), tuple(outputs), tuple(free), extents), tuple(outputs))
+
+
+def _index(axes: Axes, dim: Dim, parts: dict[int, Parts]) -> str:
+    return index_name(str(name) for axis in dim for name in (parts[axis].whole if axis in parts else [axes.names[axis]]))
 
 
 def _free(axes: Axes, of: frozenset[int], parts: dict[int, Parts]) -> frozenset[str]:

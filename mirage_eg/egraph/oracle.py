@@ -12,18 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 from time import perf_counter, thread_time
 from traceback import clear_frames
 
 from egglog import bindings
 
-from mirage_eg.egraph.expression import REDUCTIONS, Constant, Expression, Term
+from mirage_eg.egraph.expression import INDEX_TERMS, REDUCTIONS, Constant, Expression, Term, index_name, parts_in
 from mirage_eg.egraph.growing_laws import blame, culprits
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.sandbox import Worker
-from mirage_eg.egraph.terms import assign, call, define, fact, run_once, table_sizes, term
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
 from mirage_eg.ir.errors import LimitError, RuleError
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
@@ -217,7 +218,7 @@ def saturate_in_worker(rulebook: Rulebook, target: Expression, limits: Limits, o
         raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
 
 
-_FILLED = ("axes", "part", "below")  # tables that `insert` and the closure write
+_FILLED = ("axes", "part", "below", "members", "extent", "fastest")  # tables that `insert` and the closure write
 
 
 def _saturated(
@@ -281,13 +282,32 @@ def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
         define(position, call(item.constructor, *item.constants, *map(term, item.children)))
         for position, item in enumerate(target.terms)
     ]
+    extents = dict(target.extents)
     if domain == "indexed":
         for position, free in zip(target.inputs, target.free, strict=True):
-            commands.append(assign("axes", term(position), call("set-of", *sorted(free)) if free else call("set-empty")))
+            commands.append(assign("axes", term(position), _set_of(free)))
+        for index in _indices(target):
+            parts = parts_in(index)
+            commands.append(assign("members", literal(index), _set_of(parts)))
+            commands.append(assign("extent", literal(index), literal(prod(extents[part] for part in parts))))
+            if parts:
+                commands.append(fact("fastest", index, index_name(parts[:-1]), parts[-1]))
     else:
         sizes = {part for item in target.terms if item.constructor in REDUCTIONS for part in _prime_factors(item.constants[0])}
         commands += [fact("part", size) for size in sorted(sizes)]
     egraph.run_program(*commands)
+
+
+def _set_of(parts: Iterable[str]) -> bindings._Expr:
+    return call("set-of", *sorted(parts)) if parts else call("set-empty")
+
+
+def _indices(target: Expression) -> Iterator[str]:
+    """The indices of slices and concatenations, and their slow parts."""
+    named = [it for item in target.terms if item.constructor in INDEX_TERMS for it in item.constants if isinstance(it, str)]
+    slow = (index_name(parts_in(index)[:count]) for index in named for count in range(len(parts_in(index)) + 1))
+    parts = (part for index in named for part in parts_in(index))
+    return iter(dict.fromkeys((*slow, *parts)))
 
 
 def _prime_factors(size: Constant) -> Iterable[int]:

@@ -15,6 +15,7 @@ from mirage_eg.ir.errors import RuleError
 PROOF_LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
 
 MINIMIZED_NODES = 5_000  # e-graphs up to this size are saturated again to drop laws, in a few tenths of a second each
+NOT_SHOWN = "the laws do not show it"
 RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGraphs of one program mostly need the same laws
 
 
@@ -30,7 +31,7 @@ class SufficientLaws:
 
     def find(self, joint: Expression) -> tuple[str, ...] | str:
         """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not."""
-        reason = "the laws do not show it"
+        reason = NOT_SHOWN
         for laws in (*[*reversed(self._sets)][:RECENT_SETS], self.equations):
             without = self.others(laws)
             try:
@@ -41,7 +42,7 @@ class SufficientLaws:
             if _agree(oracle):
                 return self._reduced(joint, oracle, without)
             stopped = oracle.saturation.stopped
-            reason = f"saturation {stopped}" if stopped else "the laws do not show it"
+            reason = f"saturation {stopped}" if stopped else NOT_SHOWN
         return reason
 
     def find_without(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
@@ -52,6 +53,15 @@ class SufficientLaws:
         except RuleError:
             return None
         return self._reduced(joint, oracle, without) if _agree(oracle) else None
+
+    def matching(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
+        """A sufficient set of laws without the excluded ones, superfluous laws among them, or None."""
+        without = frozenset(excluded)
+        try:
+            oracle = self._saturate(joint, without)
+        except RuleError:
+            return None
+        return tuple(self._matched(oracle, without)) if _agree(oracle) else None
 
     def suffices(self, joint: Expression, laws: Collection[str]) -> bool:
         """Whether these laws alone suffice; not if they hit a limit."""
@@ -72,13 +82,16 @@ class SufficientLaws:
 
         A set from an earlier proof is reduced one by one from the start. A large e-graph keeps all laws that matched.
         """
-        matched = {law for law, count in oracle.saturation.matches if count}
-        needed = [law for law in self.equations if law not in without and any(name in matched for name in spellings(law))]
+        needed = self._matched(oracle, without)
         if oracle.saturation.nodes <= MINIMIZED_NODES:
             needed = self._minimized(joint, needed, 1 if without else max(1, len(needed) // 2))
         self._sets.pop(tuple(needed), None)
         self._sets[tuple(needed)] = None
         return tuple(needed)
+
+    def _matched(self, oracle: Oracle, without: frozenset[str]) -> list[str]:
+        matched = {law for law, count in oracle.saturation.matches if count}
+        return [law for law in self.equations if law not in without and any(name in matched for name in spellings(law))]
 
     def _minimized(self, joint: Expression, needed: list[str], size: int) -> list[str]:
         while True:

@@ -12,18 +12,22 @@ from mirage_eg.backends.evaluator.array_module import array_module, evaluator_de
 from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import RuleError, UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.shortest_path import PlanPart
+from mirage_eg.transforms.simplify import products_with_weights
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
 from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.slice_proof import partition_is_proved
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
@@ -80,6 +84,7 @@ class FullSize:
 
     def _verify(self, finalists: Sequence[Candidate], subgraphs: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
         rulebook = self.run.rulebook
+        searched = rulebook.packaged and _starts_from_a_proved_partition(self.reference.program)
         prover = Prover(self.reference.program, rulebook if rulebook.domain == "indexed" else None)
         proofs = [prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes else NOT_TRIED for entry in finalists]
         self.ready()
@@ -89,7 +94,7 @@ class FullSize:
 
         tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress, subgraphs)]
         verdicts = [
-            combine_evidence(verdict, f"candidate {position}", proof, entry.proved_by_search and rulebook.packaged)
+            combine_evidence(verdict, f"candidate {position}", proof, entry.proved_by_search and searched)
             for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=False))
         ]
         equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
@@ -110,11 +115,22 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
     rulebook = run.rulebook if run.rulebook.domain == "indexed" else load_rules("indexed")
     with run.watch.stage(STAGE):
         try:
-            joint = express_both(run.program, candidate.graph)
+            joint = express_both(run.program, candidate.graph).both
             found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
         except UnsupportedError as error:
             found = Chains(missing=f"cannot be translated: {error}")
     return replace(candidate, verdict=replace(verdict, chains=found.chains, no_chains_because=found.missing))
+
+
+def _starts_from_a_proved_partition(program: Graph) -> bool:
+    """Whether the search's proofs are about the program: laws prove how simplification moves its slices and concatenations."""
+    if not any(item.op in ("slice", "concat", "split") for item in program.nodes):
+        return True
+    plain = without_dead_code(expand(program))
+    try:
+        return partition_is_proved(plain, products_with_weights(plain), load_rules("indexed"))
+    except RuleError:
+        return False
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def simplify(program: Graph) -> Simplification:
     start = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
-    sliced = dissolved(program, _products_with_weights(program))
+    sliced = dissolved(program, products_with_weights(program))
     narrow = with_late_broadcasts(sliced)
     near = without_far_logarithms(narrow)
     alive = without_dead_code(near)
@@ -83,7 +83,7 @@ def simplify(program: Graph) -> Simplification:
     return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)
 
 
-def _products_with_weights(program: Graph) -> frozenset[int]:
+def products_with_weights(program: Graph) -> frozenset[int]:
     """The products that stay whole where several parts are read: one kernel computes them, others read slices of its result."""
     return frozenset(
         values[0]
@@ -251,4 +251,4 @@ def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str 
     return matches, f"stopped after {_ITERATIONS} iterations"
 
 
-__all__ = ["Simplification", "simplify", "weight"]
+__all__ = ["Simplification", "products_with_weights", "simplify", "weight"]

@@ -8,7 +8,7 @@ steps for each output, which a checker without an e-graph replays. `evidence` co
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from mirage_eg.egraph.chain_checker import ChainError, check_chain
@@ -17,19 +17,31 @@ from mirage_eg.egraph.expression import Expression, Split, express, needed_for
 from mirage_eg.egraph.oracle import Limits, undeclared
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.chain_values import check_values
-from mirage_eg.egraph.sufficient_laws import PROOF_LIMITS, SufficientLaws
+from mirage_eg.egraph.sufficient_laws import NOT_SHOWN, PROOF_LIMITS, SufficientLaws
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.dissolve import dissolved
+from mirage_eg.ir.dissolve import dissolve, dissolved
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.program_ends import core_of
 from mirage_eg.verify.proof_scope import ProofScope
+from mirage_eg.verify.slice_proof import LIMITS as PARTING_LIMITS
+from mirage_eg.verify.slice_proof import laws_of_parting, parting_claims
 
 CHAIN_LIMITS = Limits(iterations=40, nodes=5_000, seconds=10.0)  # of the search of a chain of steps for one proof
+
+
+@dataclass(frozen=True, slots=True)
+class JointTerms:
+    """The terms of a proof: `both` has the program's outputs, then the candidate's, in parts without slices; `parting`
+    claims that they are computed in these parts (None: no slice or concatenation is there)."""
+
+    both: Expression
+    parting: Expression | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +70,14 @@ class Prover:
         self.rulebook = rulebook or load_rules("indexed")
         self._laws = SufficientLaws(self.rulebook, limits)
         self._scope = ProofScope(self.rulebook)
-        self._memo: dict[Expression, Proof] = {}
+        self._laws_of_slices = SufficientLaws(self.rulebook, PARTING_LIMITS)
+        self._memo: dict[JointTerms, Proof] = {}
         self._chains: dict[Expression, Chains] = {}
 
     @property
     def nodes(self) -> int:
         """E-nodes of all saturations: the cost of the proofs."""
-        return self._laws.nodes
+        return self._laws.nodes + self._laws_of_slices.nodes
 
     def prove(self, candidate: Graph) -> Proof:
         """The proof that `candidate` computes the program, or the reason why there is none."""
@@ -73,7 +86,7 @@ class Prover:
         except UnsupportedError as error:
             return Proof(False, reason=f"cannot be translated: {error}")
         if joint not in self._memo:
-            self._memo[joint] = self._proof(joint)
+            self._memo[joint] = self._proof_in_parts(joint)
         return self._memo[joint]
 
     def chains(self, candidate: Graph) -> Chains:
@@ -81,10 +94,28 @@ class Prover:
         proof = self.prove(candidate)
         if not proof.proved:
             return Chains(missing=proof.reason)
-        joint = express_both(self.program, candidate)
+        joint = express_both(self.program, candidate).both
         if joint not in self._chains:
             self._chains[joint] = proof_in_steps(joint, proof.laws, self.rulebook, self.program.input_names)
         return self._chains[joint]
+
+    def _proof_in_parts(self, joint: JointTerms) -> Proof:
+        """The proof of the parts, and before it that of the partition, by the laws of slices alone.
+
+        Where two parts of one value are written differently, the laws of slices and all others are tried together.
+        """
+        if joint.parting is None:
+            return self._proof(joint.both)
+        if (unknown := undeclared(self.rulebook, joint.parting)) is not None:
+            return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
+        used = laws_of_parting(joint.parting, self._laws_of_slices)
+        if used is None:
+            return Proof(False, reason="the laws of slices do not show that the parts are those of the program and µGraph")
+        proof = self._proof(joint.both)
+        if not proof.proved and proof.reason == NOT_SHOWN:
+            claims = joint.parting.outputs[: len(joint.parting.outputs) // 2]
+            proof = self._proof(needed_for(joint.parting, (*claims[::2], *claims[1::2])))
+        return replace(proof, laws=tuple(dict.fromkeys((*used, *proof.laws)))) if proof.proved else proof
 
     def _proof(self, joint: Expression) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
@@ -128,8 +159,8 @@ def proof_in_steps(joint: Expression, laws: Sequence[str], rulebook: Rulebook, n
     return found
 
 
-def express_both(program: Graph, candidate: Graph) -> Expression:
-    """Both graphs as indexed terms over the same parts: the program's outputs, then the candidate's.
+def express_both(program: Graph, candidate: Graph) -> JointTerms:
+    """Both graphs as indexed terms over the same parts.
 
     Raises:
         UnsupportedError: axes that cannot be inferred, or that the two graphs use contradictorily.
@@ -138,7 +169,9 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
     inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
     outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
     both = [flat.apply("maximum", *pair) for pair in zip(*outputs, strict=True)]  # equal indices of both are one axis index
-    joint = _without_slices(Graph((*_with_opaque_values(flat), *(node("output", value) for value in both))))
+    whole = without_dead_code(Graph((*_with_opaque_values(flat), *(node("output", value) for value in both))))
+    parting = dissolve(whole, everywhere=True)
+    joint = _between_ends(parting.graph)
     nodes = [item for item in joint.nodes if item.op != "output"]
     pairs = [nodes[_aligned_pair(nodes, item.operands[0])].operands for item in joint.outputs]
     axes = _joint_axes(program, joint)
@@ -146,12 +179,13 @@ def express_both(program: Graph, candidate: Graph) -> Expression:
         if axes.dims[wanted] != axes.dims[got]:
             raise UnsupportedError(f"the outputs have the axes {axes.show(wanted)} and {axes.show(got)}")
     ends = [node("output", pair[side]) for side in (0, 1) for pair in pairs]
-    return express(Graph((*nodes, *ends)), axes, Split(), "indexed")
+    return JointTerms(
+        express(Graph((*nodes, *ends)), axes, Split(), "indexed"), parting_claims(whole, parting, of_operands=True)
+    )
 
 
-def _without_slices(graph: Graph) -> Graph:
+def _between_ends(graph: Graph) -> Graph:
     """The graph with slices of inputs as inputs, and with the operands of concatenations as outputs."""
-    graph = dissolved(graph, everywhere=True)
     core = core_of(graph)
     return graph if core is None else core.program
 
@@ -178,7 +212,7 @@ def _joint_axes(program: Graph, both: Graph) -> Axes:
         return infer_axes(both)
     except UnsupportedError:
         try:
-            infer_axes(_without_slices(expand(program)))
+            infer_axes(_between_ends(dissolved(expand(program), everywhere=True)))
         except UnsupportedError as error:
             raise UnsupportedError(f"the program: {error}") from None
     try:

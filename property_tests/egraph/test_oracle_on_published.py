@@ -28,7 +28,7 @@ Case = tuple[str, Graph, Callable[[], Graph], bool]
 
 def ask(program: Graph, candidate: Graph) -> tuple[list[str], bool]:
     """The terms of the candidate that the indexed oracle for the program prunes, and whether its outputs are the roots."""
-    joint = express_both(expand(program), expand(candidate))
+    joint = express_both(expand(program), expand(candidate)).both
     half = len(joint.outputs) // 2
     alone = needed_for(joint, joint.outputs[:half])
     oracle = build_oracle(load_rules("indexed"), alone)

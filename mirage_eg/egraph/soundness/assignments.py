@@ -18,6 +18,8 @@ from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Literal, Pattern, Variable, applications, patterns, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.soundness.claims import CheckableLaw, constant
+from mirage_eg.egraph.soundness.indices import PARTS as INDEX_PARTS
+from mirage_eg.egraph.soundness.indices import fitting, uses_indices
 from mirage_eg.egraph.soundness.models import UndefinedError
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -101,20 +103,30 @@ class RandomAssignments:
         """The random assignments for a law."""
         constants = constants_of(checkable)[:MOST_CONSTANTS]
         near = _neighbours(constants) | set(sorted(_neighbours(_combined(constants)), key=_complexity)[:MOST_COMBINED])
-        parts = PARTS if domain == "indexed" and _uses_parts(checkable) else ()
+        parts: tuple[str, ...] = PARTS if domain == "indexed" and _uses_parts(checkable) else ()
+        parts = INDEX_PARTS if uses_indices(checkable) else parts
         return cls(checkable, parts, tuple(sorted(near, key=_complexity)), frozenset(_indicators(checkable)))
 
     def next(self, random: Random) -> tuple[Sizes, Values]:
         """Sizes of the parts, and a value for each free variable of the law."""
-        sizes: Sizes = {}
+        if self.parts == INDEX_PARTS:
+            sizes, chosen = fitting(self.checkable, random)
+            return sizes, self._values(random, sizes, chosen)
+        sizes = {}
         for part in random.sample(self.parts, len(self.parts)):
             sizes[part] = min(random.choice(SIZES), max(1, MOST_ENTRIES // prod(sizes.values())))
         sizes = {part: sizes[part] for part in self.parts}
+        return sizes, self._values(random, sizes, {})
+
+    def _values(self, random: Random, sizes: Sizes, chosen: Values) -> Values:
+        """A value for each free variable; `chosen` are known."""
         names = iter(random.sample(self.parts, len(self.parts)) if random.random() < 0.7 else ())
         wide = random.random() < 0.5
         values: Values = {}
         for name, sort in self.checkable.variables.items():
             match sort:
+                case _ if name in chosen:
+                    values[name] = chosen[name]
                 case "String":
                     values[name] = (next(names, None) or random.choice(self.parts)) if self.parts else "x"
                 case "i64":
@@ -123,7 +135,7 @@ class RandomAssignments:
                     values[name] = random.choice(self._rationals([it for it in values.values() if isinstance(it, Fraction)]))
                 case _:
                     values[name] = self._tensor(random, sizes, wide, name in self.indicators)
-        return sizes, values
+        return values
 
     def _tensor(self, random: Random, sizes: Sizes, wide: bool, indicator: bool) -> RandomTensor:
         varies = tuple(random.random() < 0.5 for _ in sizes)

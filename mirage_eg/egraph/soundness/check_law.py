@@ -17,10 +17,12 @@ from mirage_eg.backends.evaluator import mpmath_ops
 from mirage_eg.egraph.laws import Law, Signature, variables
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, RandomTensor, Sizes, Values, constants_of
 from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim, inlined
+from mirage_eg.egraph.soundness.indices import uses_indices
 from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError
 from mirage_eg.ir.errors import RuleError
 
 EXAMPLES = 1_500  # assignments for a law
+INDEX_ATTEMPTS = 8  # at an assignment for a law of indices: few assignments fit its slices and concatenations
 LEAST_SHARE = 50  # assignments for each of its forms
 RANGE = 1024  # bits: numbers beyond 2^±1024 overflow in float64 too
 LEAST_TRIALS = 5  # assignments at which the side conditions hold and both sides are defined; fewer test nothing
@@ -130,7 +132,9 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
             return False
 
     trials = 0
-    for _ in range(examples):
+    for _ in range(examples * INDEX_ATTEMPTS if uses_indices(checkable) else examples):
+        if trials == examples:
+            break
         assignment = assignments.next(random)
         try:
             wrong = refutation(*assignment)

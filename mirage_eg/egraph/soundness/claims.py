@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_eg.egraph.expression import op_of
+from mirage_eg.egraph.expression import INDEX_TERMS, op_of, parts_in
 from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
-from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError
+from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError, extent_of
 from mirage_eg.ir.errors import RuleError
 
 SORTS = ("E", "String", "i64", "BigRat")  # of variables that an assignment gives random values
+MODELLED = ("axes", "above_zero", "indicator", "below", "part", "members", "extent", "fastest")  # functions and relations
 Values = Mapping[str, Any]  # of variables: TensorValue, part, int, Fraction, frozenset of parts
 
 
@@ -83,6 +84,11 @@ def checkable_law(law: Law, signatures: Mapping[str, Signature]) -> CheckableLaw
     return CheckableLaw(law, free_sorts, tuple(named), conditions)
 
 
+def is_expression(name: str) -> bool:
+    """Whether a constructor has a value in the models."""
+    return op_of(name) is not None or name in INDEX_TERMS
+
+
 def _free_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str, Pattern]], sorts: Mapping[str, str]) -> str:
     """The variable of a cycle that becomes free: rather one that is equated with a variable than with an application."""
     applied = {name for name, pattern in definitions if isinstance(pattern, Apply)}
@@ -116,15 +122,15 @@ def _calls(pattern: Pattern, name: str) -> bool:
 def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> None:
     signature = signatures.get(name)
     kind = "primitive" if signature is None else signature.kind
-    if kind == "constructor" and op_of(name) is not None:
+    if kind == "constructor" and is_expression(name):
         return
     if name == "Var":
         raise RuleError(f"{law.place}: law {law.name!r} is about named inputs (Var …), which have no value in the models")
-    if name in PRIMITIVES if kind == "primitive" else name in ("axes", "above_zero", "indicator", "below", "part"):
+    if name in PRIMITIVES if kind == "primitive" else name in MODELLED:
         return
     raise RuleError(
         f"{law.place}: the {kind} {name} has no meaning in the models, so law {law.name!r} cannot be checked; wanted "
-        "constructors of ops, axes, above_zero, indicator, below, part, and primitives on numbers, strings and sets"
+        f"constructors of ops, {', '.join(MODELLED)}, and primitives on numbers, strings and sets"
     )
 
 
@@ -215,6 +221,9 @@ def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
         return bool(left == right)
     if condition.name in ("below", "part"):
         return True
+    if condition.name == "fastest":
+        whole, slow, fast = (evaluate(argument, model, values) for argument in condition.arguments)
+        return parts_in(whole) == (*parts_in(slow), fast) and fast in model.sizes
     if condition.name == "indicator":
         return _is_indicator(evaluate(condition.arguments[0], model, values))
     if condition.name == "above_zero":
@@ -237,7 +246,11 @@ def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
             return value
         case Apply("axes", (subject,)):
             return evaluate(subject, model, values).axes
-        case Apply(("below" | "part"), _):
+        case Apply("members", (index,)):
+            return frozenset(parts_in(evaluate(index, model, values)))
+        case Apply("extent", (index,)):
+            return extent_of(model.sizes, evaluate(index, model, values))
+        case Apply(("below" | "part" | "fastest"), _):
             return None
         case Apply(name, arguments):
             operands = [evaluate(argument, model, values) for argument in arguments]

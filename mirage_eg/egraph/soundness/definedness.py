@@ -11,15 +11,16 @@ Sampled in float64, many values at once, and confirmed in sixty digits; not part
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point
-from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Pattern, Signature, variables
-from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined
-from mirage_eg.egraph.soundness.models import MANY_DIGITS, Array, Model, TensorValue, UndefinedError
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined, is_expression
+from mirage_eg.egraph.soundness.indices import fitting, uses_indices
+from mirage_eg.egraph.soundness.models import MANY_DIGITS, Array, MeaninglessError, Model, TensorValue, UndefinedError
 
 SETTINGS = 32  # choices of constants and of the parts that variables vary with; in the first choice nothing varies
 SAMPLES = 128  # values of the variables for each setting
@@ -69,9 +70,9 @@ def definedness(law: Law, domain: str, signatures: Mapping[str, Signature], form
     for form in forms or (law,):
         checkable = checkable_law(form, signatures)
         for matched, written in _directions(checkable):
-            narrows = narrows or _witness(checkable, domain, matched, written)
+            narrows = narrows or _witness(checkable, domain, matched, written, matched)
             if any(action.kind == "union" for action in law.actions):
-                widens = widens or _witness(checkable, domain, written, matched)
+                widens = widens or _witness(checkable, domain, written, matched, matched)
     return Definedness(narrows, widens)
 
 
@@ -101,18 +102,23 @@ def _patterns(condition: Condition) -> tuple[Pattern, ...]:
 def _terms(pattern: Pattern) -> Iterator[Apply]:
     """The largest parts of a pattern that are expressions."""
     if isinstance(pattern, Apply):
-        if op_of(pattern.name) is not None:
+        if is_expression(pattern.name):
             yield pattern
         else:
             for argument in pattern.arguments:
                 yield from _terms(argument)
 
 
-def _witness(checkable: CheckableLaw, domain: str, defined: Sequence[Apply], undefined: Sequence[Apply]) -> str | None:
-    """Values at which all of `defined` have values, the law's conditions hold, and one of `undefined` has none."""
+def _witness(
+    checkable: CheckableLaw, domain: str, defined: Sequence[Apply], undefined: Sequence[Apply], matched: Sequence[Apply]
+) -> str | None:
+    """Values at which all of `defined` have values, the law's conditions hold, and one of `undefined` has none; the slices and
+    concatenations in `matched` fit their indices."""
     random = np.random.default_rng(0)
     for number in range(SETTINGS if undefined else 0):
         setting = _setting(checkable, domain, random, plain=number == 0)
+        if not all(map(setting.has_meaning, matched)):
+            continue
         has = np.logical_and.reduce([setting.defined_at(term) for term in defined], initial=True)
         for term in undefined:
             samples = np.flatnonzero(has & ~setting.defined_at(term)).tolist()
@@ -145,6 +151,17 @@ class _Setting:
         finite = np.isfinite(array).reshape(-1, array.shape[-1]).all(axis=0)
         return np.broadcast_to(finite, SAMPLES)
 
+    def has_meaning(self, term: Apply) -> bool:
+        """Whether the slices and concatenations of the term fit their indices."""
+        model, values = self.one(0)
+        try:
+            evaluate(term, model, values)
+        except MeaninglessError:
+            return False
+        except UndefinedError:
+            return True
+        return True
+
     def one(self, sample: int) -> tuple[Model, dict[str, Any]]:
         """A model of sixty digits, and the values of one sample in it."""
         model = Model(self.domain, MANY_DIGITS, self.sizes)
@@ -160,9 +177,13 @@ class _Setting:
 def _setting(checkable: CheckableLaw, domain: str, random: np.random.Generator, plain: bool) -> _Setting:
     sizes = dict.fromkeys(PARTS, 1 if plain else 2) if domain == "indexed" else {}
     constants: dict[str, Any] = {}
+    if uses_indices(checkable):
+        sizes, constants = fitting(checkable, Random(int(random.integers(2**32))))
     tensors: dict[str, tuple[Array, frozenset[str]]] = {}
     for name, sort in checkable.variables.items():
         match sort:
+            case _ if name in constants:
+                pass
             case "String":
                 constants[name] = PARTS[random.integers(len(PARTS))]
             case "i64":

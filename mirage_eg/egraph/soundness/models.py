@@ -8,13 +8,14 @@ does not vary; `axes` are the parts that the laws of `axes` derive for it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any, Protocol
 
 import mpmath
 import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point, mpmath_ops
-from mirage_eg.egraph.expression import op_of
+from mirage_eg.egraph.expression import INDEX_TERMS, op_of, parts_in
 from mirage_eg.ir.ops import OPS, Kind
 
 Array = Any
@@ -22,6 +23,22 @@ Array = Any
 
 class UndefinedError(ArithmeticError):
     """An undefined value: a division by zero, the root of a negative number, an overflow."""
+
+
+class MeaninglessError(UndefinedError):
+    """A slice or concatenation whose index does not fit: a law that matches it claims nothing."""
+
+
+def extent_of(sizes: Mapping[str, int], index: str) -> int:
+    """The number of values of an index.
+
+    Raises:
+        MeaninglessError: it names a part twice, or one without a size.
+    """
+    parts = parts_in(index)
+    if len({*parts}) < len(parts) or not sizes.keys() >= {*parts}:
+        raise MeaninglessError(f"no index {index!r}")
+    return prod(sizes[part] for part in parts)
 
 
 class Arithmetic(Protocol):
@@ -132,6 +149,8 @@ class Model:
         Raises:
             UndefinedError: the value is undefined.
         """
+        if constructor in INDEX_TERMS:
+            return self._with_indices(constructor, constants, operands)
         op = op_of(constructor)
         assert op is not None
         row = OPS[op]
@@ -147,7 +166,7 @@ class Model:
                 raise UndefinedError("a sum of no summands")
             return self._scaled(x, Fraction(over), x.axes) if op == "sum" else x
         if over not in self.sizes:
-            raise UndefinedError(f"no part {over}")
+            raise MeaninglessError(f"no part {over}")
         dim, size = list(self.sizes).index(over), self.sizes[over]
         axes = x.axes - {over}
         if x.array.shape[dim] == 1:
@@ -160,6 +179,56 @@ class Model:
 
     def _scaled(self, x: TensorValue, factor: Fraction, axes: frozenset[str]) -> TensorValue:
         return TensorValue(self.arithmetic.elementwise("scale", [x.array], {"factor": factor}), axes)
+
+    def _with_indices(self, constructor: str, constants: Sequence[Any], operands: Sequence[TensorValue]) -> TensorValue:
+        match constructor, constants:
+            case "Slice", (source, target, start, step):
+                count = extent_of(self.sizes, target)
+                if start < 0 or step < 1 or start + step * (count - 1) >= extent_of(self.sizes, source):
+                    raise MeaninglessError(f"{source} has no values {start} + {step}·{target}")
+                return self._at(operands[0], source, target, start + step * np.arange(count))
+            case "Concat", (result, first, second, place):
+                one, two = (extent_of(self.sizes, index) for index in (first, second))
+                if (place, one + two) != (one, extent_of(self.sizes, result)):
+                    raise MeaninglessError(f"{first} and {second} do not make {result}")
+                both = np.arange(one + two)
+                x = self._at(operands[0], first, result, np.minimum(both, one - 1))
+                y = self._at(operands[1], second, result, np.maximum(both - one, 0))
+                below = self._index(result) < one
+                return TensorValue(np.where(below, x.array, y.array), x.axes | y.axes | {*parts_in(result)})
+            case _, (index,):
+                extent_of(self.sizes, index)
+                [x] = operands
+                for part in parts_in(index):
+                    x = self._reduce("sum" if constructor == "SumOver" else "max", part, x)
+                return x
+        raise AssertionError(constructor)
+
+    def _index(self, index: str) -> Array:
+        """The values of an index, as an array over its parts."""
+        value = np.zeros((1,) * len(self.sizes), np.int64)
+        for part in parts_in(index):
+            shape = [size if other == part else 1 for other, size in self.sizes.items()]
+            value = value * self.sizes[part] + np.arange(self.sizes[part]).reshape(shape)
+        return value
+
+    def _at(self, x: TensorValue, source: str, target: str, taken: Array) -> TensorValue:
+        """x with `taken` at the values of `target` for the values of `source`."""
+        changed, names = parts_in(source), list(self.sizes)
+        if all(x.array.shape[names.index(part)] == 1 for part in changed):
+            axes = x.axes if x.axes.isdisjoint(changed) else x.axes.difference(changed) | {*parts_in(target)}
+            return TensorValue(x.array, axes)
+        value = taken[self._index(target)]
+        own: dict[str, Array] = {}
+        for part in reversed(changed):
+            own[part], value = value % self.sizes[part], value // self.sizes[part]
+        index: list[Array] = []
+        for dim, part in enumerate(names):
+            if x.array.shape[dim] == 1:
+                index.append(np.zeros((1,) * len(names), np.int64))
+            else:
+                index.append(own.get(part, self._index(part)))
+        return TensorValue(x.array[tuple(np.broadcast_arrays(*index))], x.axes.difference(changed) | {*parts_in(target)})
 
     def varies_with(self, x: TensorValue) -> frozenset[str]:
         """The parts that the entries of x vary with."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice, product
 
-from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import (
     Action,
     Apply,
@@ -24,12 +23,11 @@ from mirage_eg.egraph.laws import (
     applications,
     variables,
 )
+from mirage_eg.egraph.soundness.claims import MODELLED, is_expression
 from mirage_eg.ir.errors import RuleError
 
 DEPTH = 3  # rules in a row that assert a relation
 MOST_FORMS = 12  # of a law
-
-MODELLED = ("axes", "above_zero", "indicator", "below", "part")  # relations and functions of the models
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def _defines(head: Apply, body: Pattern, signatures: Mapping[str, Signature], fo
 
 def is_foreign(name: str, signatures: Mapping[str, Signature]) -> bool:
     """Whether it is a constructor without an op."""
-    return name in signatures and signatures[name].kind == "constructor" and op_of(name) is None and name != "Var"
+    return name in signatures and signatures[name].kind == "constructor" and not is_expression(name) and name != "Var"
 
 
 def _is_user_relation(name: str, signatures: Mapping[str, Signature]) -> bool:

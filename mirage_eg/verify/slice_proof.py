@@ -1,0 +1,128 @@
+"""Prove that a graph parted at its slices and concatenations (`ir/dissolve`) computes the same values, by the laws of slices.
+
+The terms of both graphs are in one e-graph, with the laws of `rules/indexed/35_slices.egg` alone. For each box in which an
+output is computed, the slice of the given graph's output must be in the class of the parted graph's value. The values between
+are linked for axis inference alone, so that both graphs name an axis by one name.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+from math import prod
+
+from mirage_eg.egraph.expression import Expression, Split, express
+from mirage_eg.egraph.oracle import Limits
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.sufficient_laws import SufficientLaws
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.dissolve import Box, Dissolution, dissolve, take
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.flatten import Flat
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.selections import are_disjoint, count, is_everything
+from mirage_eg.ir.shapes import Shape
+
+LIMITS = Limits(iterations=1_000, nodes=30_000, seconds=10.0)  # an iteration moves slices and axes by one op
+THEORIES = ("05_axes", "35_slices")
+ASSOCIATIVE = ("add associates", "maximum of two associates")  # sums over the parts of a concatenation of concatenations
+
+
+def parting_claims(graph: Graph, parting: Dissolution, *, of_operands: bool = False) -> Expression | None:
+    """The claims that each output is computed in its parts: slices of it, then the parts. None where nothing is parted.
+
+    With `of_operands` an output is an elementwise op, and the claims are about its operands in the parts of the output.
+
+    Raises:
+        UnsupportedError: the parts do not make up an output, or axes cannot be inferred.
+    """
+    if parting.graph is graph:
+        return None
+    flat = Flat()
+    given, parted = _appended(flat, graph), _appended(flat, parting.graph)
+    pairs = {key: (take(flat, given[key[0]], key[1]), parted[part]) for key, part in parting.parts.items()}
+    links = [flat.apply("maximum", *pair) for pair in pairs.values()]
+    claims: list[tuple[int, int]] = []
+    for item in graph.outputs:
+        [output] = item.operands
+        boxes = _boxes(parting, output, graph.types[output].shape)
+        claims += [pairs[it, box] for box in boxes for it in (graph.nodes[output].operands if of_operands else (output,))]
+    linked = Graph((*flat.nodes, *(node("output", link) for link in links)))
+    axes = infer_axes(linked, slices=True)
+    ends = [node("output", pair[side]) for side in (0, 1) for pair in claims]
+    return express(Graph((*flat.nodes, *ends)), axes, Split(), "indexed")
+
+
+def partition_is_proved(program: Graph, undivided: frozenset[int], rulebook: Rulebook) -> bool:
+    """Whether the laws of slices prove the partition of a program in primitive ops without dead code (`ir.dissolve.dissolve`).
+
+    Library ops are opaque: their operands are outputs, and their results inputs.
+    """
+    if any(len(values) != 1 for item, values in program.numbered() if item.op != "output"):
+        return False
+    graph = _with_opaque_ops(program)
+    try:
+        claims = parting_claims(graph, dissolve(graph, undivided))
+    except UnsupportedError:
+        return False
+    if claims is None:
+        return True
+    return laws_of_parting(claims, SufficientLaws(rulebook, LIMITS)) is not None
+
+
+def laws_of_parting(claims: Expression, laws: SufficientLaws) -> tuple[str, ...] | None:
+    """Laws of slices that prove the claims, or None. Laws of the order of sums are tried last: e-graphs grow."""
+    others = _other_laws(laws.rulebook)
+    found = laws.matching(claims, others)
+    return laws.matching(claims, others.difference(ASSOCIATIVE)) if found is None else found
+
+
+def _other_laws(rulebook: Rulebook) -> frozenset[str]:
+    return frozenset(law.name for theory in rulebook.theories if theory.name not in THEORIES for law in theory.laws)
+
+
+def _with_opaque_ops(program: Graph) -> Graph:
+    nodes: list[Node] = []
+    read: list[int] = []
+    for value, item in enumerate(program.nodes):
+        if OPS[item.op].kind is Kind.LIBRARY:
+            kind = program.types[value]
+            nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype)))
+            read += item.operands
+        else:
+            nodes.append(item)
+    return Graph((*nodes, *(node("output", value) for value in dict.fromkeys(read))))
+
+
+def _boxes(parting: Dissolution, value: int, shape: Shape) -> list[Box]:
+    """The boxes in which a value is computed: all of it, or parts that make it up."""
+    boxes = [box for other, box in parting.parts if other == value]
+    parts = [box for box in boxes if not all(map(is_everything, box))]
+    apart = all(are_disjoint(*pair) for pair in combinations(parts, 2))
+    if apart and sum(prod(map(count, box)) for box in parts) == prod(shape):
+        return parts
+    if len(parts) == len(boxes):
+        raise UnsupportedError("the parts of an output are not known to make it up")
+    return [box for box in boxes if box not in parts]
+
+
+def _appended(flat: Flat, graph: Graph) -> list[int]:
+    """The values of a graph on the inputs that `flat` has, or gets; concatenations are of two."""
+    inputs: Iterator[int] = iter([value for value, item in enumerate(flat.nodes) if item.op == "input"])
+    values: list[int] = []
+    for item in graph.nodes:
+        operands = [values[i] for i in item.operands]
+        if item.op == "input":
+            found = next(inputs, None)
+            values.append(flat.apply("input", **item.mapping) if found is None else found)
+        elif item.op == "concat":
+            joined = operands[0]
+            for operand in operands[1:]:
+                joined = flat.apply("concat", joined, operand, dim=item["dim"])
+            values.append(joined)
+        elif item.op != "output":
+            values.append(flat.apply(item.op, *operands, **item.mapping))
+    return values
+
+
+__all__ = ["LIMITS", "laws_of_parting", "parting_claims", "partition_is_proved"]
