@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mirage_eg.egraph.equations import UnboundError, instance, is_constructed, match_tree, replaced
-from mirage_eg.egraph.expression import Tree
+from mirage_eg.egraph.expression import Tree, parts_in
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
 
@@ -123,6 +123,10 @@ class SideConditions:
         match name, arguments:
             case "axes", [("Var", str(variable))]:
                 return self.free.get(variable)
+            case "members", [str(index)]:
+                return frozenset(parts_in(index))
+            case "fastest", [str(index), str(slow), str(fast)]:
+                return parts_in(index) == (*parts_in(slow), fast)
         key = (name, *(id(it) if isinstance(it, tuple) else it for it in arguments))
         if key not in self._memo:
             self._memo[key] = arguments, None  # a fact is no reason for itself
