@@ -6,6 +6,7 @@ A name is imported when it is first used (PEP 562), so that importing one module
 
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mirage_eg.version import __version__
@@ -13,6 +14,7 @@ from mirage_eg.version import __version__
 if TYPE_CHECKING:
     from mirage_eg import torch
     from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
+    from mirage_eg.egraph_api import EGraph, egraph
     from mirage_eg.frontend import onnx_import as onnx
     from mirage_eg.frontend.custom_op import register_op
     from mirage_eg.ir.builder import KernelGraph, Tensor
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "api": ("MuGraph", "MuGraphs", "Program", "new_kernel_graph", "superoptimize"),
+    "egraph_api": ("EGraph", "egraph"),
     "report.draw": ("picture",),
     "ir.builder": ("KernelGraph", "Tensor"),
     "ir.dtypes": ("DType",),
@@ -41,6 +44,16 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
 _MODULES = {"onnx": "frontend.onnx_import", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "int32", "int64")
+
+
+class _CallablePackage(ModuleType):
+    """The package `mirage_eg.egraph`, which is called as the function of that name; its modules stay where they are."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return import_module("mirage_eg.egraph_api").egraph(*arguments, **options)
+
+
+import_module("mirage_eg.egraph").__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> Any:
@@ -67,6 +80,7 @@ __all__ = [
     "NEW_DIM",
     "REPLICATED",
     "DType",
+    "EGraph",
     "Graph",
     "GraphError",
     "KernelGraph",
@@ -83,6 +97,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "bfloat16",
+    "egraph",
     "float16",
     "float32",
     "float64",

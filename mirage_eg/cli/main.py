@@ -1,4 +1,4 @@
-"""The command line: `mirage-eg optimize | verify | show | explain | rules | bench`; only this package prints.
+"""The command line: `mirage-eg optimize | verify | show | explain | egraph | rules | bench`; only this package prints.
 
 Results go to stdout, progress to stderr: bars on a terminal, else a line every few seconds. Bad input is one line on stderr
 and exit code 2.
@@ -20,6 +20,7 @@ from mirage_eg.cli.bench_gpu import bench_gpu
 from mirage_eg.cli.bench_kernelbench import bench_kernelbench
 from mirage_eg.cli.bench_search import bench_search
 from mirage_eg.cli.bench_verify import bench_verify
+from mirage_eg.cli.egraph import egraph
 from mirage_eg.cli.explain import explain
 from mirage_eg.cli.optimize import optimize
 from mirage_eg.cli.terminal import Job, JsonOption
@@ -38,6 +39,7 @@ app = typer.Typer(
 
 app.command()(optimize)
 app.command()(explain)
+app.command()(egraph)
 app.add_typer(cli_rules.app, name="rules")
 bench = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
 bench.command("verify")(bench_verify)

@@ -105,6 +105,25 @@ class Rulebook:
             egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
         return egraph
 
+    def new_egraph_by_law(
+        self, inserted: Iterable[str], without: frozenset[str] = frozenset()
+    ) -> tuple[bindings.EGraph, Mapping[str, str]]:
+        """`new_egraph` with a ruleset for each law of OWN_RULESET, by the law's name, so that laws can be run one by one."""
+        names = self.applicable(inserted) - without
+        egraph = bindings.EGraph()
+        rulesets: dict[str, str] = {}
+        for theory in self.theories:
+            for step in _parsed(theory.path, theory.text):
+                if step.directions and step.name not in names:
+                    continue
+                command = step.command
+                if step.directions and _ruleset(command) == OWN_RULESET:
+                    rulesets[step.name] = f"law_{len(rulesets)}"
+                    egraph.run_program(bindings.AddRuleset(_core(command).span, rulesets[step.name]))
+                    command = _in_ruleset(command, rulesets[step.name])
+                egraph.run_program(command)
+        return egraph, rulesets
+
 
 def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
     """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name) without those named in `without`, and then `extra`.
@@ -232,6 +251,21 @@ def _parsed(path: str, text: str) -> tuple[_Step, ...]:
         else _Step(command, "", ())
         for command, place in _commands(bindings.EGraph(), path, text)
     )
+
+
+def _ruleset(command: Command) -> str:
+    return str(command.rule.ruleset if isinstance(command, bindings.RuleCommand) else command.name)
+
+
+def _in_ruleset(command: Command, ruleset: str) -> Command:
+    match command:
+        case bindings.RewriteCommand(rewrite=rewrite, subsume=subsume):
+            return bindings.RewriteCommand(ruleset, rewrite, subsume)
+        case bindings.BiRewriteCommand(rewrite=rewrite):
+            return bindings.BiRewriteCommand(ruleset, rewrite)
+        case _:
+            rule = command.rule
+            return bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name, ruleset))
 
 
 def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:

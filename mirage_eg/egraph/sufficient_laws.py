@@ -20,11 +20,15 @@ RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGra
 
 
 class SufficientLaws:
-    """Sufficient sets of laws of one rulebook for equalities of terms; `nodes` counts the e-nodes of all saturations."""
+    """Sufficient sets of laws of one rulebook for equalities of terms; `nodes` counts the e-nodes of all saturations.
 
-    def __init__(self, rulebook: Rulebook, limits: Limits = PROOF_LIMITS) -> None:
-        self.rulebook, self.limits = rulebook, limits
-        self.equations = tuple(law.name for law in rulebook.laws if any(action.kind == "union" for action in law.actions))
+    The laws named in `excluded` are never used.
+    """
+
+    def __init__(self, rulebook: Rulebook, limits: Limits = PROOF_LIMITS, excluded: Collection[str] = ()) -> None:
+        self.rulebook, self.limits, self.excluded = rulebook, limits, frozenset(excluded)
+        equations = (law.name for law in rulebook.laws if any(action.kind == "union" for action in law.actions))
+        self.equations = tuple(name for name in equations if name not in self.excluded)
         self._sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
         self._worker: Worker | None = None
         self.nodes = 0
@@ -47,7 +51,7 @@ class SufficientLaws:
 
     def find_without(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
         """A sufficient set of laws without the excluded ones, or None."""
-        without = frozenset(excluded)
+        without = self.excluded.union(excluded)
         try:
             oracle = self._saturate(joint, without)
         except RuleError:
@@ -68,8 +72,8 @@ class SufficientLaws:
         return self._agrees(joint, self.others(laws))
 
     def others(self, laws: Collection[str]) -> frozenset[str]:
-        """The equations that are not among these laws."""
-        return frozenset(self.equations).difference(laws)
+        """The equations that are not among these laws, and the excluded laws."""
+        return frozenset(self.equations).difference(laws) | self.excluded
 
     def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
         try:

@@ -90,12 +90,19 @@ def parse_constant(text: str, sort: str) -> Constant:
         OptionError: the text is no such number.
     """
     if sort == "String":
-        return str(json.loads(text)) if text.startswith('"') else text
+        return _unquoted(text)
     try:
         return int(text) if sort == "i64" else Fraction(text)
     except (ValueError, ZeroDivisionError):
         wanted = "a whole number" if sort == "i64" else "a number such as 2, 1/64 or 0.5"
         raise OptionError(f"got {text!r}, wanted {wanted}") from None
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return str(json.loads(text)) if text.startswith('"') else text
+    except ValueError:
+        raise OptionError(f'got {text}, wanted a name; a quoted name may hold \\" and \\\\') from None
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
@@ -168,7 +175,10 @@ class _Parser:
 
     def atom(self, token: str) -> Tree:
         """An input by its name, or a class by its number."""
-        name = json.loads(token) if token.startswith('"') else token
+        try:
+            name = _unquoted(token)
+        except OptionError as error:
+            raise self.back(str(error)) from None
         if name in self.inputs:
             return ("Var", name)
         if re.fullmatch(r"#\d+", name) and self.classes:

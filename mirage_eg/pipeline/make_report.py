@@ -25,8 +25,8 @@ from mirage_eg.pipeline.run.report_sections import (
     BufferSummary,
     CompileSummary,
     Diagnosis,
-    EGraph,
     EGraphs,
+    EGraphSize,
     FloatSummary,
     LayoutsSummary,
     LayoutSummary,
@@ -76,7 +76,7 @@ def make_report(
         target=device.target,
         gpu=device,
         egraph=_egraphs(found.records),
-        egraphs=tuple(EGraph(record.split, **_fields(record.saturation)) for record in found.records),
+        egraphs=tuple(EGraphSize(record.split, **_fields(record.saturation)) for record in found.records),
         search=Search(
             visited=found.visited,
             pruned=found.pruned,

@@ -4,12 +4,14 @@ The source is the oracle's frozen table; the search needs none of this.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 from mirage_eg.egraph.expression import Constant, Expression
 from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
+from mirage_eg.egraph.saturation_history import SaturationHistory
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.report.box_layout import Placement, Point, Size, place_boxes
 from mirage_eg.report.svg import LINE, PAD, PALETTE, dark_style, lines_of, picture, rectangle, text_size
@@ -108,10 +110,13 @@ class EGraphView:
     def _repr_html_(self) -> str:
         """The drawing in a frame that scrolls, then growth by iteration and matches by law as tables."""
         matched = [row for row in self.matches() if row[1]]
-        drawing = f'<div style="overflow: auto; max-height: 80vh">{self._repr_svg_()}</div>'
+        drawing = f'<div style="overflow: auto; max-height: 80vh">{self.to_svg()}</div>'
         return f"{drawing}{table(('iteration', 'e-nodes'), self.growth())}{table(('law', 'matches'), matched)}"
 
     def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+    def to_svg(self) -> str:
         """A cluster for each class with its e-nodes, and a line from each e-node to the classes of its operands.
 
         Roots and marked classes have a colour. Classes and e-nodes beyond the limits are counted.
@@ -238,3 +243,33 @@ def _curve(points: Sequence[Point], dashed: bool = False) -> str:
         path += f" L {x:.1f} {y:.1f} C {x:.1f} {y + bend:.1f} {next_x:.1f} {next_y - bend:.1f} {next_x:.1f} {next_y:.1f}"
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     return f'<path d="{path}" fill="none" class="mg-edge-line" stroke="{PALETTE["edge"][0]}"{dashes}/>\n'
+
+
+def history_html(history: SaturationHistory) -> str:
+    """The sizes after each iteration, what each law added and merged in all, and the same iteration by iteration."""
+    sizes = list(zip(range(len(history.nodes)), history.nodes, history.classes, strict=True))
+    rows = [(row.iteration, row.law, f"{row.nodes:+}", row.unions) for row in history.rows]
+    laws = [(law, f"{nodes:+}", unions) for law, nodes, unions in history.by_law()]
+    parts = (
+        table(("iteration", "e-nodes", "classes"), sizes),
+        table(("law", "e-nodes added", "classes merged"), laws),
+        table(("iteration", "law", "e-nodes added", "classes merged"), rows),
+    )
+    return "".join(f'<div style="overflow-x: auto">{part}</div>' for part in parts)
+
+
+def egraph_page(
+    view: EGraphView, title: str, about: str, history: SaturationHistory, classes: Mapping[int, Sequence[str]]
+) -> str:
+    """A standalone page, light and dark: the drawing in a frame that scrolls, the history and the e-nodes of every class."""
+    listed = [(f"#{class_}", "\n".join(enodes)) for class_, enodes in classes.items()]
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        "<style>:root { color-scheme: light dark } body { font-family: system-ui, sans-serif; margin: 1rem }"
+        " table { border-collapse: collapse } th, td { padding: .2rem .8rem; border-bottom: 1px solid #7f8ba055 }"
+        " .wide { overflow: auto; max-height: 90vh }</style>\n</head>\n<body>\n"
+        f'<h1>{escape(title)}</h1>\n<p>{escape(about)}</p>\n<div class="wide">{view.to_svg()}</div>\n'
+        f"<h2>Growth</h2>\n{history_html(history)}\n<h2>Classes</h2>\n"
+        f'<div style="overflow-x: auto">{table(("class", "e-nodes"), listed)}</div>\n</body>\n</html>\n'
+    )

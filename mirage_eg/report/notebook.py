@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mirage_eg.egraph.expression import Expression
     from mirage_eg.egraph.oracle import Oracle, Saturation
     from mirage_eg.egraph.rulebook import Rulebook
+    from mirage_eg.egraph.saturation_history import SaturationHistory
     from mirage_eg.egraph.soundness.check_file import Report
     from mirage_eg.ir.axes import Axes
     from mirage_eg.optimizer.layouts import ChosenLayouts
@@ -48,6 +49,7 @@ RECORDS = (  # displayed as tables of their fields
     "egraph.expression.Term",
     "egraph.laws.Signature",
     "egraph.proof_chain.ProofStep",
+    "egraph.saturation_history.LawGrowth",
     "egraph.soundness.check_law.Counterexample",
     "egraph.soundness.check_law.Finding",
     "egraph.soundness.growth.Size",
@@ -74,7 +76,7 @@ RECORDS = (  # displayed as tables of their fields
     "pipeline.run.report_sections.BufferSummary",
     "pipeline.run.report_sections.CompileSummary",
     "pipeline.run.report_sections.Diagnosis",
-    "pipeline.run.report_sections.EGraph",
+    "pipeline.run.report_sections.EGraphSize",
     "pipeline.run.report_sections.EGraphs",
     "pipeline.run.report_sections.FloatSummary",
     "pipeline.run.report_sections.LayoutSummary",
@@ -177,6 +179,12 @@ def _saturation(saturation: "Saturation") -> str:
     return table(("iteration", "e-nodes"), enumerate(saturation.growth, 1)) + table(("law", "matches"), matched)
 
 
+def _history(history: "SaturationHistory") -> str:
+    from mirage_eg.report.egraph import history_html  # which loads egglog
+
+    return history_html(history)
+
+
 def _search(found: "SearchResult") -> str:
     rows = [
         (record.split, record.saturation.nodes, record.visited, sum(record.pruned.values()), record.structures, record.complete)
@@ -277,6 +285,7 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record
     "egraph.oracle.Oracle": _oracle,
     "pipeline.run.result.Result": lambda result: result_html(result.report),
     "egraph.rulebook.Rulebook": _rulebook,
+    "egraph.saturation_history.SaturationHistory": _history,
     "egraph.oracle.Saturation": _saturation,
     "search.structure_search.SearchResult": _search,
     "bench.rule_impact.Impact": _impact,

@@ -25,8 +25,9 @@ from mirage_eg.bench.rule_impact import Impact
 from mirage_eg.egraph.explain import explain
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.laws import Law
-from mirage_eg.egraph.oracle import Oracle, build_oracle
+from mirage_eg.egraph.oracle import Limits, Oracle, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
+from mirage_eg.egraph.saturation_history import saturation_history
 from mirage_eg.egraph.soundness.check_file import Report
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
@@ -91,6 +92,7 @@ def everything() -> dict[type, Any]:
         *kernel_points(best.graph, H100),
         TileLimits(1 << 17),
     ]
+    met += [saturation_history(rulebook, target, Limits())]
     met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).split_reductions[0]]
     return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}
 

@@ -24,7 +24,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "report": ("ir", "backends", "egraph", "verify", "optimizer", "search", "pipeline"),
     "bench": ("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline"),
     "torch_compile": ("ir", "backends", "frontend", "optimizer", "search", "pipeline"),
-    "api": ("version", "ir", "backends", "frontend", "report", "pipeline", "torch_compile"),
+    "api": ("version", "ir", "backends", "frontend", "egraph", "verify", "report", "pipeline", "torch_compile"),
     "cli": (
         *("version", "api", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search"),
         *("pipeline", "torch_compile", "report", "bench"),

@@ -20,7 +20,7 @@ class EGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class EGraph:
+class EGraphSize:
     """The e-graph of one split: its growth in e-nodes by iteration, and the matches of each law."""
 
     split: str

@@ -14,8 +14,8 @@ from mirage_eg.pipeline.run.report_sections import (
     Best,
     CompileSummary,
     Diagnosis,
-    EGraph,
     EGraphs,
+    EGraphSize,
     Memory,
     MuGraphSummary,
     OptimizerSummary,
@@ -42,7 +42,7 @@ class RunReport:
     target: str
     gpu: Device
     egraph: EGraphs
-    egraphs: tuple[EGraph, ...]
+    egraphs: tuple[EGraphSize, ...]
     search: Search
     verify: Verification
     compile: CompileSummary

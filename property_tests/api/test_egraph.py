@@ -1,0 +1,220 @@
+"""`mi.egraph`: what is asked, listed, extracted, proved and drawn agrees with the e-graph; bad input is one line."""
+
+import json
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mirage_eg as mi
+from mirage_eg.cli.main import main
+from mirage_eg.egraph.chain_checker import check_chain
+from mirage_eg.egraph.oracle import Limits, children_of
+from mirage_eg.egraph_api import EGraph
+from mirage_eg.ir.errors import GraphError, MirageError, OptionError
+
+NAMES = ("rmsnorm", "lora", "gqa")
+
+GATE = """
+import mirage_eg as mi
+
+def program():
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((4, 64), name="x")
+    g = graph.new_input((4, 64), name="gate")
+    graph.mark_output(graph.mul(graph.sqrt(graph.square(x)), graph.tanh(g)), "y")
+    return graph
+"""
+
+
+@cache
+def opened(name: str) -> EGraph:
+    return mi.egraph(name)
+
+
+def test_the_package_is_called_and_holds_its_modules() -> None:
+    assert isinstance(opened("rmsnorm"), mi.EGraph)
+    assert mi.egraph.oracle.Limits is Limits  # type: ignore[attr-defined]
+
+
+@given(st.data())
+def test_each_form_of_a_class_is_in_that_class_and_there_is_no_second_of_it(data: st.DataObject) -> None:
+    found = opened(data.draw(st.sampled_from(NAMES)))
+    class_ = data.draw(st.sampled_from(sorted(found.classes())))
+    forms = found.forms(class_, data.draw(st.integers(1, 8)))
+    assert forms and len(set(forms)) == len(forms)
+    assert all(found.ask(form).class_ == class_ for form in forms)
+    assert found.forms(forms[0], 1) == (found.forms(class_, 1)[0],)
+
+
+@given(st.data())
+def test_two_forms_are_proved_equal_in_steps_if_they_are_of_one_class(data: st.DataObject) -> None:
+    found = opened(data.draw(st.sampled_from(NAMES)))
+    one, two = data.draw(st.lists(st.sampled_from(sorted(found.classes())), min_size=2, max_size=2))
+    left, right = data.draw(st.sampled_from(found.forms(one, 4))), data.draw(st.sampled_from(found.forms(two, 4)))
+    proof = found.prove(left, right)
+    assert proof.equal == (one == two) == bool(proof)
+    if proof.equal:
+        assert proof.chain is not None and (proof.chain.start, proof.chain.end) == (left, right)
+        check_chain(proof.chain, found.rulebook)
+    else:
+        assert proof.reason
+
+
+def test_what_is_missing_is_named_with_the_nearest_part_that_is_there() -> None:
+    found = opened("rmsnorm")
+    answer = found.ask("(Div (Sum j.t (Mul X W)) (Sqrt (Mean j.t (Square X))))")
+    assert not answer and answer.missing == "(Sum j.t (Mul X W))"
+    assert answer.nearest == "(Sqrt (Mean j.t (Square X)))"
+    assert answer.nearest_class == found.ask(answer.nearest).class_
+    assert "is not in the e-graph" in str(answer)
+    assert "no part of an axis is k.t: they are i, j.t" in str(found.ask("(Sum k.t (Mul X W))"))
+    assert found.ask("(Mul X (Mul W g))")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extraction_gives_a_cheapest_term_of_each_output(name: str) -> None:
+    found = opened(name)
+    terms = found.extract()
+    assert [found.ask(term).class_ for term in terms] == list(found.outputs)
+    assert [term.count("(") for term in terms] == [found.forms(output, 1)[0].count("(") for output in found.outputs]
+    dear = found.extract({"Mul": 100.0})
+    assert sum(term.count("(Mul") for term in dear) <= sum(term.count("(Mul") for term in terms)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_history_ends_at_the_size_of_the_saturated_e_graph(name: str) -> None:
+    found = opened(name)
+    history = found.history
+    assert history.stopped is None and history.nodes[-1] == found.saturation.nodes
+    assert history.nodes[0] + sum(row.nodes for row in history.rows) == history.nodes[-1]
+    assert history.classes[-1] == len(found.classes())
+    assert all(row.nodes or row.unions for row in history.rows)
+    assert {law for law, _, _ in history.by_law()} <= {law.name for law in found.rulebook.laws}
+
+
+def test_json_has_the_names_of_inputs_and_costs() -> None:
+    found = opened("rmsnorm")
+    data = json.loads(found.to_json({"Mul": 7.0}))
+    nodes = data["nodes"].values()
+    assert {"X", "g", "W"} <= {node["op"] for node in nodes}
+    assert {node["cost"] for node in nodes if node["op"] == "Mul"} == {7.0}
+    assert len(nodes) == sum(map(len, found.classes().values()))
+
+
+def test_the_drawing_has_a_line_to_each_class_that_an_e_node_takes() -> None:
+    found = opened("rmsnorm")
+    picture = found.view(boxes=1000).to_svg()
+    lines = [item for item in ElementTree.fromstring(picture).iter() if item.tag.endswith("}path")]
+    table = found.oracle.table
+    shown = [key for key, class_ in table.items() if sum(class_ == other for other in table.values()) <= 12]
+    assert len(lines) >= sum(len(set(children_of(found.oracle, key))) for key in shown) > 20
+    assert "prefers-color-scheme: dark" in picture
+    assert found.view(["(Mul g W)"]).to_svg().count('class="mg-prologue"') == 1
+
+
+def test_laws_theories_and_axes_are_chosen_by_name(tmp_path: Path) -> None:
+    less = mi.egraph("rmsnorm", without=["mul commutes", "30_scale"])
+    assert less.saturation.nodes < opened("rmsnorm").saturation.nodes
+    assert opened("rmsnorm").prove("(Mul g W)", "(Mul W g)")
+    assert not less.prove("(Mul g W)", "(Mul W g)")
+    assert "loop over j" in repr(mi.egraph("rmsnorm", loop="j"))
+    assert mi.egraph("rmsnorm", loop="j").ask("(Sum j.l (Sum j.t (Mul X (Mul g W))))")
+    cut = mi.egraph("rmsnorm", limits={"iterations": 1})
+    assert "CUT: stopped after 1 iterations" in repr(cut)
+    (tmp_path / "my.egg").write_text(
+        '; domain: indexed\n(rewrite (Tanh x) (Tanh (Abs x)) :when ((above_zero x)) :name "own")\n'
+    )
+    (tmp_path / "gate.py").write_text(GATE)
+    own = mi.egraph(tmp_path / "gate.py", rules=[tmp_path / "my.egg"])
+    assert own.prove("(Sqrt (Square x))", "(Abs x)") and "own" in {law.name for law in own.rulebook.laws}
+
+
+BAD = {
+    "domain": ({"domain": "real"}, OptionError, "wanted indexed or abstract"),
+    "axis": ({"loop": "q"}, OptionError, r"wanted a reduced axis \(j\)"),
+    "theory": ({"without": ["no law"]}, MirageError, "no law"),
+    "limit": ({"limits": {"memory": 3}}, OptionError, "wanted iterations, nodes, seconds"),
+    "negative": ({"limits": {"nodes": -1}}, OptionError, "wanted positive numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_option_is_one_error(name: str) -> None:
+    options, kind, text = BAD[name]
+    with pytest.raises(kind, match=text):
+        mi.egraph("rmsnorm", **options)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="wanted a program"):
+        mi.egraph(3)  # type: ignore[arg-type]
+
+
+TERMS = [
+    "(Mul X",
+    "(Mull X g)",
+    "(Mul X g W)",
+    "(Scale x X)",
+    "Y",
+    "#99",
+    "",
+    '("X',
+    "(Sum j.t)",
+    ")",
+    "X X",
+    "(Mul X #99)",
+    "(" * 900,
+]
+
+
+@pytest.mark.parametrize("text", TERMS)
+def test_a_text_that_is_no_term_is_one_error_with_its_place(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^term[,:]") as error:
+        opened("rmsnorm").ask(text)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text(alphabet='()#"\\ XgWMulj.t0/', max_size=30))
+def test_any_text_is_a_term_or_an_error(text: str) -> None:
+    with suppress(OptionError):
+        opened("rmsnorm").ask(text)
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["mirage-eg", "egraph", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(str(end.value.code))
+
+
+def test_the_command_writes_each_kind_of_file_and_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gate.py").write_text(GATE)
+    for suffix, start in ((".svg", "<svg"), (".html", "<!doctype html>"), (".json", '{"nodes"')):
+        out = tmp_path / f"made/x{suffix}"
+        assert run_command(monkeypatch, str(tmp_path / "gate.py"), "--out", str(out)) == 0
+        assert out.read_text().startswith(start)
+    capsys.readouterr()
+    assert run_command(monkeypatch, "rmsnorm", "--ask", "(Mul g W)", "--prove", "(Mul g W)", "(Mul W g)") == 0
+    text = capsys.readouterr().out
+    assert "(Mul g W) is in class #" in text and "equal by 1 step" in text
+    assert run_command(monkeypatch, "rmsnorm", "--ask", "(Exp X)", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["answers"][0]["nearest"] == "X"
+    assert run_command(monkeypatch, "rmsnorm") == 0
+    assert "mul commutes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--ask", "(Mul"), ("--out", "x.pdf"), ("--out", "/proc/1/x.svg"), ("--loop", "q"), ("--without", "no law")]
+)
+def test_bad_input_of_the_command_is_one_line(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(monkeypatch, "rmsnorm", *arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1 and not list(tmp_path.iterdir())
