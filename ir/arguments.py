@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.sizes import SizeExpression
 
 Number = int | float | Fraction  # and NumPy's scalars, which are registered as `numbers.Real`
 AS_INPUT = "make it an input: new_input(shape)"  # the hint for an array
@@ -18,6 +19,10 @@ def exact(value: Number) -> Fraction:
     Raises:
         GraphError: not a number (an array is an input), or not finite.
     """
+    if isinstance(value, SizeExpression):
+        raise GraphError(
+            f"got the size {value} as a constant, whose value is not known yet; wanted a number (x.sum / n is mean)"
+        )
     if isinstance(value, bool) or not isinstance(value, Real):
         hint = f"; {AS_INPUT}" if hasattr(value, "shape") else ""
         raise GraphError(f"got constant {described(value)}, wanted a finite number{hint}")
@@ -47,7 +52,7 @@ def dtype_of(value: object) -> str:
 
 
 def whole(name: str, values: Iterable[Any], argument: str) -> tuple[int, ...]:
-    """The values as ints; `argument` is for the message.
+    """The values as ints, sizes as they are; `argument` is for the message.
 
     Raises:
         GraphError: not whole numbers (Python's or NumPy's).
@@ -56,7 +61,7 @@ def whole(name: str, values: Iterable[Any], argument: str) -> tuple[int, ...]:
     for value in given:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise GraphError(f"{name}: got {described(value)} in {argument}, wanted whole numbers")
-    return tuple(map(int, given))
+    return tuple(value if isinstance(value, SizeExpression) else int(value) for value in given)
 
 
 def described(value: object) -> str:

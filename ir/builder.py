@@ -15,9 +15,10 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.node import Node, TensorType, node, result_count
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape, taken_by_slice, text
+from mirage_eg.ir.sizes import SizeExpression, as_numbers, dims_text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +57,8 @@ class Tensor:
     def __truediv__(self, other: "Tensor | Number") -> "Tensor":
         if isinstance(other, Tensor):
             return self.builder.div(self, other)
+        if isinstance(other, SizeExpression):
+            return self.builder.mean_of(self, other)
         if exact(other) == 0:
             raise GraphError(f"div: got {other!r} as divisor of %{self.position}, wanted a number that is not 0")
         return self.builder.scale(self, 1 / exact(other))
@@ -110,6 +113,14 @@ class Builder:
     def graph(self) -> Graph:
         """The graph, frozen."""
         raise NotImplementedError
+
+    def mean_of(self, x: Tensor, size: SizeExpression) -> Tensor:
+        """x / size where x is the sum over a dim of this size: the mean. Other constants are no sizes."""
+        makers = [item for item in self.nodes for _ in range(result_count(item))]
+        item = makers[x.position]
+        if item.op == "sum" and str(self.checker.types[item.operands[0]].shape[item["dim"]]) == str(size):
+            return self.op("mean", Tensor(self, item.operands[0]), dim=item["dim"])
+        raise GraphError(f"div: got the size {size} as divisor of %{x.position}, wanted a number; x.sum / n of all n is mean")
 
     def _positions(self, name: str, operands: Iterable[Tensor]) -> list[int]:
         positions = []
@@ -403,10 +414,12 @@ class KernelGraph(Builder):
     ) -> Tensor:
         """A tensor that the program takes; `strides` count elements, row-major where not given.
 
-        `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that name.
+        A dim may be a `Dim`, which is chosen later. `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that
+        name.
         """
         dense = whole("new_input", strides, "strides") if strides is not None else None
-        return self.op("input", shape=whole("new_input", dims, "dims"), dtype=dtype_of(dtype), name=name, strides=dense)
+        shape = whole("new_input", dims, "dims")
+        return self.op("input", shape=shape, dtype=dtype_of(dtype), name=name, strides=dense, dims=dims_text(shape))
 
     def gather(self, x: Tensor, indices: Tensor, dim: int = 0) -> Tensor:
         """The slices of x at `indices` (int32 or int64) along `dim`: an embedding, torch.index_select."""
@@ -470,7 +483,7 @@ class KernelGraph(Builder):
         used = {operand for item in self.nodes for operand in item.operands}
         sinks: dict[int, str | None] = {i: None for i in range(len(self.checker.types)) if i not in used}
         outputs = [node("output", position, name=name) for position, name in (self._outputs or sinks).items()]
-        return Graph((*self.nodes, *outputs))
+        return Graph(tuple(Node(item.op, item.operands, as_numbers(item.attributes)) for item in (*self.nodes, *outputs)))
 
     def __str__(self) -> str:
         return str(self.graph())

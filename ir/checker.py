@@ -10,9 +10,10 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType
 from mirage_eg.ir.ops import OPS, Kind, Level
-from mirage_eg.ir.ragged import LOOP, Cut, Cuts, part_extent, result_cuts
+from mirage_eg.ir.ragged import LOOP, Cut, Cuts, given_part, part_extent, result_cuts
 from mirage_eg.ir.result_dtypes import result_dtype
 from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.sizes import read_dims
 
 
 class Checker:
@@ -144,8 +145,9 @@ def _input_type(checker: Checker, item: Node) -> TensorType:
     if (strides := item.get("strides")) is not None and len(strides) != len(shape):
         raise GraphError(f"got {len(strides)} strides for the {len(shape)} dims of {text(shape)}")
     if checker.level is not Level.BLOCK:
-        if item.get("imap") is not None or item.get("fmap") is not None:
-            raise GraphError("got imap or fmap outside a block graph")
+        if any(item.get(name) is not None for name in ("imap", "fmap", "tile")):
+            raise GraphError("got imap, fmap or tile outside a block graph")
+        read_dims(item.get("dims"), len(shape))
         return TensorType(shape, dtype)
     imap, fmap = item.get("imap"), item.get("fmap", REPLICATED)
     if imap is None or len(imap) != len(checker.grid):
@@ -154,10 +156,18 @@ def _input_type(checker: Checker, item: Node) -> TensorType:
         if target != REPLICATED and not 0 <= target < len(shape):
             raise GraphError(f"got a map to dim {target} of {text(shape)}; wanted a dim, or -1 for replicated")
     tile = []
+    given: Shape | None = item.get("tile")
+    if given is not None and len(given) != len(shape):
+        raise GraphError(f"got a tile of {len(given)} dims for the {len(shape)} dims of {text(shape)}")
     for dim, extent in enumerate(shape):
-        count = prod(count for _, count in _splits(checker, item, dim))
-        part = part_extent(extent, count)
+        splits = _splits(checker, item, dim)
+        count = prod(count for _, count in splits)
+        part = part_extent(extent, count) if given is None else given_part(extent, given[dim], splits)
         if part is None:
+            if given is not None:
+                raise GraphError(
+                    f"got a tile of {given[dim]} for {count} parts of dim {dim} of {text(shape)}; wanted none empty"
+                )
             raise GraphError(
                 f"got {count} parts of dim {dim} of {text(shape)} (grid {checker.grid}, imap {imap}, loop "
                 f"{checker.loop}, fmap {fmap}); {extent} is not divisible by {count}, and parts of "

@@ -15,6 +15,7 @@ from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, Ten
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.ragged import Cuts
 from mirage_eg.ir.shapes import text
+from mirage_eg.ir.sizes import SizeExpression
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,13 @@ def _attribute_text(name: str, value: Any) -> str:
 
 
 def _type_text(graph: Graph, value: int) -> str:
-    """The type; a ragged dim with the extent of the last part after that of the others, as 64|13."""
+    """The type; a ragged dim with the extent of the last part after that of the others, as 64|13, or as ≤64 if it is open."""
     kind = graph.types[value]
     if value not in graph.cuts:
         return str(kind)
     extents = [
-        f"{extent}|{cut.rest}" if cut else str(extent) for extent, cut in zip(kind.shape, graph.cuts[value], strict=True)
+        (f"≤{extent}" if isinstance(cut.extent, SizeExpression) else f"{extent}|{cut.rest}") if cut else str(extent)
+        for extent, cut in zip(kind.shape, graph.cuts[value], strict=True)
     ]
     return f"[{', '.join(extents)}] {kind.dtype}"
 

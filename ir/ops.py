@@ -205,6 +205,8 @@ _ROWS = (
             "strides": "ints?",
             "imap": "ints?",
             "fmap": "int?",
+            "dims": "text?",  # of a program: the declarations of dims that are chosen later (`ir.sizes`)
+            "tile": "ints?",  # of a block graph: the extents of tiles, where sizes are chosen later
         },
     ),
     Op(

@@ -7,6 +7,7 @@ sum and scale it), a reshape that merges or splits the dim, a sum over tiles of 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
@@ -44,6 +45,16 @@ def part_extent(extent: int, count: int) -> int | None:
     even = -(-extent // count)
     aligned = -(-even // _ALIGNED) * _ALIGNED
     return next((part for part in (aligned, even) if (count - 1) * part < extent), None)
+
+
+def given_part(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> int | None:
+    """`part`, if parts of it hold a dim of `extent` and no block of the slowest split is empty; else None.
+
+    A dim that nothing splits is one part, perhaps a short one. Iterations at the end of the last block may be empty.
+    """
+    count = prod(count for _, count in splits)
+    slowest = next((count for _, count in splits if count > 1), 1)
+    return part if 1 <= part and (slowest - 1) * (count // slowest) * part < extent <= count * part else None
 
 
 def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, attributes: Mapping[str, Any]) -> Cuts:

@@ -31,7 +31,8 @@ FORMAT = "mirage_eg.graph"
 VERSION = 1
 LARGEST_FILE = 16 * 2**20  # bytes; a graph of a thousand nodes has a quarter of a megabyte
 
-_MAPS = {"imap", "fmap", "omap"}  # attributes of block graphs alone
+_MAPS = {"imap", "fmap", "omap", "tile"}  # attributes of block graphs alone
+_SPARSE = (("input", "dims"), ("input", "tile"))  # attributes that are written only where they are given
 _RATIONAL = re.compile(r"-?[0-9]{1,1000}(/[0-9]{1,1000})?")
 
 
@@ -81,7 +82,11 @@ def to_data(graph: Graph) -> dict[str, Any]:
         results: list[dict[str, Any]] = [{"id": value} for value in values]
         if graph.level is Level.KERNEL:
             results = [{"id": value, "shape": list(graph.types[value].shape)} for value in values]
-        attributes = {name: _plain(item.get(name)) for name in _attributes(graph.level, item.op)}
+        attributes = {
+            name: _plain(item.get(name))
+            for name in _attributes(graph.level, item.op)
+            if (item.op, name) not in _SPARSE or item.get(name) is not None
+        }
         data["nodes"].append({"op": item.op, "operands": list(item.operands), "results": results} | attributes)
     return data
 
@@ -193,7 +198,7 @@ def _level(data: Any) -> Level:
     return Level(data["level"])
 
 
-LATER_FIELDS = (("output", "strides"),)  # attributes that first files of this version lack; there they are not given
+LATER_FIELDS = (("output", "strides"), *_SPARSE)  # attributes that first files of this version lack; there they are not given
 
 
 def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:

@@ -13,8 +13,8 @@ from mirage_eg.version import __version__
 
 if TYPE_CHECKING:
     from mirage_eg import torch
-    from mirage_eg.api import MuGraph, MuGraphs, Program, new_kernel_graph, superoptimize
     from mirage_eg.egraph_api import EGraph, egraph
+    from mirage_eg.api import MuGraph, MuGraphs, Program, SizedMuGraph, new_kernel_graph, superoptimize
     from mirage_eg.frontend import onnx_import as onnx
     from mirage_eg.frontend.custom_op import register_op
     from mirage_eg.ir.builder import KernelGraph, Tensor
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from mirage_eg.ir.graph import Graph
     from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node
     from mirage_eg.ir.serialize import from_json, to_json
+    from mirage_eg.ir.sizes import Dim
     from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
     from mirage_eg.report.draw import picture
 
     float16, bfloat16, float32, float64, _, int32, int64 = DType
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
-    "api": ("MuGraph", "MuGraphs", "Program", "new_kernel_graph", "superoptimize"),
     "egraph_api": ("EGraph", "egraph"),
+    "api": ("MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "superoptimize"),
     "report.draw": ("picture",),
     "ir.builder": ("KernelGraph", "Tensor"),
     "ir.dtypes": ("DType",),
@@ -38,6 +39,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.graph": ("Graph",),
     "ir.node": ("NEW_DIM", "REPLICATED", "Node"),
     "ir.serialize": ("from_json", "to_json"),
+    "ir.sizes": ("Dim",),
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
 }
@@ -80,6 +82,7 @@ __all__ = [
     "NEW_DIM",
     "REPLICATED",
     "DType",
+    "Dim",
     "EGraph",
     "Graph",
     "GraphError",
@@ -92,6 +95,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "RuleError",
+    "SizedMuGraph",
     "Tensor",
     "ThreadblockGraph",
     "UnsupportedError",

@@ -1,15 +1,16 @@
 """The public API: `superoptimize` a program and get µGraphs that can be written as Triton files and called on arrays."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 from weakref import finalize
 
 import numpy as np
 
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.calls import CudaGraph, call, capture
@@ -18,12 +19,14 @@ from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.numerics import as_kernels_compute
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.builder import Builder, KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.sizes import read_dims
 from mirage_eg.ir.whole_inputs import index_bounds
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import Candidate, optimize
@@ -33,6 +36,9 @@ from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.notebook import result_html
 from mirage_eg.report.tables import table
+
+if TYPE_CHECKING:
+    from mirage_eg.pipeline.buckets import Bucket, SizedResult
 
 
 class MuGraph:
@@ -134,7 +140,8 @@ class MuGraph:
                 ArrayLayout(name, type_.shape, str(type_.dtype), row_major(type_.shape))
                 for name, type_ in zip(self.graph.output_names, self.graph.output_types, strict=True)
             ]
-            self._runtime = RunningProgram(self._resources.enter_context(loaded(self.source)), self.graph.input_names, outputs)
+            module, shapes = self._resources.enter_context(loaded(self.source)), [kind.shape for kind in self.graph.input_types]
+            self._runtime = RunningProgram(module, self.graph.input_names, outputs, shapes=shapes)
         return self._runtime
 
     def __repr__(self) -> str:
@@ -226,9 +233,116 @@ class MuGraphs(Sequence[MuGraph]):
         return table(("", "what it does", "predicted µs", "verified", "compiles"), rows) + result_html(self._record)
 
 
+class SizedMuGraph:
+    """The µGraphs of a program with named dims, one for each bucket of sizes; callable on arrays of any of these sizes."""
+
+    def __init__(self, result: "SizedResult") -> None:
+        self._result = result
+        self._graphs: dict[tuple[int, ...], MuGraph] = {}
+        self._places = {
+            dim.name: (place, position)
+            for place, item in reversed([*enumerate(result.program.inputs)])
+            for position, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
+            if dim is not None
+        }
+
+    @property
+    def program(self) -> Graph:
+        """The program, at sizes that stand for all others."""
+        return self._result.program
+
+    @property
+    def buckets(self) -> "tuple[Bucket, ...]":
+        """The buckets in the order of their sizes."""
+        return self._result.buckets
+
+    @property
+    def valid_for(self) -> dict[str, tuple[int, int]]:
+        """The smallest and the largest size of each named dim."""
+        return {name: (dim.min, dim.max) for name, dim in self._result.dims.items()}
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report of the one search in JSON's types."""
+        return self._result.report.data()
+
+    def bucket(self, **sizes: int) -> "Bucket":
+        """The bucket of these sizes.
+
+        Raises:
+            OptionError: a size is missing, or its name is unknown.
+            GraphError: a size outside the range of its dim.
+        """
+        dims = self._result.dims
+        if set(sizes) != set(dims):
+            raise OptionError(f"sizes: got {', '.join(sizes) or 'none'}, wanted {', '.join(dims)}")
+        for name, size in sizes.items():
+            dims[name].check(size)
+        return next(bucket for bucket in self.buckets if bucket.holds(sizes))
+
+    def at(self, **sizes: int) -> MuGraph:
+        """The µGraph at these sizes, with the kernels of their bucket; no search, no new text.
+
+        Raises:
+            OptionError: a size is missing, or its name is unknown.
+            GraphError: a size outside the range of its dim.
+        """
+        bucket = self.bucket(**sizes)
+        key = tuple(sizes[name] for name in self._result.dims)
+        if key not in self._graphs:
+            entry = bucket.candidate
+            graph = at_sizes(entry.graph, sizes)
+            us = predict_us(graph, self._result.device)
+            self._graphs[key] = MuGraph(replace(entry, graph=graph, predicted_us=us))
+        return self._graphs[key]
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """Run the µGraph of the arrays' sizes; see `MuGraph.__call__`.
+
+        Raises:
+            GraphError: an argument that is not the program's; the message names it.
+        """
+        names = self.program.input_names
+        if len(arrays) != len(names):
+            raise GraphError(f"got {len(arrays)} arrays, wanted {len(names)}: {', '.join(names)}")
+        sizes = {}
+        for dim, (place, position) in self._places.items():
+            shape = getattr(arrays[place], "shape", None)
+            if shape is None or len(shape) != len(self.program.inputs[place]["shape"]):
+                wanted = len(self.program.inputs[place]["shape"])
+                raise GraphError(f"argument {names[place]}: got {_shape_text(shape)}, wanted an array of {wanted} dims")
+            sizes[dim] = int(shape[position])
+        return self.at(**{name: sizes[name] for name in self._result.dims})(*arrays, out=out)
+
+    def generate_triton_programs(self, folder: str | Path) -> list[Path]:
+        """Write the Triton source of each bucket into a folder, named after its sizes: n_17-32.py."""
+        paths = [Path(folder) / f"{bucket.name}.py" for bucket in self.buckets]
+        for path, bucket in zip(paths, self.buckets, strict=True):
+            write_atomically(path, bucket.candidate.source)
+        return paths
+
+    def __repr__(self) -> str:
+        lines = [f"SizedMuGraph for {', '.join(dim.declaration for dim in self._result.dims.values())}"]
+        lines += [f"  {bucket.line}" for bucket in self.buckets]
+        return "\n".join(lines)
+
+
+def _shape_text(shape: Sequence[int] | None) -> str:
+    return "no array" if shape is None else f"shape {tuple(shape)}"
+
+
+@overload
+def superoptimize(graph: KernelGraph | Graph, *, sizes: None = None, **options: Any) -> MuGraphs: ...
+
+
+@overload
+def superoptimize(graph: KernelGraph | Graph, *, sizes: Sequence[Mapping[str, int]], **options: Any) -> SizedMuGraph: ...
+
+
 def superoptimize(
     graph: KernelGraph | Graph,
     *,
+    sizes: Sequence[Mapping[str, int]] | None = None,
     griddims: Sequence[Sequence[int]] | None = None,
     blockdims: Sequence[Sequence[int]] | None = None,
     imaps: Sequence[Sequence[int]] | None = None,
@@ -239,8 +353,12 @@ def superoptimize(
     name: str = "program",
     verbose: bool = False,
     **options: Any,
-) -> MuGraphs:
+) -> MuGraphs | SizedMuGraph:
     """Search for µGraphs that compute `graph`, verify and compile them; best first.
+
+    A program with named dims (`Dim`) is searched once, and gets kernels for each bucket of sizes: `sizes` are the largest of
+    buckets, as [{"n": 16}, {"n": 128}]; an empty list takes 16, 32, 64, 128 and 256. The last bucket ends at the `max` of its
+    dim. The result is a `SizedMuGraph`.
 
     `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; of `blockdims` the number of
     threads counts. `config`, a preset of mirage-project/mirage, is ignored: the search needs no preset. Further options are
@@ -269,7 +387,18 @@ def superoptimize(
         raise GraphError(f"superoptimize: got {_described(graph)}, wanted a program: new_kernel_graph() or its Graph")
     if not isinstance(name, str):
         raise OptionError(f"name: got {name!r}, wanted a text")
-    result = optimize(name, program, chosen, _log if verbose else None)
+    observer = _log if verbose else None
+    if sizes is None:
+        if dims := dims_of(program):
+            listed = ", ".join(dim.declaration for dim in dims.values())
+            raise OptionError(
+                f"sizes: got none for a program with the dims {listed}; wanted [] or such as [{{{min(dims)!r}: 16}}]"
+            )
+    else:
+        from mirage_eg.pipeline.buckets import optimize_sizes  # loads egglog and Triton
+
+        return SizedMuGraph(optimize_sizes(name, program, chosen, sizes, observer))
+    result = optimize(name, program, chosen, observer)
     return MuGraphs([*map(MuGraph, result.candidates)], result.report)
 
 
@@ -295,8 +424,8 @@ def _described(value: object) -> str:
 class Program(KernelGraph):
     """A tensor program being written, with its optimizer as a method."""
 
-    def superoptimize(self, **options: Any) -> MuGraphs:
-        """`mirage_eg.superoptimize` of this program."""
+    def superoptimize(self, **options: Any) -> Any:
+        """`mirage_eg.superoptimize` of this program: `MuGraphs`, or a `SizedMuGraph` where `sizes` are given."""
         return superoptimize(self, **options)
 
     def __repr__(self) -> str:
@@ -314,4 +443,4 @@ def new_kernel_graph() -> Program:
     return Program()
 
 
-__all__ = ["MuGraph", "MuGraphs", "Program", "new_kernel_graph", "superoptimize"]
+__all__ = ["MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "superoptimize"]

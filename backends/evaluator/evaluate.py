@@ -129,6 +129,7 @@ def _ragged(
     graph: Graph, bounds: ragged_parts.Bounds, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, stack: int
 ) -> list[V]:
     """The outputs of a ragged block graph's blocks within bounds."""
+    bounds = ragged_parts.without_empty_iterations(graph, bounds)
     if (grid := ragged_parts.divided(graph, bounds, loop=False)) is not None:
         place, *sides = grid
         results = [_ragged(graph, side, inputs, algebra, slice_elements, stack) for side in sides]

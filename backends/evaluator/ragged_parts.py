@@ -25,6 +25,15 @@ def all_of(graph: Graph) -> Bounds:
     return (*((0, extent) for extent in graph.grid), (0, graph.loop))
 
 
+def without_empty_iterations(graph: Graph, bounds: Bounds) -> Bounds:
+    """Bounds without the iterations after the last part of a dim that the grid and the loop cut."""
+    for cut in (cut for cuts in graph.cuts.values() for cut in cuts if cut):
+        if _has_last(graph, cut, bounds):
+            stop = min([bounds[LOOP][1], *(last + 1 for place, last in _last(graph, cut) if place == LOOP)])
+            bounds = (*bounds[:LOOP], (bounds[LOOP][0], stop))
+    return bounds
+
+
 def divided(graph: Graph, bounds: Bounds, *, loop: bool) -> tuple[int, Bounds, Bounds] | None:
     """A grid dim (LOOP if `loop`), bounds without its last coordinate and with it alone; None if no extents are mixed."""
     for cut in (cut for cuts in graph.cuts.values() for cut in cuts if cut):
@@ -44,6 +53,7 @@ def regular_part(graph: Graph, bounds: Bounds) -> Graph:
     for item, values in graph.numbered():
         attributes = item.mapping
         if item.op == "input":
+            attributes.pop("tile", None)
             attributes["shape"] = tuple(len(index) for index in input_indices(graph, item, values[0], bounds))
         elif item.op == "thread":
             inner: Graph = item["graph"]
@@ -128,8 +138,14 @@ def _indices(graph: Graph, extent: int, part: int, places: Sequence[int], bounds
 
 
 def _has_last(graph: Graph, cut: Cut, bounds: Bounds) -> bool:
-    counts = (*graph.grid, graph.loop)
-    return all(bounds[place][1] == counts[place] for place, _ in cut.steps)
+    """Whether the bounds contain the last part that is not empty."""
+    return all(bounds[place][0] <= last < bounds[place][1] for place, last in _last(graph, cut))
+
+
+def _last(graph: Graph, cut: Cut) -> list[tuple[int, int]]:
+    """The coordinates of the last part that is not empty."""
+    start, counts = cut.extent - cut.rest, (*graph.grid, graph.loop)
+    return [(place, start // step % counts[place]) for place, step in cut.steps]
 
 
 def _extents(graph: Graph, value: int, bounds: Bounds) -> Shape:

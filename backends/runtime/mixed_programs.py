@@ -41,6 +41,7 @@ class MixedStreamState:
 
         self._torch = torch
         self._site, self._launch, self._running, self._lock = site, module.launch, running, Lock()
+        self._sizes = plan.sizes
         library, values = site.library, plan.values
         arena = library.memory(plan.arena_bytes, site.device) if plan.arena else None
         fixed = {value: library.part(arena, offset, values[value]) for value, offset in plan.arena}
@@ -53,7 +54,7 @@ class MixedStreamState:
         with self._lock:
             self._running.state = self
             buffers = [make() if array is None else array for array, make in zip(self._fixed, self._allocators, strict=True)]
-            returned = self._launch(*arrays, *buffers, self._torch)
+            returned = self._launch(*arrays, *buffers, *self._sizes, self._torch)
         results = returned if isinstance(returned, tuple) else (returned,)
         if out is None:
             return results
@@ -61,10 +62,11 @@ class MixedStreamState:
             self._site.library.copy(target, result)
         return tuple(out)
 
-    def launch(self, kernel: str, grid: tuple[int, ...], *tensors: Any, **options: Any) -> None:
+    def launch(self, kernel: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         """Launch a generated kernel; the options have been used by the compiler."""
-        slots, start = self._ready.get((kernel, grid)) or self._prepare(kernel, grid, len(tensors))
-        slots[: len(tensors)] = [self._site.library.address(tensor) for tensor in tensors]
+        slots, start = self._ready.get((kernel, grid)) or self._prepare(kernel, grid, len(arguments))
+        address = self._site.library.address
+        slots[: len(arguments)] = [given if isinstance(given, int) else address(given) for given in arguments]
         if status := start():
             self._site.driver.refuse(status)
 

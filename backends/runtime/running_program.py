@@ -34,12 +34,14 @@ class RunningProgram:
         inputs: Sequence[str],
         outputs: Sequence[ArrayLayout] | None = None,
         driver: Driver | None = None,
+        shapes: Sequence[Sequence[int]] = (),
     ) -> None:
-        """`inputs` are names for messages; the module belongs to this object.
+        """`inputs` are names for messages; the module belongs to this object. `shapes` are those of the inputs, of which a
+        program that takes sizes reads them.
 
         `outputs` are the layouts of the results; None: those of the values that kernels write, and no `out` for others.
         """
-        self.plan = launch_plan_of(module)
+        self.plan = launch_plan_of(module, shapes)
         written = [self.plan.values[value] for value in self.plan.results or ()]
         self.outputs = tuple(written if outputs is None else outputs)
         if written:

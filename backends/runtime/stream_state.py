@@ -61,8 +61,11 @@ class StreamState:
         self._copied = [(target, source) for target, source in enumerate(sources, first) if target != source]
         self._written = [*range(first), *(first + results.index(value) for value in own)]
         self._filled = len(self._written)  # slots that each call fills: the first ones
-        slot_of = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(len(values)))))}
-        self._slots = slots = new_argument_slots(len(values))
+        count = len(values) + len(plan.sizes)
+        slot_of = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(count))))}
+        self._slots = slots = new_argument_slots(count)
+        for place, size in enumerate(plan.sizes, len(values)):
+            slots[slot_of[place]] = size
         self._memory = library.memory(plan.arena_bytes, site.device) if plan.arena_bytes else None
         arena = 0 if self._memory is None else library.address(self._memory)
         for value, offset in plan.arena:

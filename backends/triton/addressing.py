@@ -13,6 +13,7 @@ from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, picked, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.sizes import most
 
 LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
@@ -39,13 +40,14 @@ def row_major(shape: Shape) -> Shape:
 
 
 def highest_offset(pointer: Pointer) -> int:
-    """The offset of the last element."""
-    return pointer.offset + sum((extent - 1) * stride for extent, stride in zip(pointer.shape, pointer.strides, strict=True))
+    """The offset of the last element, at the largest sizes."""
+    extents = zip(pointer.shape, pointer.strides, strict=True)
+    return most(pointer.offset) + sum((most(extent) - 1) * most(stride) for extent, stride in extents)
 
 
 def launch_grid(grid: Shape) -> Shape:
     """The grid as it is launched: flattened if an extent exceeds the limit of the device."""
-    fits = all(extent <= limit for extent, limit in zip(grid, GRID_LIMITS, strict=False))
+    fits = all(most(extent) <= limit for extent, limit in zip(grid, GRID_LIMITS, strict=False))
     return (*grid, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 

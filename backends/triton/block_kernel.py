@@ -4,6 +4,7 @@ Every value becomes one variable, named after its op. Padding is masked where it
 Nothing here is trusted: emitted kernels are checked against float64.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -32,7 +33,9 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.sizes import SizeExpression, divisor
 
+ALIGNMENT = 16  # bytes of a vector load
 _RESERVED = {"triton", "tl", "i", "step", "range", "float", *HELPERS, *GRID_NAMES}
 
 
@@ -64,25 +67,35 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BlockKernel:
-    """The source of a kernel, and the names of its pointer arguments."""
+    """The source of a kernel, the names of its pointer arguments, and of the sizes that follow them."""
 
     name: str
     source: str
     arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
     helpers: frozenset[str]
 
 
-def emit_block(name: str, part: Part) -> BlockKernel:
-    """The kernel of a block graph.
+def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
+    """The kernel of a block graph; `sizes` are names that it may take as arguments.
 
     Raises:
         UnsupportedError: a tile beyond what Triton can hold.
     """
     wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in part.pointers)
-    writer = _written(part, wide)
-    arguments = tuple(dict.fromkeys(_arguments(part)))
-    source = "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *_indent(_assemble(writer))]) + "\n"
-    return BlockKernel(name, source, arguments, frozenset(writer.helpers))
+    writer = _written(part, wide, sizes)
+    arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer)
+    taken = tuple(size for size in sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
+    head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken])}):"]
+    return BlockKernel(name, "\n".join([*head, *_indent(lines)]) + "\n", arguments, taken, frozenset(writer.helpers))
+
+
+def _decorator(part: Part, sizes: Sequence[str]) -> str:
+    """Triton's, which compiles a kernel again where a size is 1 or a multiple of 16; not so where no address gains from it."""
+    moves = [stride * pointer.dtype.itemsize for pointer in part.pointers for stride in (*pointer.strides, pointer.offset)]
+    if not sizes or any(divisor(move) % ALIGNMENT for move in moves if isinstance(move, SizeExpression)):
+        return "@triton.jit"
+    return f"@triton.jit(do_not_specialize=[{', '.join(map(repr, sizes))}])".replace("'", '"')
 
 
 def _arguments(part: Part) -> list[str]:
@@ -93,11 +106,11 @@ def _arguments(part: Part) -> list[str]:
     return [pointer.name for pointer in (*used, *part.outputs, *part.extras)]
 
 
-def _written(part: Part, wide: bool) -> Writer:
+def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
     """The body of a part."""
     graph = prepared(part.graph)
     exported = frozenset(position for export, _ in part.exported_maxima for position in export.degrees)
-    names = {pointer.name for pointer in part.pointers} | _RESERVED
+    names = {pointer.name for pointer in part.pointers} | _RESERVED | {*sizes}
     judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
     safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}

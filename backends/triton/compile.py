@@ -68,7 +68,7 @@ def loaded(source: str | Path) -> Iterator[ModuleType]:
             raise MirageError(f"{path}: {error}") from error
         finally:
             del sys.modules[name]
-        if not hasattr(module, "INPUTS") or not hasattr(module, "run"):
+        if not (hasattr(module, "INPUTS") or hasattr(module, "layouts")) or not hasattr(module, "run"):
             raise MirageError(f"{path}: has no INPUTS and run; wanted a program written by mirage_eg")
         yield module
 
@@ -129,7 +129,8 @@ def _compile(
     target = device.name
     kernel = getattr(module, name)
     signature = dict(zip(kernel.arg_names, types, strict=True))
-    aligned = {(position,): [["tt.divisibility", 16]] for position in range(len(types))}  # as torch and CuPy allocate
+    pointers = [position for position, kind in enumerate(types) if kind.startswith("*")]
+    aligned = {(position,): [["tt.divisibility", 16]] for position in pointers}  # as torch and CuPy allocate
     source = ASTSource(kernel, signature, {}, aligned)
     try:
         compiled = triton.compile(

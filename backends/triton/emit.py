@@ -7,7 +7,8 @@ against float64.
 import keyword
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
@@ -22,14 +23,17 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.sizes import SizeArgument
 
 # Names that the emitted file uses.
-_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES", "WHOLE")
-_RESERVED = (*_TABLES, "torch", "triton", "tl", "run", "launch", "allocate", "reference", "main", "X_ptr")
+_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES", "WHOLE", "SIZES")
+_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check")
+_RESERVED = (*_TABLES, *_FUNCTIONS, "torch", "triton", "tl", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
 
 _DEFAULT = Schedule()
+_NO_SIZES: Mapping[str, SizeArgument] = MappingProxyType({})
 
 
 def identifier(name: str) -> str:
@@ -49,30 +53,48 @@ def identifier(name: str) -> str:
     )
 
 
-def emit(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> str:
+def size_name(name: str) -> str:
+    """The name of a size in emitted files."""
+    spelled = identifier(name)
+    return f"{spelled}_size" if spelled in (*_RESERVED, *_LOCALS, *HELPERS, "arrays") or spelled.endswith("_ptr") else spelled
+
+
+def emit(
+    graph: Graph,
+    *,
+    program: Graph | None = None,
+    schedule: Schedule | Schedules = _DEFAULT,
+    sizes: Mapping[str, SizeArgument] = _NO_SIZES,
+    example: Graph | None = None,
+) -> str:
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
     `run` calls `launch`, which launches the kernels, with buffers for their outputs (BUFFERS): those of the caller, or new ones
     of `allocate`. Another launcher may pass its own memory (`backends.runtime.running_program`).
 
     `schedule` is one for all kernels, or one for each. With `program`, the original program, the file also has a `reference` in
-    PyTorch; run as a script, it checks and times itself.
+    PyTorch; run as a script, it checks and times itself. `sizes` are chosen when the program runs: they are arguments of
+    `launch` and of the kernels, and `layouts` gives the tables for them; `example` is the program at numbers
+    (`all_sizes.emit_for_sizes`).
 
     Raises:
         UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
         GraphError: `program` has other inputs or outputs than `graph`; layouts contradict each other.
     """
-    file, inputs, outputs, returned = _written(graph, program, schedule)
+    file, inputs, outputs, returned = _written(graph, program, schedule, sizes)
     helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
     kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
     sections = [
         _header(graph, inputs, outputs),
         *(kernels if file.kernels else []),
-        _tables(file, inputs),
-        _functions(file, inputs, outputs, returned),
+        _sized_tables(file, inputs, sizes) if sizes else _tables(file, inputs),
+        _functions(file, inputs, outputs, returned, sizes),
     ]
     if program is not None:
-        sections += [write_reference(program, inputs), write_main(program, outputs, bool(file.buffers))]
+        sections += [
+            write_reference(program, inputs, sizes),
+            write_main(example or program, outputs, bool(file.buffers), tuple(sizes)),
+        ]
     return "\n\n".join(sections)
 
 
@@ -82,7 +104,7 @@ def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule 
 
 
 def _written(
-    graph: Graph, program: Graph | None, schedule: Schedule | Schedules
+    graph: Graph, program: Graph | None, schedule: Schedule | Schedules, sizes: Iterable[str] = ()
 ) -> tuple[ProgramFile, list[str], list[str], str]:
     """The program file, the names of inputs and outputs, and the text of the returned values."""
     if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
@@ -101,7 +123,8 @@ def _written(
     )
     file.offsets = {value: view.offset for value, view in (views | joined).items()}
     file.joined = {value: view.base for value, view in joined.items()}
-    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS}
+    file.sizes = tuple(sizes)
+    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS, *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
     return file, inputs, outputs, _write_run(file, inputs, outputs, {value: view.base for value, view in views.items()})
@@ -111,17 +134,21 @@ def _types(types: Sequence[object]) -> str:
     return ", ".join(map(str, types))
 
 
-def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], returned: str) -> str:
+def _functions(
+    file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], returned: str, sizes: Mapping[str, SizeArgument]
+) -> str:
     """The text of `launch` (its last argument is torch, if it calls torch), of `allocate`, and of `run`, which calls both."""
     listing = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
     written = [file.names[value] for value in file.buffers]
     library = ["torch"] if file.calls_torch else []
     kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
-    buffers = [f"*(buffers or allocate({inputs[0]}.device))"] if written else []
-    arguments = [*inputs, *buffers, *(f"{name}={name}" for name in library)]
+    buffers = [f"*(buffers or allocate({', '.join([f'{inputs[0]}.device', *sizes])}))"] if written else []
+    arguments = [*inputs, *buffers, *sizes, *(f"{name}={name}" for name in library)]
+    taken = [f"    {name} = {inputs[size.input]}.shape[{size.dim}]" for name, size in sizes.items()]
+    taken += [f"    check(({', '.join(inputs)},), {', '.join(sizes)})"] if sizes else []
     return "\n".join(
         [
-            f"def launch({', '.join([*inputs, *written, *library])}):",
+            f"def launch({', '.join([*inputs, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',
             *file.body,
             f"    return {returned}\n\n",
@@ -131,6 +158,7 @@ def _functions(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
             if written
             else f'    """Returns {listing}."""',
             *([_IMPORT] if library else []),
+            *taken,
             f"    return launch({', '.join(arguments)})\n",
         ]
     )
@@ -142,7 +170,8 @@ _IMPORT = "    import torch  # here, so that the kernels can be compiled without
 def _allocation(file: ProgramFile) -> list[str]:
     """The lines of `allocate`."""
     empty = "torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)"
-    buffers = ["    buffers = [", f"        {empty}", "        for shape, dtype, strides in BUFFERS.values()", "    ]"]
+    table = f"layouts({', '.join(file.sizes)})[1]" if file.sizes else "BUFFERS"
+    buffers = ["    buffers = [", f"        {empty}", f"        for shape, dtype, strides in {table}.values()", "    ]"]
     if file.arena.buffers:
         buffers = [
             "    arena = torch.empty(ARENA_BYTES, dtype=torch.uint8, device=device)",
@@ -150,11 +179,11 @@ def _allocation(file: ProgramFile) -> list[str]:
             "        arena[ARENA[name] :].view(getattr(torch, dtype)).as_strided(shape, strides)",
             "        if name in ARENA",
             f"        else {empty}",
-            "        for name, (shape, dtype, strides) in BUFFERS.items()",
+            f"        for name, (shape, dtype, strides) in {table}.items()",
             "    ]",
         ]
     docstring = '    """What the kernels write, on a device; one run at a time may use it."""'
-    return ["def allocate(device):", docstring, _IMPORT, *buffers, "    return buffers\n\n"]
+    return [f"def allocate({', '.join(['device', *file.sizes])}):", docstring, _IMPORT, *buffers, "    return buffers\n\n"]
 
 
 def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
@@ -170,6 +199,42 @@ def _tables(file: ProgramFile, inputs: Sequence[str]) -> str:
         lines += ["", "# what the kernels write", "BUFFERS = {"]
         lines += [_layout_line(file, file.names[value], value) for value in file.buffers]
         lines.append("}")
+    return "\n".join([*lines, *_kernel_tables(file)]) + "\n"
+
+
+def _sized_tables(file: ProgramFile, inputs: Sequence[str], sizes: Mapping[str, SizeArgument]) -> str:
+    """The tables of a file whose sizes are chosen when it runs."""
+    lines = ["# name: (input, its dim, least, largest, multiple of)", "SIZES = {"]
+    for name, (place, dim, values) in sizes.items():
+        lines.append(f'    "{name}": ({place}, {dim}, {values.least}, {values.largest}, {values.multiple_of}),')
+    lines += ["}", *_kernel_tables(file), "", "", f"def layouts({', '.join(sizes)}):"]
+    lines += ['    """Inputs, and what the kernels write: name: (shape, element type, strides in elements)."""']
+    lines += [
+        "    inputs = {",
+        *("    " + _layout_line(file, *pair) for pair in zip(inputs, file.graph.input_values, strict=True)),
+    ]
+    lines += ["    }", "    buffers = {", *("    " + _layout_line(file, file.names[value], value) for value in file.buffers)]
+    lines += ["    }", "    return inputs, buffers", "", "", f"def check(arrays, {', '.join(sizes)}):"]
+    given = ", ".join(f'"{name}": {name}' for name in sizes)
+    return "\n".join([*lines, f"    given = {{{given}}}", _CHECK.format(sizes=", ".join(sizes))])
+
+
+_CHECK = """    for name, (_, _, least, largest, multiple) in SIZES.items():
+        if not least <= given[name] <= largest or given[name] % multiple:
+            wanted = f"a multiple of {{multiple}} from {{least}} to {{largest}}"
+            raise ValueError(f"size {{name}}: got {{given[name]}}, wanted {{wanted}}")
+    for (name, (shape, _, strides)), array in zip(layouts({sizes})[0].items(), arrays):
+        if tuple(array.shape) != shape:
+            raise ValueError(f"argument {{name}}: got shape {{tuple(array.shape)}}, wanted {{shape}}")
+        if any(have != want and extent > 1 for have, want, extent in zip(array.stride(), strides, shape)):
+            raise ValueError(f"argument {{name}}: got strides {{array.stride()}}, wanted {{strides}}")
+"""
+
+
+def _kernel_tables(file: ProgramFile) -> list[str]:
+    """The lines of the arena, and of the kernels' signatures and options."""
+    lines: list[str] = []
+    if file.kernels:
         arena = file.arena
         if arena.buffers:
             lines += ["", "# those that no caller sees share one arena: offsets in bytes", "ARENA = {"]
@@ -183,7 +248,7 @@ def _tables(file: ProgramFile, inputs: Sequence[str]) -> str:
         for kernel, options in zip(file.kernels, file.options, strict=True):
             lines.append(f'    "{kernel.name}": {_dict_text(options)},')
         lines.append("}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _layout_line(file: ProgramFile, name: str, value: int) -> str:

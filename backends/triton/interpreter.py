@@ -88,10 +88,12 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
     import torch
 
     from mirage_eg.backends.triton.compile import loaded
+    from mirage_eg.backends.triton.file_tables import tables_of
 
     with loaded(source) as module:
         tensors = []
-        for array, (shape, dtype, strides) in zip(arrays, module.INPUTS.values(), strict=True):
+        inputs = tables_of(module, [array.shape for array in arrays]).inputs
+        for array, (shape, dtype, strides) in zip(arrays, inputs.values(), strict=True):
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
             tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(shape)))  # NumPy's has a dim
         return as_float64(module.run(*tensors))

@@ -19,6 +19,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.sizes import most
 
 _TRITON_TYPES = {
     DType.float16: "fp16",
@@ -37,16 +38,16 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     block = _prepared(file, number)
     written = [*dict.fromkeys(file.write(value, number) for value in (*block.values, *block.extras))]
     name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
-    kernel = emit_block(name, block.part)
+    kernel = emit_block(name, block.part, file.sizes)
     for value in block.operands:
         file.use(value, number)
     value_of = {_pointer(file, value).name: value for value in (*block.operands, *written)}
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
     file.kernels.append(kernel)
-    file.signatures.append(tuple(f"*{_TRITON_TYPES[dtype]}" for dtype in types))
+    file.signatures.append((*(f"*{_TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes)))
     file.options.append({"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True})
     file.buffers += [value for value in written if value not in file.buffers]
-    listed = ", ".join(file.names[value_of[argument]] for argument in kernel.arguments)
+    listed = ", ".join([*(file.names[value_of[argument]] for argument in kernel.arguments), *kernel.sizes])
     grid = launch_grid(block.part.graph.grid)
     file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
 
@@ -55,10 +56,8 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     """A block graph before its kernel is written; its values and exported maxima get names."""
     item, values = file.nodes[number]
     inner: Graph = item["graph"]
-    if prod(inner.grid) > _LARGEST_GRID:
-        raise UnsupportedError(
-            f"node {number}: block: got a grid of {prod(inner.grid)} blocks; CUDA launches at most {_LARGEST_GRID}"
-        )
+    if (blocks := prod(map(most, inner.grid))) > _LARGEST_GRID:
+        raise UnsupportedError(f"node {number}: block: got a grid of {blocks} blocks; CUDA launches at most {_LARGEST_GRID}")
     for value in values:
         file.name_written(value)
     position = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)

@@ -13,6 +13,7 @@ from typing import Any
 from mirage_eg.ir.custom_ops import OpSpec, OpTable
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.sizes import Ratio
 
 Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
@@ -35,7 +36,9 @@ class ElementwiseRow:
 
 
 def number(value: Fraction | int) -> str:
-    """An exact constant as a Python literal of type float; an int as it is."""
+    """An exact constant as a Python literal of type float; an int or an expression of sizes as it is."""
+    if isinstance(value, Ratio):
+        return value.text
     return repr(value) if isinstance(value, int) else repr(float(value))
 
 

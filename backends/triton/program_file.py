@@ -11,6 +11,7 @@ from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.sizes import most
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ProgramFile:
     offsets: dict[int, int] = field(default_factory=dict)  # of views in the memory that they show, in elements
     joined: dict[int, int] = field(default_factory=dict)  # of values that are written into a concatenation, its value
     taken: set[str] = field(default_factory=set)
+    sizes: tuple[str, ...] = ()  # names of the sizes that are chosen when it runs
     kernels: list[BlockKernel] = field(default_factory=list)
     signatures: list[tuple[str, ...]] = field(default_factory=list)
     options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
@@ -52,10 +54,14 @@ class ProgramFile:
 
     @property
     def arena(self) -> Arena:
-        """The offsets of the buffers that no caller sees in their common memory."""
+        """The offsets of the buffers that no caller sees in their common memory, for the largest sizes."""
         inner = [value for value in self.buffers if value not in self.escaping]
         sizes = [
-            1 + sum((extent - 1) * stride for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True))
+            1
+            + sum(
+                (most(extent) - 1) * most(stride)
+                for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True)
+            )
             for value in inner
         ]
         return plan_arena(

@@ -12,7 +12,7 @@ from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.rearrangement import write_columns
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.tiles import Tile
-from mirage_eg.backends.triton.writer import Writer, cast, masked, picked
+from mirage_eg.backends.triton.writer import Writer, as_float, cast, masked, picked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.shapes import Shape
@@ -29,7 +29,7 @@ def _reduce_text(writer: Writer, kind: str, expression: str, tile: Tile, dim: in
     if kind == "max" or dim not in tile.zero:
         expression = masked(writer, expression, tile, [dim], fill)
     reduced = f"tl.{'max' if kind == 'max' else 'sum'}({expression}, {tile.axis[dim]})"
-    return f"{reduced} / {float(tile.shape[dim])}" if kind == "mean" else reduced
+    return f"{reduced} / {as_float(tile.shape[dim])}" if kind == "mean" else reduced
 
 
 def write_reduction(writer: Writer, item: Node, value: int) -> None:
@@ -54,7 +54,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     terms = (graph.loop if looped else 1) * (graph.types[operand].shape[dim] if dim is not None else 1)
     terms = cut.extent if cut is not None else terms  # a mean is of all that the loop cuts
     count = terms if kind == "mean" else 1
-    average = f" / {float(count)}" if count > 1 else ""
+    average = f" / {as_float(count)}" if count > 1 else ""
     rescale = _rescaling(writer, value)
     if dot is not None:
         dot = dot if not rescale or not dot.finish("") else None
@@ -79,7 +79,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
         term = _reduce_text(writer, "max" if kind == "max" else "sum", term, tile, item["dim"])
     result = writer.new_tile(value, name, dtype, zero, finite)
     if not looped:  # the same term in every iteration
-        times = f" * {float(graph.loop)}" if kind == "sum" and graph.loop > 1 else ""
+        times = f" * {as_float(graph.loop)}" if kind == "sum" and graph.loop > 1 else ""
         writer.say(Phase.EPILOGUE, f"{name} = {term}{times}{average}")
         return
     _open_accumulator(writer, name, tile.physical if late else result.physical, kind, dtype)

@@ -1,6 +1,6 @@
 """The self-check of an emitted program: the original program in PyTorch, and a main that compares and times."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from mirage_eg.backends.evaluator.input_scales import input_scales, large_magnitude
@@ -9,19 +9,22 @@ from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.sizes import SizeArgument, most
 from mirage_eg.ir.whole_inputs import whole_inputs
 
 _TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
 _DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
 
 
-def write_reference(program: Graph, inputs: Sequence[str]) -> str:
+def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, SizeArgument]) -> str:
     """The program in PyTorch, in double precision where it fits."""
-    precision = "float64" if sum(prod(type_.shape) for type_ in program.types) * 8 <= _DOUBLE_BYTES else "float32"
-    taken = {*inputs, "torch"}
+    elements = sum(prod(map(most, type_.shape)) for type_ in program.types)
+    precision = "float64" if elements * 8 <= _DOUBLE_BYTES else "float32"
+    taken = {*inputs, *sizes, "torch"}
     names: dict[int, str] = {}
     given = iter(inputs)
     lines = [f"def reference({', '.join(inputs)}):", f'    """The program, op by op in {precision}."""', "    import torch", ""]
+    lines += [f"    {name} = {inputs[size.input]}.shape[{size.dim}]" for name, size in sizes.items()]
     returned = []
     for number, (item, values) in enumerate(program.numbered()):
         match item.op:
@@ -47,12 +50,16 @@ def write_reference(program: Graph, inputs: Sequence[str]) -> str:
 
 
 _RUN = "    timed = lambda: run(*tensors)"
-_TIMED = """    buffers = allocate(tensors[0].device)
-    timed = lambda: run(*tensors, buffers=buffers)"""
+_TIMED = "    timed = lambda: run(*tensors, buffers=buffers)"
 
 
-def write_main(program: Graph, outputs: Sequence[str], buffers: bool) -> str:
-    """The part that runs when the file is run; with `buffers`, the file has `allocate`."""
+def write_main(program: Graph, outputs: Sequence[str], buffers: bool, sizes: Sequence[str]) -> str:
+    """The part that runs when the file is run, at the largest of `sizes`; with `buffers`, the file has `allocate`."""
+    table, chosen, allocated = "INPUTS", "", "buffers = allocate(tensors[0].device)"
+    if sizes:
+        table, chosen = "inputs", "    sizes = {name: largest for name, (_, _, _, largest, _) in SIZES.items()}\n"
+        chosen += "    inputs, _ = layouts(**sizes)\n"
+        allocated = "buffers = allocate(tensors[0].device, **sizes)"
     tolerances = tuple(_TOLERANCE.get(type_.dtype, 0.0) for type_ in program.output_types)
     scales, whole = input_scales(program), whole_inputs(program)
     bounds = f"WHOLE = {whole}  # inputs of whole numbers below these\n" if whole else ""
@@ -72,8 +79,8 @@ def main():
     from triton.testing import do_bench
 
     torch.manual_seed(0)
-    tensors = []
-    for scale, (shape, dtype, strides) in zip(SCALES, INPUTS.values()):
+{chosen}    tensors = []
+    for scale, (shape, dtype, strides) in zip(SCALES, {table}.values()):
         tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
         tensors.append(tensor.copy_({values}))
     results = run(*tensors)
@@ -83,7 +90,7 @@ def main():
         print(f"{{name}}: largest error {{error:.2e}} of the largest element")
         if not error <= tolerance:
             raise SystemExit(f"{{name}}: the error is above {{tolerance:.0e}}")
-{_TIMED if buffers else _RUN}
+{f"    {allocated}{chr(10)}{_TIMED}" if buffers else _RUN}
     print(f"{{1000 * do_bench(timed, return_mode='median'):.1f}} µs")
 
 

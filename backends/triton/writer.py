@@ -18,6 +18,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.sizes import SizeExpression
 
 MAX_TILE = 1 << 20  # elements of one tile that Triton accepts
 GRID_NAMES = ("gx", "gy", "gz")
@@ -100,6 +101,11 @@ class Writer:
 def times(text: str, factor: int) -> str:
     """A product, unless the factor is 1."""
     return text if factor == 1 else f"{text} * {factor}"
+
+
+def as_float(count: int) -> str:
+    """A count as a number of type float; one that depends on sizes as its expression."""
+    return f"({count})" if isinstance(count, SizeExpression) else str(float(count))
 
 
 def cast(expression: str, have: DType, want: DType) -> str:

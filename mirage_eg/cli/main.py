@@ -23,8 +23,10 @@ from mirage_eg.cli.bench_verify import bench_verify
 from mirage_eg.cli.egraph import egraph
 from mirage_eg.cli.explain import explain
 from mirage_eg.cli.optimize import optimize
+from mirage_eg.cli.optimize_sizes import run_verify_sizes
 from mirage_eg.cli.terminal import Job, JsonOption
 from mirage_eg.ir import serialize
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
@@ -124,15 +126,24 @@ def verify(
         bool, typer.Option("--floats", help="Also compute as kernels do, rounding; mark what overflows.")
     ] = False,
     proof: Annotated[bool, typer.Option("--proof", help="Print the steps of each proof, also of many µGraphs.")] = False,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=MIN:MAX", help="Sizes of a dim that the program names, as n=1:257; all if not given."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> Job:
     """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input.
 
-    GRAPH.json is a graph as optimize writes it, or a checkpoint of mirage-project/mirage with many µGraphs.
+    GRAPH.json is a graph as optimize writes it, or a checkpoint of mirage-project/mirage with many µGraphs. For a program with
+    named dims, the sizes are printed for which GRAPH.json is right.
     """
 
     def job() -> int:
         _, reference = load(program, options.batch)
+        if sizes or dims_of(reference):
+            if floats or proof:
+                raise OptionError(f"--{'floats' if floats else 'proof'}: not offered for programs with named dims; leave it out")
+            return run_verify_sizes(reference, graph, options, as_json, rules or (), sizes or ())
         from mirage_eg.cli.verify import run_verify
 
         return run_verify(reference, graph, options, as_json, rules or (), floats, proof)

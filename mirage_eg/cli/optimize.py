@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
+from mirage_eg.cli.optimize_sizes import declared, run_optimize_sizes
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.kernel_summary import kernel_summary
@@ -36,6 +38,12 @@ def optimize(
             metavar="FILE", help="Write where candidates were pruned: JSON lines, a sample of each stage.", show_default=False
         ),
     ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=MIN:MAX", help="Another range of a dim that the program names, as n=2:8192.", show_default=False
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint in the folder.")
     ] = False,
@@ -46,16 +54,24 @@ def optimize(
 
     Results go to DIR/PROGRAM/: report.html to look at, report.json, best.json, best.py, candidates/, and checkpoint.jsonl with
     every finished work item. Ctrl-C and SIGTERM (exit codes 130, 143) lose none: the same command with --resume gives
-    the result of an uninterrupted run. Neither --jobs nor --executor changes the result.
+    the result of an uninterrupted run. Neither --jobs nor --executor changes the result. A program with named dims is searched
+    once; its kernels are in buckets/, one file for each bucket of sizes, and best.json, best.py are those of the largest sizes.
     """
 
     def job() -> int:
         if options.executor is not None and options.jobs is not None:
             raise OptionError("got --jobs and --executor, wanted one of them: a cluster has its own number of workers")
         name, graph = load(program, options.batch)
+        graph = declared(graph, dim) if dim else graph
         folder, source = out / name, _source(program)
         check_writable(folder)
         _check_owner(folder, source)
+        if dims_of(graph):
+            if resume or trace is not None:
+                raise OptionError(
+                    f"{'--resume' if resume else '--trace'}: not offered for programs with named dims; leave it out"
+                )
+            return run_optimize_sizes(name, graph, options, folder, source, as_json)
         if trace is not None:
             if trace.is_dir():
                 raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")

@@ -332,7 +332,10 @@ def test_expansion_keeps_types_and_leaves_no_derived_op(shape: tuple[int, ...], 
         ((node("input", shape=(0,), dtype="float16"),), "node 0: input: got shape [0]; extents must be at least 1"),
         ((node("input", shape=(2.0,), dtype="float16"),), "node 0: input: got shape = (2.0,), wanted ints"),
         ((node("input", shape=(2,), dtype="int4"),), "node 0: input: got dtype 'int4', wanted one of float16, "),
-        ((node("input", shape=(2,), dtype="float16", imap=(0,)),), "node 0: input: got imap or fmap outside a block graph"),
+        (
+            (node("input", shape=(2,), dtype="float16", imap=(0,)),),
+            "node 0: input: got imap, fmap or tile outside a block graph",
+        ),
         ((node("accum_sum", 0),), "node 0: accum_sum: got it at the kernel level, wanted block"),
         (
             (node("input", shape=(2,), dtype="float16"), node("exp", 0, dim=1)),

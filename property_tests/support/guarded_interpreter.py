@@ -124,6 +124,7 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
     import torch
 
     from mirage_eg.backends.triton.compile import loaded
+    from mirage_eg.backends.triton.file_tables import tables_of
 
     regions: list[_Region] = []
 
@@ -139,13 +140,14 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
 
     with loaded(source) as module:
         tensors = []
-        for array, (name, kind) in zip(arrays, module.INPUTS.items(), strict=True):
+        tables = tables_of(module, [array.shape for array in arrays])
+        for array, (name, kind) in zip(arrays, tables.inputs.items(), strict=True):
             tensors.append(place(name, kind, False).copy_(torch.from_numpy(np.ascontiguousarray(array))))
-        for name, kind in getattr(module, "BUFFERS", {}).items():
+        for name, kind in tables.buffers.items():
             tensors.append(place(name, kind, True))
         _guard.watch(regions)
         library = {"torch": torch} if "torch" in signature(module.launch).parameters else {}
-        return as_float64(module.launch(*tensors, **library))
+        return as_float64(module.launch(*tensors, *tables.sizes.values(), **library))
 
 
 if __name__ == "__main__":

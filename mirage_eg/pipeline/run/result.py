@@ -98,8 +98,12 @@ class Candidate:
 
 
 def finished(candidate: Candidate) -> Candidate:
-    """The candidate as a result keeps it: without the records of the search and the optimizer, which the report sums up."""
-    return replace(candidate, plan=None, found=None, optimized=None)
+    """The candidate as a result keeps it: without the records of the search and the optimizer, which the report sums up.
+
+    A program with named dims keeps the plan, whose structures are instantiated at other sizes.
+    """
+    sized = any(item.get("dims") is not None for item in candidate.graph.inputs)
+    return replace(candidate, plan=candidate.plan if sized else None, found=None, optimized=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.axes import Axes, infer_axes, resize
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
@@ -32,7 +32,7 @@ from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
-from mirage_eg.transforms.renamed_views import Renamed, rename_views
+from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
 from mirage_eg.verify.reference import Reference
 
 
@@ -245,7 +245,32 @@ def _joined(graph: Graph, us: float, structure: AnyStructure, named: Renamed, de
     if named.is_renamed:
         graph = named.joined(graph)
         us = predict_us(graph, device)
-    return SegmentKernels(graph, us, len(graph.kernels), structure.proved, fused=True)
+    return SegmentKernels(graph, us, len(graph.kernels), structure.proved, fused=True, structure=structure)
+
+
+def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large: Graph) -> SegmentKernels | None:
+    """The cheapest µGraph of a structure for the segment's program at other sizes, without a search; None if none fits.
+
+    `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
+    """
+    named = rename_views(large)
+    axes = infer_axes(named.program)
+    if large != program:
+        if named.is_renamed:
+            return None
+        sizes = [*axes.sizes]
+        for value, kind in zip(large.input_values, program.input_types, strict=True):
+            for dim, extent in zip(axes.dims[value], kind.shape, strict=True):
+                if len(dim) == 1:
+                    sizes[dim[0]] = extent
+        axes = replace(axes, sizes=tuple(sizes))
+        named = as_given(resize(large, axes, sizes))
+    space = Instantiation(
+        structure, named.program, axes, tile_limits(task.device, task.ask_compiler), task.filters, task.avoided
+    )
+    for _, graph, us in best_first([space], task.device, task.until):
+        return _joined(graph, us, structure, named, task.device)
+    return None
 
 
 def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:

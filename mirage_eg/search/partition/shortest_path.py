@@ -21,17 +21,22 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.windows import windows
+from mirage_eg.search.structure import AnyStructure
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentKernels:
-    """A µGraph of one segment's program with its predicted microseconds; `fused` where the search found it, not the library."""
+    """A µGraph of one segment's program with its predicted microseconds; `fused` where the search found it, not the library.
+
+    `structure`: the one that it is an instance of, if it is.
+    """
 
     graph: Graph
     us: float
     count: int
     proved: bool
     fused: bool
+    structure: AnyStructure | None = None
 
 
 @dataclass(frozen=True, slots=True)

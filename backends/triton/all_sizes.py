@@ -1,0 +1,98 @@
+"""A µGraph with named dims as one Triton program for all sizes of a range: the sizes are arguments of its kernels.
+
+The text is written from the µGraph at expressions of the sizes. Every decision of the emitter sees a number, the value of an
+expression at one choice; so the text is written at two choices that have nothing in common, and must be the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+
+from mirage_eg.backends.triton.emit import emit, size_name
+from mirage_eg.backends.triton.schedule import Schedule, Schedules
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange, divisor, read_dims
+
+_DEFAULT = Schedule()
+_CHOICES = 64  # of numbers that stand for the sizes, tried at most
+
+Ranges = Mapping[str, SizeRange]  # by the names of dims
+
+
+def emit_for_sizes(
+    graph: Graph, ranges: Ranges, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT
+) -> str:
+    """The source of a Triton program for all sizes in `ranges`; a dim of one size is fixed.
+
+    Raises:
+        UnsupportedError: the µGraph holds fewer sizes, or its text depends on the size.
+    """
+    names = [name for name, values in ranges.items() if values.least < values.largest]
+    fixed = {name: values.least for name, values in ranges.items() if values.least == values.largest}
+    if not names:
+        return emit(at_sizes(graph, fixed), program=program and at_sizes(program, fixed), schedule=schedule)
+    arguments = _arguments(graph, names, ranges)
+    texts = []
+    for hints in islice(_stand_ins(graph, names, ranges, fixed), 2):
+        sizes = {**fixed, **hints}
+        whole = None if program is None else at_sizes(program, sizes)
+        texts.append(emit(at_sizes(graph, sizes), program=whole, schedule=schedule, sizes=arguments, example=program))
+    if len(texts) < 2 or texts[0] != texts[1]:
+        listed = ", ".join(f"{name} from {ranges[name].least} to {ranges[name].largest}" for name in names)
+        raise UnsupportedError(
+            f"no text of the kernels serves {listed}; try: tiles that no size in it fills, or a smaller range"
+        )
+    return texts[0]
+
+
+def _arguments(graph: Graph, names: Sequence[str], ranges: Ranges) -> dict[str, SizeArgument]:
+    """Where the program reads each size."""
+    found: dict[str, SizeArgument] = {}
+    for place, item in enumerate(graph.inputs):
+        for position, dim in enumerate(read_dims(item.get("dims"), len(item["shape"]))):
+            if dim is not None and dim.name in names:
+                found.setdefault(size_name(dim.name), SizeArgument(place, position, ranges[dim.name]))
+    return found
+
+
+def _stand_ins(
+    graph: Graph, names: Sequence[str], ranges: Ranges, fixed: dict[str, int]
+) -> Iterator[dict[str, SizeExpression]]:
+    """Sizes as expressions with numbers at which every dim is cut as it is in general."""
+    dims = dims_of(graph)
+    choices = [[*islice(_numbers(ranges[name]), place, None, len(names))] for place, name in enumerate(names)]
+    for numbers in islice(zip(*choices, strict=False), _CHOICES):
+        sizes = {
+            name: SizeExpression(number, size_name(name), ranges[name].largest, dims[name].multiple_of)
+            for name, number in zip(names, numbers, strict=True)
+        }
+        try:
+            general = _is_general(at_sizes(graph, {**fixed, **sizes}))
+        except GraphError:  # this number is larger than what a block holds
+            continue
+        if general:
+            yield sizes
+
+
+def _numbers(values: SizeRange) -> Iterator[int]:
+    """Multiples in the range from the top, then below it and above it."""
+    step = values.multiple_of
+    return chain(range(values.largest, 0, -step), range(values.largest + step, 4 * values.largest + 64 * step, step))
+
+
+def _is_general(graph: Graph) -> bool:
+    """Whether each split that depends on sizes has several parts, and each dim that some size does not fill is cut."""
+    for block in graph.blocks:
+        for item, value in zip(block.inputs, block.input_values, strict=True):
+            for dim, extent in enumerate(item["shape"]):
+                if not isinstance(extent, SizeExpression):
+                    continue
+                counts = [count for count, target in zip(block.grid, item["imap"], strict=True) if target == dim]
+                counts += [block.loop] if item.get("fmap", REPLICATED) == dim else []
+                part = block.types[value].shape[dim]
+                cut = block.cuts.get(value, (None,) * (dim + 1))[dim]
+                if 1 in counts or (cut is None and divisor(extent) % part):
+                    return False
+    return True

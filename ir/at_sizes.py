@@ -1,0 +1,306 @@
+"""A program or a µGraph at other sizes of its named dims. Tiles keep their extents; grids and loops follow from the sizes.
+
+A size may be a number, or an expression (`ir.sizes.SizeExpression`), for a µGraph of all sizes. Dims of values are row-major
+products of factors, as axes are, so that a reshape of the program takes its named dims along.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED, Node, Phase
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.ragged import LOOP
+from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.sizes import Dim, SizeExpression, most, parts_of, ratio, read_dims
+
+_EXTENTS = ("shape", "extent", "stop")  # attributes that hold extents of the result
+
+
+def dims_of(graph: Graph) -> dict[str, Dim]:
+    """The named dims of a program's inputs.
+
+    Raises:
+        GraphError: a name with two declarations.
+    """
+    dims: dict[str, Dim] = {}
+    for item in graph.inputs:
+        for dim in read_dims(item.get("dims"), len(item["shape"])):
+            if dim is not None and dims.setdefault(dim.name, dim).declaration != dim.declaration:
+                raise GraphError(f"got dims {dims[dim.name].declaration} and {dim.declaration}; a name has one declaration")
+    return dims
+
+
+def sizes_of(graph: Graph) -> dict[str, int]:
+    """The sizes at which a graph is written."""
+    return {dim.name: extent for dim, extent in _declared(graph)}
+
+
+def _declared(graph: Graph) -> list[tuple[Dim, int]]:
+    pairs = [
+        (dim, extent)
+        for item in graph.inputs
+        for dim, extent in zip(read_dims(item.get("dims"), len(item["shape"])), item["shape"], strict=True)
+        if dim is not None
+    ]
+    for dim, extent in pairs:
+        if extent != (first := next(other for same, other in pairs if same.name == dim.name)):
+            raise GraphError(
+                f"got extents {first} and {extent} for {dim.name}; inputs with dims of one name have one extent there"
+            )
+    return pairs
+
+
+def at_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The same kernel graph with these sizes of its named dims.
+
+    Raises:
+        UnsupportedError: an op whose meaning is tied to the present size, as a slice along the dim; a block that holds less.
+        GraphError: dims whose extents agree at the present sizes only.
+    """
+    return _Resizing(graph, sizes).graph()
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """A factor of a dim: its extent now and at the wanted sizes; `fixed`: no size changes it."""
+
+    old: int
+    new: int
+    fixed: bool
+
+
+Factors = tuple[_Factor, ...]  # of one dim, slowest first
+
+
+def _fixed(extent: int) -> Factors:
+    return (_Factor(extent, extent, True),) if extent > 1 else ()
+
+
+def _old(factors: Factors) -> int:
+    return prod(factor.old for factor in factors)
+
+
+def _new(factors: Factors) -> int:
+    return prod(factor.new for factor in factors)
+
+
+def _is_fixed(factors: Factors) -> bool:
+    return all(factor.fixed for factor in factors)
+
+
+class _Resizing:
+    """The nodes of the new kernel graph, and the factors of each dim of its values."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int]) -> None:
+        self._old, self._sizes = graph, sizes
+        self._present = sizes_of(graph)
+        self._checker = Checker(Level.KERNEL)
+        self._nodes: list[Node] = []
+        self._dims: list[tuple[Factors, ...]] = []
+
+    def graph(self) -> Graph:
+        for item, values in self._old.numbered():
+            match item.op:
+                case "input":
+                    self._input(item)
+                case "reshape":
+                    self._reshape(item, values[0])
+                case "block":
+                    resized = _BlockResizing(item["graph"], [self._dims[i] for i in item.operands])
+                    attributes = item.mapping | {"graph": resized.graph()}
+                    self._append(Node(item.op, item.operands, tuple(sorted(attributes.items()))), values)
+                case _:
+                    self._append(self._with_extents(item, values), values)
+        return Graph.of_checked(self._nodes, self._checker)
+
+    def _append(self, item: Node, values: range) -> None:
+        """Add a node; the dims of its values are those of an operand where extents agree."""
+        self._nodes.append(item)
+        known = [factors for operand in item.operands for factors in self._dims[operand]]
+        for value, new in zip(values, self._checker.append(item), strict=True):
+            shapes = zip(self._old.types[value].shape, self._checker.types[new].shape, strict=True)
+            self._dims.append(tuple(_factors(*pair, known) for pair in shapes))
+
+    def _input(self, item: Node) -> None:
+        declared = read_dims(item.get("dims"), len(item["shape"]))
+        dims = tuple(
+            _fixed(extent) if dim is None else (_Factor(extent, self._sizes[dim.name], False),)
+            for dim, extent in zip(declared, item["shape"], strict=True)
+        )
+        attributes = item.mapping | {"shape": tuple(map(_new, dims))}
+        if item.get("strides") is not None:
+            attributes["strides"] = dense_strides(item["shape"], item["strides"], attributes["shape"])
+        self._nodes.append(Node(item.op, (), tuple(sorted(attributes.items()))))
+        self._checker.append(self._nodes[-1])
+        self._dims.append(dims)
+
+    def _reshape(self, item: Node, value: int) -> None:
+        dims = _regrouped([factor for factors in self._dims[item.operands[0]] for factor in factors], item["shape"])
+        self._nodes.append(Node(item.op, item.operands, (("shape", tuple(map(_new, dims))),)))
+        self._checker.append(self._nodes[-1])
+        self._dims.append(tuple(dims))
+
+    def _with_extents(self, item: Node, values: range) -> Node:
+        """The node with its extents at the new sizes; one that no operand has is that of a named dim as long."""
+        attributes = item.mapping
+        known = [factors for operand in item.operands for factors in self._dims[operand]]
+        if item.op == "broadcast":
+            attributes["shape"] = tuple(self._extent(extent, known) for extent in item["shape"])
+        elif item.op == "iota":
+            attributes["extent"] = self._extent(item["extent"], ())
+        elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
+            if item.op == "split" or (item["start"], item["stop"], item["step"]) != (0, _old(cut), 1):
+                raise UnsupportedError(f"{item.op} along a dim that is chosen later; wanted one along a fixed dim")
+            attributes["stop"] = _new(cut)
+        return Node(item.op, item.operands, tuple(sorted(attributes.items())))
+
+    def _extent(self, extent: int, known: Sequence[Factors]) -> int:
+        found = next((factors for factors in known if _old(factors) == extent), None)
+        if found is not None:
+            return _new(found)
+        named = [name for name, present in self._present.items() if present == extent and present > 1]
+        return self._sizes[named[0]] if named else extent
+
+
+def _factors(old: int, new: int, known: Sequence[Factors]) -> Factors:
+    """The factors of a dim: those of an operand's dim of the same extents, or one."""
+    same = (factors for factors in known if (_old(factors), _new(factors)) == (old, new))
+    return next(same, _fixed(old) if old == new and not isinstance(new, SizeExpression) else (_Factor(old, new, False),))
+
+
+def _regrouped(factors: Sequence[_Factor], shape: Shape) -> list[Factors]:
+    """The factors of a reshaped value's dims; a fixed factor may be split.
+
+    Raises:
+        UnsupportedError: the shape splits a size.
+    """
+    left = [factor for factor in factors if factor.old > 1 or not factor.fixed]
+    dims: list[Factors] = []
+    for extent in shape:
+        taken: list[_Factor] = []
+        while (wanted := extent // _old(tuple(taken))) > 1:
+            factor = left.pop(0)
+            if wanted % factor.old == 0:
+                taken.append(factor)
+            elif factor.fixed and factor.old % wanted == 0:
+                taken.append(_Factor(wanted, wanted, True))
+                left.insert(0, _Factor(factor.old // wanted, factor.old // wanted, True))
+            else:
+                raise UnsupportedError(f"reshape to {text(shape)} splits a dim of {factor.old} that is chosen later")
+        dims.append(tuple(taken))
+    return dims
+
+
+def dense_strides(old: Shape, strides: Shape, new: Shape) -> Shape:
+    """Strides of the same order of dims without gaps; 0 stays 0.
+
+    Raises:
+        UnsupportedError: the present strides have gaps, whose meaning at another size is unknown.
+    """
+    order = sorted((dim for dim, stride in enumerate(strides) if stride), key=lambda dim: (strides[dim], old[dim]))
+    result, step, present = [0] * len(old), 1, 1
+    for dim in order:
+        if old[dim] > 1 and strides[dim] != present:
+            raise UnsupportedError(
+                f"got strides {text(strides)} of {text(old)} with gaps; wanted dense ones where sizes are chosen later"
+            )
+        result[dim] = step
+        step, present = step * new[dim], present * old[dim]
+    return tuple(result)
+
+
+class _BlockResizing:
+    """A block graph for operands of other extents: the slowest split of a dim takes as many parts as the dim needs."""
+
+    def __init__(self, block: Graph, operands: Sequence[tuple[Factors, ...]]) -> None:
+        self._old, self._operands = block, operands
+        self._counts: dict[int, int] = {}  # of the grid dims, and of the loop as LOOP
+        self._uneven = False  # the last block may have empty iterations
+        fixed: set[int] = set()
+        for item, value, dims in zip(block.inputs, block.input_values, operands, strict=True):
+            for dim, factors in enumerate(dims):
+                places = [place for place, target in enumerate(item["imap"]) if target == dim]
+                places += [LOOP] if item.get("fmap", REPLICATED) == dim else []
+                if _is_fixed(factors):
+                    fixed.update(places)
+                else:
+                    self._split(places, block.types[value].shape[dim], _new(factors))
+        if fixed & self._counts.keys():
+            raise UnsupportedError("one grid dim splits a dim that is chosen later together with a fixed one")
+
+    def _count(self, place: int) -> int:
+        return self._old.loop if place == LOOP else self._old.grid[place]
+
+    def _split(self, places: Sequence[int], part: int, extent: int) -> None:
+        if not places:
+            if most(extent) > part:
+                raise UnsupportedError(f"a block holds {part} elements of a dim of up to {most(extent)}; wanted tiles of it")
+            return
+        slowest, *others = places
+        self._uneven |= LOOP in others
+        count = parts_of(extent, part * prod(map(self._count, others)))
+        if self._counts.setdefault(slowest, count) != count:
+            raise UnsupportedError("one grid dim splits dims of different sizes")
+
+    def graph(self) -> Graph:
+        """The new block graph.
+
+        Raises:
+            UnsupportedError: a layout with gaps.
+        """
+        block = self._old
+        grid = tuple(self._counts.get(place, count) for place, count in enumerate(block.grid))
+        loop = self._counts.get(LOOP, block.loop)
+        nodes = self._nodes(Checker(Level.BLOCK, grid, loop))
+        plain = [_without_strides(item) if item.op == "output" else item for item in nodes]
+        new = Graph(tuple(plain), Level.BLOCK, grid, loop, block.threads)
+        shapes = iter(zip(block.output_types, new.output_types, strict=True))
+        for place, item in enumerate(nodes):
+            if item.op == "output":
+                before, after = next(shapes)
+                if item.get("strides") is not None:
+                    strides = dense_strides(before.shape, item["strides"], after.shape)
+                    nodes[place] = Node(item.op, item.operands, tuple(sorted((item.mapping | {"strides": strides}).items())))
+        return Graph(tuple(nodes), Level.BLOCK, grid, loop, block.threads) if nodes != plain else new
+
+    def _nodes(self, checker: Checker) -> list[Node]:
+        """The nodes; a mean of parts with a rest becomes a sum, scaled, as the mean of the parts is that of the whole."""
+        nodes: list[Node] = []
+        position: dict[int, int] = {}
+        given = iter(self._operands)
+
+        def append(item: Node) -> range:
+            nodes.append(item)
+            return checker.append(_without_strides(item))
+
+        for item, values in self._old.numbered():
+            operands = tuple(position[i] for i in item.operands)
+            attributes = item.mapping
+            if item.op == "input":
+                dims = next(given)
+                attributes["shape"] = tuple(map(_new, dims))
+                if not all(map(_is_fixed, dims)):
+                    attributes["tile"] = self._old.types[values[0]].shape
+                if item.get("strides") is not None:
+                    attributes["strides"] = dense_strides(item["shape"], item["strides"], attributes["shape"])
+            cut = checker.cuts[operands[0]][item["dim"]] if item.op == "mean" and operands[0] in checker.cuts else None
+            op = item.op
+            if op == "accum_mean" and self._uneven and checker.phases[operands[0]] is Phase.LOOP:
+                raise UnsupportedError("accum_mean over iterations of which some are empty")
+            if cut is not None:
+                counts = prod(checker.loop if place == LOOP else checker.grid[place] for place, _ in cut.steps)
+                operands = (append(Node("scale", operands, (("factor", ratio(counts, cut.extent)),)))[0],)
+                op = "sum"
+            result = append(Node(op, operands, tuple(sorted(attributes.items()))))
+            position.update(zip(values, result, strict=True))
+        return nodes
+
+
+def _without_strides(item: Node) -> Node:
+    if item.op != "output":
+        return item
+    return Node(item.op, item.operands, tuple(pair for pair in item.attributes if pair[0] != "strides"))

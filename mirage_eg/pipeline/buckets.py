@@ -1,0 +1,258 @@
+"""A program with named dims: one search, then a µGraph for each bucket of sizes, one text of kernels a bucket.
+
+The structures of the search are instantiated at the largest size of a bucket, without a search. The cheapest µGraph by the cost
+model that compiles and is verified for all sizes of the bucket serves it; the library form competes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from math import prod
+from time import perf_counter
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+from mirage_eg.backends.triton.compile import compile_source
+from mirage_eg.backends.triton.schedule import Schedule, fewer_stages, per_kernel
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.sizes import Dim, SizeRange
+from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.pipeline.kernel_summary import kernel_summary
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.cache_lookup import for_this_machine
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
+from mirage_eg.pipeline.run.run_report import RunReport
+from mirage_eg.search.instantiate.limits import Filters
+from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.segment_search import Task, instantiate_again
+from mirage_eg.search.partition.segments import segment_program
+from mirage_eg.search.partition.shortest_path import PlanPart
+from mirage_eg.search.structure_search import SearchLimits
+from mirage_eg.transforms.simplify import simplify
+from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.verify.all_sizes import SizesVerdict, verify_sizes
+from mirage_eg.verify.verdict import Observer
+
+Ranges = Mapping[str, SizeRange]
+Sizes = Mapping[str, int]
+
+TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
+SEARCHED = 1024  # the search is done at sizes up to this: loops are worth while, and tests take seconds
+_MOST = 64  # buckets
+_TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The µGraph for all sizes in `ranges`: at the sizes in `tuned`, with the source for all of them.
+
+    `seconds`: of its instantiation.
+    """
+
+    ranges: dict[str, SizeRange]
+    tuned: dict[str, int]
+    candidate: Candidate
+    verdict: SizesVerdict
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        return "_".join(
+            f"{name}_{values.least}" + (f"-{values.largest}" if values.largest > values.least else "")
+            for name, values in self.ranges.items()
+        )
+
+    @property
+    def line(self) -> str:
+        """The bucket in one line."""
+        span = ", ".join(f"{name} {values.least}–{values.largest}" for name, values in self.ranges.items())
+        verified, us = "proved" if self.verdict.proof.proved else "tested", self.candidate.predicted_us
+        return f"{span}: {kernel_summary(self.candidate.graph)}; predicted {us:.1f} µs at the largest; {verified}"
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether the sizes are in the bucket."""
+        return all(values.least <= sizes[name] <= values.largest for name, values in self.ranges.items())
+
+
+@dataclass(frozen=True)
+class SizedResult:
+    """The buckets of a program in the order of their sizes, and the report of the one search."""
+
+    program: Graph
+    dims: dict[str, Dim]
+    device: Device
+    buckets: tuple[Bucket, ...]
+    report: RunReport
+
+
+def optimize_sizes(
+    name: str,
+    program: Graph,
+    options: Options,
+    sizes: Sequence[Sizes] = (),
+    observer: Observer | None = None,
+) -> SizedResult:
+    """Superoptimize a program with named dims. `sizes` end buckets; without them the ends are `TOPS`.
+
+    Raises:
+        OptionError: a size of an unknown name, or too many buckets.
+        GraphError: a size outside the range of its dim.
+    """
+    dims = dims_of(program)
+    tops = _tops(dims, sizes)
+    searched = {dim.name: _search_size(dim, tops[dim.name]) for dim in dims.values()}
+    options, _ = for_this_machine(options)
+    result = optimize(name, at_sizes(program, searched), options, observer)
+    maker = _BucketMaker(program, result, options, searched)
+    intervals = [[(dim.name, values) for values in _intervals(dim, tops[dim.name])] for dim in dims.values()]
+    buckets = []
+    for number, chosen in enumerate(product(*intervals)):
+        buckets.append(maker.make(dict(chosen)))
+        if observer:
+            observer("buckets", number + 1, prod(map(len, intervals)), f"{buckets[-1].candidate.predicted_us:.1f} µs predicted")
+    return SizedResult(program, dims, options.device_record, tuple(buckets), result.report)
+
+
+def _tops(dims: Mapping[str, Dim], sizes: Sequence[Sizes]) -> dict[str, list[int]]:
+    """The largest sizes of the buckets of each dim."""
+    if not dims:
+        raise OptionError(
+            "sizes: got a program without named dims, wanted one with a Dim: new_input((Dim('n', max=8192), 4096))"
+        )
+    if isinstance(sizes, Mapping) or not all(isinstance(each, Mapping) for each in sizes):
+        raise OptionError(f"sizes: got {sizes!r}, wanted a list of dictionaries, such as [{{{min(dims)!r}: 16}}]")
+    for each in sizes:
+        if unknown := set(each) - set(dims):
+            raise OptionError(f"sizes: got unknown name {min(unknown)!r}, wanted one of {', '.join(dims)}")
+        for key, size in each.items():
+            dims[key].check(size)
+    tops = {}
+    for name, dim in dims.items():
+        named = [each[name] for each in sizes if name in each] or [top for top in TOPS if top % dim.multiple_of == 0]
+        one = [1] if dim.min == 1 < dim.max else []  # a kernel of its own
+        tops[name] = sorted({dim.max, *(top for top in (*one, *named) if dim.min <= top <= dim.max)})
+    if (count := prod(map(len, tops.values()))) > _MOST:
+        raise OptionError(f"sizes: got {count} buckets, wanted at most {_MOST}; try: fewer sizes")
+    return tops
+
+
+def _intervals(dim: Dim, tops: Sequence[int]) -> Iterator[SizeRange]:
+    for below, top in pairwise((dim.min - dim.multiple_of, *tops)):
+        yield SizeRange(below + dim.multiple_of, top, dim.multiple_of)
+
+
+def _search_size(dim: Dim, tops: Sequence[int]) -> int:
+    """The largest size that is tuned for, of those up to SEARCHED; structures are the same at all sizes above 1."""
+    most = max((top for top in tops if top <= SEARCHED), default=0)
+    fitting = SEARCHED // dim.multiple_of * dim.multiple_of
+    return most if most == tops[-1] or most >= SEARCHED // 2 else max(dim.min, min(dim.max, fitting or dim.multiple_of))
+
+
+class _BucketMaker:
+    """Makes buckets from the result of one search."""
+
+    def __init__(self, program: Graph, result: Result, options: Options, searched: Sizes) -> None:
+        self._program, self._result, self._options = program, result, options
+        self._device = options.device_record
+        self._rulebook = load_rules("indexed", options.rules, options.without if options.domain == "indexed" else ())
+        filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+        limits = SearchLimits(options.max_block_ops)
+        self._task = Task(self._rulebook, self._device, limits, filters, options.seed, ask_compiler=False)
+        primitive = drop_shifts(simplify(expand(at_sizes(program, searched))).after)
+        whole = all(entry.plan is None or _is_plan_of(primitive, entry.plan.parts) for entry in result.candidates)
+        self._primitive = primitive if whole else None  # a plan of another form is not instantiated again
+
+    def make(self, ranges: dict[str, SizeRange]) -> Bucket:
+        """The bucket of these sizes.
+
+        Raises:
+            UnsupportedError: no µGraph is right at all of them, not even the library form.
+        """
+        begin = perf_counter()
+        tuned = {name: values.largest for name, values in ranges.items()}
+        candidates = sorted(self._candidates(tuned), key=lambda entry: entry.predicted_us)
+        seconds = perf_counter() - begin
+        library = [entry for entry in candidates if not entry.fused]
+        reasons: list[str] = []
+        for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
+            try:
+                lowered = replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
+                written = self._written(lowered, ranges)
+                verdict = verify_sizes(
+                    self._program,
+                    lowered.graph,
+                    ranges,
+                    trials=self._options.trials,
+                    seed=self._options.seed,
+                    rulebook=self._rulebook,
+                )
+            except UnsupportedError as error:
+                reasons.append(str(error))
+                continue
+            if written.compile.ok and verdict.equal:
+                return Bucket(ranges, tuned, written, verdict, seconds)
+            reasons.append(written.compile.error or verdict.text)
+        raise UnsupportedError(f"no µGraph for {ranges}: {'; '.join(dict.fromkeys(reasons))}")
+
+    def _candidates(self, tuned: Sizes) -> Iterator[Candidate]:
+        """The µGraphs of the search at other sizes: structures with new tiles, others with the tiles that they have."""
+        seen: set[Graph] = set()
+        for entry in self._result.candidates:
+            for graph in self._graphs(entry, tuned):
+                if graph not in seen:
+                    seen.add(graph)
+                    us = predict_us(graph, self._device)
+                    yield Candidate(graph, us, entry.fused, entry.proved_by_search, verdict=entry.verdict)
+
+    def _graphs(self, entry: Candidate, tuned: Sizes) -> Iterator[Graph]:
+        try:
+            if entry.plan is not None and self._primitive is not None:
+                program = at_sizes(self._primitive, tuned)
+                large = at_sizes(self._primitive, {name: max(2, size) for name, size in tuned.items()})
+                parts = [self._part(part, program, large) for part in entry.plan.parts]
+                if None not in parts:
+                    yield compose(program, [part for part in parts if part is not None])
+            else:
+                yield at_sizes(entry.graph, tuned)
+        except (UnsupportedError, GraphError):  # its tiles hold fewer sizes, or an op is tied to the size
+            return
+
+    def _part(self, part: PlanPart, program: Graph, large: Graph) -> PlanPart | None:
+        """A part of a plan with tiles for a program at other sizes."""
+        segment = segment_program(program, part.segment)
+        if part.kernels.structure is None:
+            return replace(part, kernels=replace(part.kernels, graph=segment))
+        kernels = instantiate_again(self._task, part.kernels.structure, segment, segment_program(large, part.segment))
+        return None if kernels is None else replace(part, kernels=kernels)
+
+    def _written(self, entry: Candidate, ranges: Ranges) -> Candidate:
+        """The candidate with its source for all sizes, and the compiler's record."""
+        target = self._device.target
+        schedules = per_kernel(Schedule(), len(entry.graph.blocks))
+        while True:
+            source = emit_for_sizes(entry.graph, ranges, program=self._program, schedule=schedules)
+            records = tuple(compile_source(source, target))
+            fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
+            if fewer is None:
+                return replace(entry, source=source, schedule=schedules, compile=CompileRecord(target, records))
+            schedules = fewer
+
+
+def _is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
+    """Whether the segments of a plan are those of this program."""
+    return all(
+        max(part.segment.nodes) < len(primitive.nodes)
+        and [kind.shape for kind in segment_program(primitive, part.segment).input_types]
+        == [kind.shape for kind in part.kernels.graph.input_types]
+        for part in parts
+    )
+
+
+__all__ = ["Bucket", "SizedResult", "optimize_sizes"]

@@ -1,0 +1,210 @@
+"""Verification for a range of sizes: one proof for all of them, and tests at the sizes at which tiles begin and end.
+
+Terms of the indexed domain name the parts of axes and have no sizes, so a proof at sizes that all tiles divide is one for every
+number of tiles. At other sizes the last tile holds the rest: rows of a parallel axis do not depend on each other, and sums and
+maxima of tiles are those of the whole (`ir.ragged` refuses ops whose meaning depends on the extent of a part). The tests cover
+emptier tiles: sizes around a tile, a prime, the smallest and the largest.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import lcm, prod
+
+from mirage_eg.egraph.expression import primes
+from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
+from mirage_eg.verify.proof import Proof, Prover
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality, Observer, Verdict
+
+Ranges = Mapping[str, SizeRange]
+FEW = 1 << 34  # operations of the products of a program that is tested at sizes of choice
+MANY = 1 << 38  # and at those sizes that are always tested: the smallest, and one more than a tile
+LAWS = ("m · m = m", "Σ m · x over whole tiles = Σ x", "max of x and −∞ = x")  # on masks m, of the last tile
+
+
+@dataclass(frozen=True, slots=True)
+class SizesVerdict:
+    """The verdict on a µGraph for all sizes in `ranges`.
+
+    `tested` has the sizes at which it was tested, `left_out` those at which a test takes too long. `proof` was made at sizes
+    that all tiles divide, if there are such sizes. `reduced`: the dims that the program sums over, or takes a maximum of.
+    """
+
+    ranges: tuple[tuple[str, SizeRange], ...]
+    tested: tuple[tuple[tuple[str, int], ...], ...]
+    left_out: tuple[tuple[tuple[str, int], ...], ...]
+    proof: Proof
+    reduced: tuple[str, ...]
+    difference: str | None = None  # the first size with a verdict that is not `equal`, and why
+
+    @property
+    def equal(self) -> bool:
+        """Whether every test says `equal`."""
+        return self.difference is None and bool(self.tested)
+
+    @property
+    def text(self) -> str:
+        """What is vouched for, in one line."""
+        span = ", ".join(f"{name} = {values.least} … {values.largest}" for name, values in self.ranges)
+        if not self.equal:
+            return f"{span}: not vouched for: {self.difference or 'nothing was tested'}"
+        at = ", ".join(shown(sizes) for sizes in self.tested)
+        masks = (
+            f"masks of {', '.join(self.reduced)} by {', '.join(LAWS)}"
+            if self.reduced
+            else "masks cut rows off that no other reads"
+        )
+        proved = f"proved for every number of tiles; {masks}" if self.proof.proved else f"not proved: {self.proof.reason}"
+        return f"{span}: equal ({proved}; tested at {at})"
+
+
+def shown(sizes: Sequence[tuple[str, int]]) -> str:
+    """Sizes in a message: n=17."""
+    return " ".join(f"{name}={size}" for name, size in sizes)
+
+
+def verify_sizes(
+    program: Graph,
+    graph: Graph,
+    ranges: Ranges,
+    *,
+    trials: int = 2,
+    seed: int = 0,
+    rulebook: Rulebook | None = None,
+    observe: Observer | None = None,
+) -> SizesVerdict:
+    """The verdict on `graph`, a µGraph with the program's named dims, for all sizes in `ranges`.
+
+    Raises:
+        GraphError: inputs or outputs of other types than the program's.
+        UnsupportedError: the µGraph holds fewer sizes.
+    """
+    _check_range(graph, ranges)
+    chosen = list(dict.fromkeys(tuple(sizes.items()) for sizes in _sizes_to_test(graph, ranges)))
+    least, *others = chosen
+    tested: list[tuple[tuple[str, int], ...]] = []
+    left_out: list[tuple[tuple[str, int], ...]] = []
+    difference = None
+    for number, sizes in enumerate((least, *others)):
+        reference = at_sizes(program, dict(sizes))
+        if _operations(reference) > (MANY if number < 2 else FEW):
+            left_out.append(sizes)
+            continue
+        verdict = verify(reference, at_sizes(graph, dict(sizes)), trials=trials, seed=seed)
+        tested.append(sizes)
+        if observe:
+            observe("sizes", len(tested), len(chosen), shown(sizes))
+        if verdict.verdict is not Equality.EQUAL:
+            difference = f"{shown(sizes)}: {_reason(verdict)}"
+            break
+    proof = _proof(program, graph, ranges, rulebook) if difference is None else Proof(False, reason="the tests differ")
+    reduced = _reduced(program, ranges)
+    return SizesVerdict(tuple(ranges.items()), tuple(tested), tuple(left_out), proof, reduced, difference)
+
+
+def _reduced(program: Graph, ranges: Ranges) -> tuple[str, ...]:
+    """The named dims that the program sums over, or takes a maximum of."""
+    graph = expand(program)
+    axes = infer_axes(graph, repeats=True, barriers=True)
+    return tuple(
+        name
+        for name in ranges
+        if any(
+            dim is not None and dim.name == name and axes.reduced & set(axes.dims[value][place])
+            for item, value in zip(graph.inputs, graph.input_values, strict=True)
+            for place, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
+        )
+    )
+
+
+def _reason(verdict: Verdict) -> str:
+    detail = verdict.difference or verdict.undecided_because
+    return f"{verdict.verdict}" + (f", {detail}" if detail else "")
+
+
+def _operations(program: Graph) -> int:
+    """Multiplications of the program's products."""
+    graph = expand(program)
+    return sum(
+        2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
+        for item, values in graph.numbered()
+        if item.op == "matmul"
+    )
+
+
+def _check_range(graph: Graph, ranges: Ranges) -> None:
+    """Refuse a range that the tiles of the µGraph do not hold."""
+    at_sizes(
+        graph, {name: SizeExpression(values.least, name, values.largest, values.multiple_of) for name, values in ranges.items()}
+    )
+
+
+def tiles_of(graph: Graph, ranges: Ranges) -> dict[str, tuple[int, ...]]:
+    """For each size the numbers of elements by which a tile, or all tiles of a block, move along it."""
+    tiles: dict[str, set[int]] = {name: set() for name in ranges}
+    middle = {name: SizeExpression(values.largest, name, values.largest, values.multiple_of) for name, values in ranges.items()}
+    for block in at_sizes(graph, middle).blocks:
+        for item, value in zip(block.inputs, block.input_values, strict=True):
+            for extent, part in zip(item["shape"], block.types[value].shape, strict=True):
+                if isinstance(extent, SizeExpression) and extent.text in tiles and part > 1:
+                    counts = [block.loop] if item.get("fmap", -1) >= 0 and item["shape"][item["fmap"]] is extent else []
+                    tiles[extent.text].update(
+                        {part, part * prod(int(count) for count in counts if not isinstance(count, SizeExpression))}
+                    )
+    return {name: tuple(sorted(found)) for name, found in tiles.items()}
+
+
+def _sizes_to_test(graph: Graph, ranges: Ranges) -> Iterator[dict[str, int]]:
+    """The smallest sizes, one more than a tile, then sizes of one dim while others are in between, and the largest."""
+    tiles = tiles_of(graph, ranges)
+    choices = {name: _choices(values, tiles[name]) for name, values in ranges.items()}
+    yield {name: values.least for name, values in ranges.items()}
+    yield {name: next(iter(choices[name])) for name in ranges}
+    for place in range(max(map(len, choices.values()))):
+        yield {name: found[(place + shift) % len(found)] for shift, (name, found) in enumerate(choices.items())}
+    yield {name: values.largest for name, values in ranges.items()}
+
+
+def _choices(values: SizeRange, tiles: Sequence[int]) -> list[int]:
+    """One more than whole tiles first, then the other sizes."""
+    ends = [-(-values.least // tile) * tile for tile in tiles]  # the first size in the range that fills whole tiles
+    wanted = [size for end, tile in zip(ends, tiles, strict=True) for size in (end + 1, end - 1, end, end + tile)]
+    middle = (values.least + values.largest) // 2
+    wanted += [next(prime for prime in primes() if prime >= middle), values.least, values.largest]
+    step = values.multiple_of
+    rounded = [-(-size // step) * step for size in wanted]
+    return list(dict.fromkeys(size for size in rounded if values.least <= size <= values.largest))
+
+
+def _proof(program: Graph, graph: Graph, ranges: Ranges, rulebook: Rulebook | None) -> Proof:
+    """The proof at sizes that all tiles divide: twice a common multiple, or one."""
+    tiles = tiles_of(graph, ranges)
+    reason = "no size in the range fills all tiles"
+    whole = {name: lcm(*tiles[name], values.multiple_of) for name, values in ranges.items()}
+    times = {name: (2, 1, values.largest // whole[name]) for name, values in ranges.items()}
+    for name, values in ranges.items():
+        if values.least == values.largest:
+            whole[name], times[name] = values.least, (1, 1, 1)
+    for chosen in product(*times.values()):  # the largest: a kernel that combines partial results holds that many of them
+        sizes = {name: whole[name] * many for name, many in zip(ranges, chosen, strict=True)}
+        if any(size < min(2, ranges[name].largest) for name, size in sizes.items()):
+            continue
+        try:
+            pair = at_sizes(program, sizes), at_sizes(graph, sizes)
+        except (GraphError, UnsupportedError) as error:
+            reason = str(error)
+            continue
+        if any(block.cuts for block in pair[1].blocks):
+            continue
+        proof = Prover(pair[0], rulebook).prove(pair[1])
+        if proof.proved:
+            return proof
+        reason = proof.reason or reason
+    return Proof(False, reason=reason)

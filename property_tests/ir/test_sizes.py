@@ -1,0 +1,98 @@
+"""Sizes that are chosen later: expressions are the numbers that they stand for, and resized graphs keep their meaning."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.ir.at_sizes import at_sizes, dims_of, sizes_of
+from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.sizes import Dim, SizeExpression, divisor, most, parts_of, read_dim
+
+EXTENTS = st.integers(1, 50)
+
+
+@given(EXTENTS, EXTENTS, st.lists(st.tuples(st.sampled_from("*+|"), EXTENTS), max_size=5))
+def test_a_size_is_the_value_of_its_text_and_its_divisor_divides_it(low: int, high: int, steps: list[tuple[str, int]]) -> None:
+    size: int = SizeExpression(low, "n", max(low, high))
+    for sign, number in steps:
+        size = size * number if sign == "*" else number + size if sign == "+" else parts_of(size, number)
+    assert eval(str(size), {"n": low}) == size and eval(f"{size}", {"n": max(low, high)}) == most(size)
+    assert size % divisor(size) == 0
+
+
+@given(st.integers(1, 99), st.integers(1, 999), st.integers(1, 40))
+def test_a_dim_is_read_back_from_its_declaration(least: int, more: int, multiple: int) -> None:
+    dim = Dim("n", min=least, max=least + more + multiple, multiple_of=multiple)
+    assert read_dim(dim.declaration).declaration == dim.declaration
+    assert dim.check(dim.hint) == dim.hint and dim.min >= least and dim.max % multiple == 0
+
+
+def attention() -> KernelGraph:
+    graph = new_kernel_graph()
+    n, b = Dim("n", max=512), Dim("b", max=9)
+    q, k, v = (graph.new_input(shape, "float32") for shape in ((b, 4, 6), (b, 6, n), (b, n, 6)))
+    x = graph.matmul(graph.softmax(graph.matmul(q, k), 2), v)
+    graph.mark_output(graph.reshape(x, (b * 4, 6)))
+    return graph
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_a_program_at_other_sizes_is_the_program_written_there(n: int, b: int) -> None:
+    program = attention().graph()
+    there = at_sizes(program, {"n": n, "b": b})
+    assert sizes_of(there) == {"n": n, "b": b} and at_sizes(there, sizes_of(program)) == program
+    arrays = [np.random.default_rng(0).standard_normal(kind.shape) for kind in there.input_types]
+    scores = np.exp(arrays[0] @ arrays[1])
+    wanted = (scores / scores.sum(2, keepdims=True)) @ arrays[2]
+    [got] = evaluate(there, arrays, FloatAlgebra())
+    np.testing.assert_allclose(got, wanted.reshape(4 * b, 6), rtol=1e-9)
+
+
+def test_a_program_keeps_its_dims_in_json() -> None:
+    program = attention().graph()
+    assert from_json(to_json(program)) == program
+    assert {name: dim.declaration for name, dim in dims_of(program).items()} == {"b": "b=2:9", "n": "n=2:512"}
+
+
+def test_a_sum_over_a_dim_divided_by_it_is_its_mean() -> None:
+    graph, n = new_kernel_graph(), Dim("n", max=100)
+    x = graph.new_input((3, n), "float32")
+    mean = graph.sum(x, 1) / x.shape[1]
+    assert [item.op for item in graph.nodes] == ["input", "sum", "mean"] and mean.shape == (3, 1)
+    with pytest.raises(GraphError, match="got the size n as divisor"):
+        _ = graph.square(x) / n
+    with pytest.raises(GraphError, match="got the size n as a constant"):
+        _ = x + n  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("n", 9, 3, 1), "Dim n: got min 9 above max 3, wanted min ≤ max"),
+        (("n", 0, 3, 1), "Dim n: got min 0, wanted an int of at least 1"),
+        (("n", 9, 15, 8), "Dim n: got no multiple of 8 from 9 to 15; wanted one at least"),
+        (("2n", 1, 3, 1), "Dim: got name '2n', wanted an identifier, such as n"),
+    ],
+)
+def test_a_dim_that_stands_for_nothing_is_refused(arguments: tuple[str, int, int, int], message: str) -> None:
+    name, least, largest, multiple = arguments
+    with pytest.raises(GraphError) as error:
+        Dim(name, min=least, max=largest, multiple_of=multiple)
+    assert str(error.value) == message
+
+
+def test_what_is_tied_to_the_present_size_is_refused() -> None:
+    graph, n = new_kernel_graph(), Dim("n", max=100)
+    x = graph.new_input((n, 4))
+    graph.mark_output(graph.slice(x, 0, 0, 3))
+    with pytest.raises(UnsupportedError, match="slice along a dim that is chosen later"):
+        at_sizes(graph.graph(), {"n": 8})
+    other = new_kernel_graph()
+    other.mark_output(other.add(other.new_input((n, 4)), other.new_input((n.hint, 4))))
+    with pytest.raises(GraphError, match="aligned at the last dim"):
+        at_sizes(other.graph(), {"n": 8})

@@ -1,0 +1,163 @@
+"""Programs with named dims: one search, a text of kernels for each bucket, right at every size of it and in its memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.runtime.launch_plan import launch_plan_of
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.pipeline import buckets
+from mirage_eg.search.partition import segment_search
+from property_tests.support.hand_written import inputs_of, worst
+
+LARGEST = 70
+FEW = (1, 15, 17, 67)
+
+
+def normed_product() -> mi.Graph:
+    """Rows of any number: a parallel dim."""
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((mi.Dim("n", min=1, max=LARGEST), 32), "float32", "X")
+    w = graph.new_input((32, 48), "float32", "W")
+    graph.mark_output(graph.matmul(graph.rms_norm(x, 32, eps=1e-5), w), "O")
+    return graph.graph()
+
+
+def attention() -> mi.Graph:
+    """Keys of any number: a dim that is reduced, by a maximum too."""
+    graph, n = mi.new_kernel_graph(), mi.Dim("n", min=1, max=LARGEST)
+    q, k, v = (
+        graph.new_input(shape, "float32", name) for name, shape in (("Q", (2, 4, 16)), ("K", (2, 16, n)), ("V", (2, n, 16)))
+    )
+    graph.mark_output(graph.matmul(graph.softmax(graph.matmul(q, k), 2), v), "O")
+    return graph.graph()
+
+
+def centered() -> mi.Graph:
+    """The mean over a dim of any size, written as a sum over it."""
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((mi.Dim("n", min=1, max=LARGEST), 24), "float32", "X")
+    graph.mark_output(graph.sub(x, graph.sum(x, 0) / x.shape[0]), "O")
+    return graph.graph()
+
+
+PROGRAMS = {"parallel": normed_product, "reduced": attention, "mean": centered}
+
+
+@contextmanager
+def counted(module: Any, name: str) -> Iterator[list[str]]:
+    """The calls of a function of a module."""
+    calls: list[str] = []
+    function = getattr(module, name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        return function(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, call)
+        yield calls
+
+
+@cache
+def made(name: str) -> mi.SizedMuGraph:
+    with counted(buckets, "optimize") as searches:
+        result = mi.superoptimize(PROGRAMS[name](), sizes=[{"n": 16}, {"n": 32}], top=3, device="cpu", jobs=1, cache=False)
+    assert len(searches) == 1
+    return result
+
+
+def check(run: RunProgram, result: mi.SizedMuGraph, n: int) -> None:
+    """The kernels of the size in guarded memory, and the object itself, against the program in float64."""
+    program = at_sizes(result.program, {"n": n})
+    arrays = inputs_of(program)
+    wanted = evaluate(program, arrays, FloatAlgebra())
+    assert worst(run(result.bucket(n=n).candidate.source, arrays), wanted) < 1e-5
+    given = [array.astype(np.float32) for array in arrays]
+    assert worst([result(*given)], wanted) < 1e-5
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_are_right_at_sizes_that_no_tile_divides(run_guarded: RunProgram, name: str) -> None:
+    for n in FEW:
+        check(run_guarded, made(name), n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_are_right_at_every_size(run_guarded: RunProgram, name: str) -> None:
+    for n in range(1, LARGEST + 1):
+        check(run_guarded, made(name), n)
+
+
+def test_ten_sizes_take_one_search_and_one_text_a_bucket() -> None:
+    result = made("parallel")
+    assert result.valid_for == {"n": (1, LARGEST)}
+    assert [(b.ranges["n"].least, b.ranges["n"].largest) for b in result.buckets] == [(1, 1), (2, 16), (17, 32), (33, LARGEST)]
+    with counted(segment_search, "search_splits") as searches:
+        texts = {result.at(n=n).source for n in (1, 2, 7, 16, 17, 31, 33, 40, 67, 70)}
+    assert not searches and texts == {bucket.candidate.source for bucket in result.buckets}
+
+
+@pytest.mark.parametrize("name", ["parallel", "reduced"])
+def test_buckets_are_proved_for_every_number_of_tiles(name: str) -> None:
+    for bucket in made(name).buckets:
+        assert bucket.verdict.equal and bucket.verdict.proof.proved, bucket.verdict.text
+        tested = {dict(sizes)["n"] for sizes in bucket.verdict.tested}
+        assert {bucket.ranges["n"].least, bucket.ranges["n"].largest} <= tested
+    assert made("reduced").buckets[-1].verdict.reduced == ("n",) and made("parallel").buckets[-1].verdict.reduced == ()
+
+
+def test_a_prime_size_costs_what_its_neighbour_costs() -> None:
+    graph = made("parallel").buckets[-1].candidate.graph
+    prime, even = (predict_us(at_sizes(graph, {"n": n}), DEVICES["H100"]) for n in (61, 64))
+    assert prime <= 1.15 * even
+
+
+def test_a_launch_of_a_sized_program_has_the_grid_of_its_size() -> None:
+    result = made("parallel")
+    with loaded(result.buckets[-1].candidate.source) as module:
+        plans = [launch_plan_of(module, [(n, 32), (32, 48)]) for n in (33, 70)]
+        assert [plan.sizes for plan in plans] == [(33,), (70,)]
+        assert [plan.buffers[0].shape for plan in plans] == [(33, 48), (70, 48)]
+        blocks = [plan.launches[0].grid for plan in plans if plan.launches]
+        assert blocks == [
+            tuple(result.at(n=n).graph.blocks[0].grid) + (1,) * (3 - len(result.at(n=n).graph.blocks[0].grid)) for n in (33, 70)
+        ]
+        assert all(plan.launches[0].values[-1] == 3 for plan in plans if plan.launches)  # the size, after three values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sizes": [{"m": 16}]}, "sizes: got unknown name 'm', wanted one of n"),
+        ({"sizes": [{"n": 71}]}, "size n: got 71, wanted an int from 1 to 70"),
+        ({"sizes": {"n": 16}}, "sizes: got {'n': 16}, wanted a list of dictionaries, such as [{'n': 16}]"),
+        ({}, "sizes: got none for a program with the dims n=1:70; wanted [] or such as [{'n': 16}]"),
+    ],
+)
+def test_sizes_that_are_none_are_refused_in_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(mi.MirageError) as error:
+        mi.superoptimize(normed_product(), **arguments)
+    assert str(error.value) == message
+
+
+def test_arrays_outside_the_range_are_refused_in_one_line() -> None:
+    result = made("parallel")
+    with pytest.raises(mi.GraphError, match="size n: got 71, wanted an int from 1 to 70"):
+        result(np.zeros((71, 32), np.float32), np.zeros((32, 48), np.float32))
+    with pytest.raises(mi.GraphError, match="argument X: got shape"):
+        result(np.zeros(32, np.float32), np.zeros((32, 48), np.float32))
+    with pytest.raises(mi.OptionError, match="sizes: got none, wanted n"):
+        result.at()
