@@ -142,7 +142,9 @@ def verify(
         _, reference = load(program, options.batch)
         if sizes or dims_of(reference):
             if floats or proof:
-                raise OptionError(f"--{'floats' if floats else 'proof'}: not offered for programs with named dims; leave it out")
+                raise OptionError(
+                    f"--{'floats' if floats else 'proof'}: not offered for programs with named dims; leave it out"
+                )
             return run_verify_sizes(reference, graph, options, as_json, rules or (), sizes or ())
         from mirage_eg.cli.verify import run_verify
 
