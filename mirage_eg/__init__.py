@@ -13,8 +13,8 @@ from mirage_eg.version import __version__
 
 if TYPE_CHECKING:
     from mirage_eg import torch
-    from mirage_eg.egraph_api import EGraph, egraph
     from mirage_eg.api import MuGraph, MuGraphs, Program, SizedMuGraph, new_kernel_graph, superoptimize
+    from mirage_eg.egraph_api import EGraph, egraph
     from mirage_eg.frontend import onnx_import as onnx
     from mirage_eg.frontend.custom_op import register_op
     from mirage_eg.ir.builder import KernelGraph, Tensor
