@@ -10,7 +10,11 @@ from mirage_eg.report import svg
 from mirage_eg.report.box_layout import place_boxes
 from property_tests.support.layers import MAY_IMPORT, ROOT, modules, room_of
 
-_BESIDE = {"api": "mirage_eg.api", "version": "mirage_eg.version"}  # rooms of single modules, which have no __init__.py
+_BESIDE = {
+    "api": "mirage_eg.api",
+    "version": "mirage_eg.version",
+    "testing": "mirage_eg.testing",
+}  # rooms of single modules, which have no __init__.py
 _COLOURS = {"ir": "boundary", "rules": "boundary", "backends": "library", "cli": "frame", "report": "frame", "bench": "frame"}
 _WIDTH = 34  # letters
 

@@ -16,7 +16,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node, result_count
-from mirage_eg.ir.ops import Level
+from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import Shape, taken_by_slice, text
 from mirage_eg.ir.sizes import SizeExpression, as_numbers, dims_text
 
@@ -108,7 +108,12 @@ class Builder:
 
     def op(self, name: str, /, *operands: Tensor, **attributes: Any) -> Tensor:
         """Append an op of the op table that has one value; dims are counted from 0."""
-        return self._append(node(name, *self._positions(name, operands), **attributes))[0]
+        kinds = OPS[name].attributes if name in OPS else {}
+        given = {
+            key: exact(value) if kinds.get(key, "").startswith("rational") and value is not None else value
+            for key, value in attributes.items()
+        }
+        return self._append(node(name, *self._positions(name, operands), **given))[0]
 
     def graph(self) -> Graph:
         """The graph, frozen."""

@@ -6,20 +6,35 @@ from typing import Any, Generic, TypeVar
 
 Row = TypeVar("Row")
 
+OPERANDS = ("x", "y", "z")
+"""The names of the operands in expressions and rules, as many as an op may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """A custom op of one operand: its functions on arrays and on mpmath's numbers, its expressions in `{x}`.
+    """A custom op: its meaning, and its expressions in `{x}`, `{y}`, `{z}` and `{ATTRIBUTE}`.
 
-    `keeps_zero`: zero in gives zero out.
+    The meaning is `definition(builder, *operands, **attributes)` in other ops (`ir.definitions`), or `numbers(xp, *operands,
+    **attributes)` on arrays with `exactly(*operands, **attributes)` on mpmath's numbers. An op with a definition may lack the
+    expressions. `helpers` are the functions that the Triton expression calls: name and source. `keeps_zero`: zero in gives zero
+    out; of an op with a definition it is computed.
     """
 
     name: str
-    numbers: Callable[..., Any]
-    exactly: Callable[..., Any]
-    triton: str
-    torch: str
-    keeps_zero: bool
+    arity: int = 1
+    attributes: tuple[str, ...] = ()
+    definition: Callable[..., Any] | None = None
+    numbers: Callable[..., Any] | None = None
+    exactly: Callable[..., Any] | None = None
+    triton: str | None = None
+    torch: str | None = None
+    helpers: tuple[tuple[str, str], ...] = ()
+    keeps_zero: bool = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the operands."""
+        return OPERANDS[: self.arity]
 
 
 REGISTRY: dict[str, OpSpec] = {}
@@ -46,4 +61,4 @@ class OpTable(Mapping[str, Row], Generic[Row]):
         return len(self._packaged) + len(REGISTRY)
 
 
-__all__ = ["REGISTRY", "OpSpec", "OpTable"]
+__all__ = ["OPERANDS", "REGISTRY", "OpSpec", "OpTable"]

@@ -17,6 +17,10 @@ class RuleError(MirageError):
     """A mistake in a rule file; the message starts with `path:line`."""
 
 
+class RuleErrors(RuleError):
+    """Several errors in rule files: one a line of the message, each starting with `path:line`."""
+
+
 class LimitError(RuleError):
     """Laws that exceeded the limit of time or memory."""
 

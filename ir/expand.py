@@ -1,16 +1,31 @@
-"""Derived ops written out: after `expand`, a graph holds no softmax, rms_norm, layer_norm or accum_rms."""
+"""Derived ops written out: after `expand`, a graph holds no softmax, rms_norm, layer_norm or accum_rms.
 
+A custom op stays what it is for the search. Back ends write those without an expression of their own out by `expand_custom`.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS
 
 
 def expand(graph: Graph) -> Graph:
-    """The same graph in primitive ops; equal shapes, equal function."""
-    if _is_primitive(graph):
+    """The same graph in primitive ops and custom ops; equal shapes, equal function."""
+    return _expanded(graph, custom=False)
+
+
+def expand_custom(graph: Graph) -> Graph:
+    """`expand`, and custom ops without a Triton expression as the ops of their definitions."""
+    return _expanded(graph, custom=True)
+
+
+def _expanded(graph: Graph, custom: bool) -> Graph:
+    if _is_primitive(graph, custom):
         return graph
     checker = Checker(graph.level, graph.grid, graph.loop)
     nodes: list[Node] = []
@@ -24,20 +39,33 @@ def expand(graph: Graph) -> Graph:
         row = OPS[name]
         if row.expand is not None:
             return int(row.expand(apply, operands, [checker.types[i].shape for i in operands], attributes))
+        if custom and (definition := lowered_by(name, attributes)) is not None:
+            return by_definition(definition, operands, apply)
         return append(node(name, *operands, **attributes))[0]
 
     for item, values in graph.numbered():
         operands = tuple(place[i] for i in item.operands)
-        if OPS[item.op].expand is not None:
+        if not _is_kept(item, custom):
             place[values[0]] = apply(item.op, *operands, **item.mapping)
         else:
-            attributes = {key: expand(value) if isinstance(value, Graph) else value for key, value in item.attributes}
+            attributes = {
+                key: _expanded(value, custom) if isinstance(value, Graph) else value for key, value in item.attributes
+            }
             place.update(zip(values, append(node(item.op, *operands, **attributes)), strict=True))
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
 
 
-def _is_primitive(graph: Graph) -> bool:
+def lowered_by(op: str, attributes: Mapping[str, Any]) -> Graph | None:
+    """The definition that back ends write in the place of a custom op, if it has no Triton expression."""
+    return definition_of(op, attributes) if op in REGISTRY and REGISTRY[op].triton is None else None
+
+
+def _is_kept(item: Node, custom: bool) -> bool:
+    return OPS[item.op].expand is None and not (custom and lowered_by(item.op, item.mapping) is not None)
+
+
+def _is_primitive(graph: Graph, custom: bool) -> bool:
     return all(
-        OPS[item.op].expand is None and all(_is_primitive(value) for _, value in item.attributes if isinstance(value, Graph))
+        _is_kept(item, custom) and all(_is_primitive(value, custom) for _, value in item.attributes if isinstance(value, Graph))
         for item in graph.nodes
     )

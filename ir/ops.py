@@ -348,6 +348,9 @@ _ROWS = (
     ),
 )
 
-OPS = OpTable({row.name: row for row in _ROWS}, lambda spec: _elementwise(spec.name, 1))
+OPS = OpTable(
+    {row.name: row for row in _ROWS},
+    lambda spec: _elementwise(spec.name, spec.arity, attributes=dict.fromkeys(spec.attributes, "rational")),
+)
 
 VIEWS = frozenset({"reshape", "broadcast", "slice", "split"})  # in a kernel graph they look otherwise at memory: no kernel

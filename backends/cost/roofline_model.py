@@ -5,13 +5,16 @@ A library kernel moves its operands and result once, and costs as many launches 
 The model is crude on purpose: it ranks candidates before they are timed, and replaces timing without a GPU.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
 from mirage_eg.backends.triton.views import joined_values
+from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase, is_kernel
@@ -23,6 +26,12 @@ FUNCTIONS = frozenset(
         *("gelu_tanh", "softplus", "mish", "elu"),
     }
 )
+
+
+def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
+    """Whether an op is more expensive than an addition: one of FUNCTIONS, or defined by one."""
+    return any(name in FUNCTIONS for name, _ in primitive_nodes(op, attributes))
+
 
 _SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
@@ -216,7 +225,7 @@ def block_work(block: Graph) -> BlockWork:
                     case _:
                         arithmetic += prod(map(power_of_two, (*batch, m, k, n))) * times
                         steps[looped] += k > 1
-            case Kind.ELEMENTWISE if item.op in FUNCTIONS:
+            case Kind.ELEMENTWISE if is_function(item.op, item.mapping):
                 functions += elements * times
             case Kind.REARRANGEMENT:
                 pass

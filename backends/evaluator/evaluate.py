@@ -21,6 +21,7 @@ from mirage_eg.backends.evaluator import ragged_parts
 from mirage_eg.backends.evaluator.algebra import Algebra
 from mirage_eg.backends.evaluator.memoization import Memo
 from mirage_eg.backends.evaluator.slicing import DimWindow, Slicing, slicing_of
+from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
@@ -273,6 +274,8 @@ class _Evaluation(Generic[V]):
     def _apply(self, name: str, /, *operands: V, **attributes: Any) -> V:
         row, algebra, lead = OPS[name], self.algebra, self.lead
         match row.kind:
+            case Kind.ELEMENTWISE if (definition := definition_of(name, attributes)) is not None:
+                return by_definition(definition, operands, self._apply)
             case Kind.ELEMENTWISE:
                 return algebra.elementwise(name, self._aligned(operands), attributes)
             case Kind.MATMUL:

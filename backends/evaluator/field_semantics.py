@@ -20,7 +20,8 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import one_pass
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus, Number, modulus, residues
-from mirage_eg.ir.custom_ops import OpTable
+from mirage_eg.ir.custom_ops import OpSpec, OpTable
+from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.ops import Attributes
 
 
@@ -281,13 +282,18 @@ def _always(attributes: Attributes) -> bool:
     return True
 
 
-def keyed(name: str) -> FieldSemantics:
-    """The random function `name` of the value, for an op without a meaning in a field."""
+def keyed(name: str, arity: int = 1) -> FieldSemantics:
+    """The random function `name` of the values of the operands, for an op without a meaning in a field."""
 
     def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        return Component(random.keyed(operands[0].residues, k, name, *sorted(attributes.items())), operands[0].undefined)
+        key = (name, *sorted(attributes.items()))
+        result = Component(random.keyed(operands[0].residues, k, *key), operands[0].undefined)
+        for operand in operands[1:]:
+            total = random.modulus(k).add(result.residues, operand.residues)
+            result = Component(random.keyed(total, k, *key), _either_broadcast(result, operand))
+        return result
 
-    return FieldSemantics(((0, 0),), compute, _always)
+    return FieldSemantics(tuple((place, 0) for place in range(arity)), compute, _always)
 
 
 _STEP = 256  # least distance of two values of relu in the order
@@ -443,4 +449,21 @@ _PACKAGED: Mapping[str, FieldSemantics] = {
     "scale": FieldSemantics(((0, 0),), _scale),
     "shift": FieldSemantics(((0, 0),), _shift),
 }
-ELEMENTWISE = OpTable(_PACKAGED, lambda spec: keyed(spec.name))
+
+
+def _custom(spec: OpSpec) -> FieldSemantics:
+    """A keyed random function; an op with a definition is computed by it, and as faithful as its ops."""
+    if spec.definition is None:
+        return keyed(spec.name, spec.arity)
+    return FieldSemantics((), _in_its_parts, lambda attributes: _is_unfaithful(spec.name, attributes))
+
+
+def _in_its_parts(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    raise AssertionError("the evaluator computes an op with a definition in its parts")
+
+
+def _is_unfaithful(op: str, attributes: Attributes) -> bool:
+    return any(ELEMENTWISE[name].unfaithful(given) for name, given in primitive_nodes(op, attributes))
+
+
+ELEMENTWISE = OpTable(_PACKAGED, _custom)

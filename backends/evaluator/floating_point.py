@@ -6,7 +6,7 @@ Not-a-number and infinity are values here, without warnings: comparisons of resu
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -17,7 +17,8 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
-from mirage_eg.ir.custom_ops import OpTable
+from mirage_eg.ir.custom_ops import OpSpec, OpTable
+from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -250,4 +251,16 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "scale": lambda xp, x, factor: x * float(factor) if factor else xp.zeros_like(x),
     "shift": lambda xp, x, offset: x + float(offset),
 }
-ELEMENTWISE = OpTable(_PACKAGED, lambda spec: spec.numbers)
+
+
+def _custom(spec: OpSpec) -> Callable[..., Array]:
+    return spec.numbers or partial(_numbers_by_definition, spec.name)
+
+
+def _numbers_by_definition(name: str, xp: Any, *operands: Array, **attributes: Any) -> Array:
+    definition = definition_of(name, attributes)
+    assert definition is not None
+    return by_definition(definition, operands, lambda op, *x, **given: ELEMENTWISE[op](xp, *x, **given))
+
+
+ELEMENTWISE = OpTable(_PACKAGED, _custom)

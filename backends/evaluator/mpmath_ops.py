@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import mpmath
 
-from mirage_eg.ir.custom_ops import OpTable
+from mirage_eg.ir.custom_ops import OpSpec, OpTable
+from mirage_eg.ir.definitions import by_definition, definition_of
 
 DIGITS = 60
 Number = Any  # an mpf
@@ -68,4 +70,16 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "scale": lambda x, factor: x * number(factor),
     "shift": lambda x, offset: x + number(offset),
 }
-ELEMENTWISE = OpTable(_PACKAGED, lambda spec: spec.exactly)
+
+
+def _custom(spec: OpSpec) -> Callable[..., Number]:
+    return spec.exactly or partial(_exactly_by_definition, spec.name)
+
+
+def _exactly_by_definition(name: str, *operands: Number, **attributes: Any) -> Number:
+    definition = definition_of(name, attributes)
+    assert definition is not None
+    return by_definition(definition, operands, lambda op, *x, **given: ELEMENTWISE[op](*x, **given))
+
+
+ELEMENTWISE = OpTable(_PACKAGED, _custom)

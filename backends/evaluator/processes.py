@@ -35,7 +35,7 @@ def pickled_ops() -> bytes:
 
 
 def _functions(spec: OpSpec) -> list[FunctionType]:
-    return [function for function in (spec.numbers, spec.exactly) if isinstance(function, FunctionType)]
+    return [function for function in (spec.definition, spec.numbers, spec.exactly) if isinstance(function, FunctionType)]
 
 
 def install_ops(pickled: bytes) -> None:

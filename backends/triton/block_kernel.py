@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.addressing import (
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
-from mirage_eg.backends.triton.op_table import ELEMENTWISE, HELPERS
+from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
@@ -36,7 +36,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
 ALIGNMENT = 16  # bytes of a vector load
-_RESERVED = {"triton", "tl", "i", "step", "range", "float", *HELPERS, *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "range", "float", *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
     """The body of a part."""
     graph = prepared(part.graph)
     exported = frozenset(position for export, _ in part.exported_maxima for position in export.degrees)
-    names = {pointer.name for pointer in part.pointers} | _RESERVED | {*sizes}
+    names = {pointer.name for pointer in part.pointers} | _RESERVED | helper_names() | {*sizes}
     judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
     safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}

@@ -7,7 +7,7 @@ share an exponential, each with a mask of its own, it is computed for each of th
 from mirage_eg.backends.triton.exp_factors import powers_of
 from mirage_eg.backends.triton.safe_exp import SafeExponential, judged_in_any_order
 from mirage_eg.backends.triton.tiles import flatten
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import Node
@@ -15,7 +15,7 @@ from mirage_eg.ir.node import Node
 
 def prepared(block: Graph) -> Graph:
     """The block graph in primitive ops, flat and ordered."""
-    graph = flatten(without_far_logarithms(flatten(expand(block))))
+    graph = flatten(without_far_logarithms(flatten(expand_custom(block))))
     exponentials = [values[0] for item, values in graph.numbered() if item.op == "exp"]
     for exponential in reversed(exponentials):
         graph = _taken_apart(graph, exponential)

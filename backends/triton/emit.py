@@ -13,7 +13,7 @@ from types import MappingProxyType
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
-from mirage_eg.backends.triton.op_table import HELPERS, torch_attributes, torch_call
+from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
@@ -82,7 +82,7 @@ def emit(
         GraphError: `program` has other inputs or outputs than `graph`; layouts contradict each other.
     """
     file, inputs, outputs, returned = _written(graph, program, schedule, sizes)
-    helpers = [HELPERS[name] for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
+    helpers = [helper_source(name) for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
     kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
     sections = [
         _header(graph, inputs, outputs),
@@ -124,7 +124,7 @@ def _written(
     file.offsets = {value: view.offset for value, view in (views | joined).items()}
     file.joined = {value: view.base for value, view in joined.items()}
     file.sizes = tuple(sizes)
-    file.taken |= {*_RESERVED, *_LOCALS, *HELPERS, *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
+    file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
     return file, inputs, outputs, _write_run(file, inputs, outputs, {value: view.base for value, view in views.items()})

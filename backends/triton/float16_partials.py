@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mirage_eg.backends.triton.tiles import Tile, flatten
 from mirage_eg.backends.triton.writer import Writer, aligned, masked
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Phase
 from mirage_eg.ir.shapes import Shape
@@ -35,7 +35,7 @@ def scaled_half_outputs(block: Graph, inside: Collection[int]) -> list[ScaledHal
 
     A row is as long as one block allows.
     """
-    graph = flatten(expand(block))
+    graph = flatten(expand_custom(block))
     outputs = []
     for position, item in enumerate(graph.outputs):
         value = graph.types[item.operands[0]]

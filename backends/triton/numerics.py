@@ -16,7 +16,7 @@ from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import Node
@@ -52,7 +52,7 @@ def as_written(graph: Graph) -> Graph:
 
 
 def _written(attribute: Any) -> Any:
-    return without_far_logarithms(expand(attribute)) if isinstance(attribute, Graph) else attribute
+    return without_far_logarithms(expand_custom(attribute)) if isinstance(attribute, Graph) else attribute
 
 
 def as_kernels_compute(

@@ -8,9 +8,14 @@ float64.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from mirage_eg.ir.custom_ops import OpSpec, OpTable
+import mpmath
+
+from mirage_eg.backends.evaluator import mpmath_ops
+from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec, OpTable
+from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.sizes import Ratio
@@ -24,7 +29,8 @@ class ElementwiseRow:
     """One op as source text, and its effect on the padding of a tile.
 
     `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands). `bounded`: finite in gives finite out, overflow
-    aside. `helper` is the function of `HELPERS` that the Triton expression calls; `noun` names the result in emitted kernels.
+    aside. `helper` names the functions that the Triton expression calls (`helper_source`); `noun` names the
+    result in emitted kernels.
     """
 
     noun: str
@@ -79,7 +85,9 @@ def _function(name: str) -> Write:
 
 
 def _call(pattern: str) -> Write:
-    return lambda x, attributes: pattern.format(x=x[0], **{name: number(value) for name, value in attributes.items()})
+    return lambda x, attributes: pattern.format(
+        **dict(zip(OPERANDS, x, strict=False)), **{name: number(value) for name, value in attributes.items()}
+    )
 
 
 def _scaled(module: str) -> Write:
@@ -199,12 +207,35 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
 
 
 def _custom(spec: OpSpec) -> ElementwiseRow:
-    return ElementwiseRow(spec.name, _call(spec.triton), _call(spec.torch), _always if spec.keeps_zero else _never, False)
+    """An op without a Triton expression is written out before kernels are emitted; its torch expression is nested calls."""
+    name, keeps_zero = spec.name, _always if spec.keeps_zero else _never
+    if spec.definition is not None:
+        keeps_zero = partial(_keeps_zero, name, spec.arity)
+    torch = partial(_torch_by_definition, name) if spec.torch is None else _call(spec.torch)
+    triton = _written_out if spec.triton is None else _call(spec.triton)
+    return ElementwiseRow(name, triton, torch, keeps_zero, False, helper=f"{_CUSTOM}{name}" if spec.helpers else "")
+
+
+def _keeps_zero(name: str, arity: int, attributes: Attributes) -> bool:
+    try:
+        return bool(mpmath_ops.ELEMENTWISE[name](*[mpmath.mpf(0)] * arity, **attributes) == 0)
+    except ZeroDivisionError:
+        return False
+
+
+def _written_out(x: Sequence[str], attributes: Attributes) -> str:
+    raise AssertionError("an op without a Triton expression is replaced by its definition before kernels are emitted")
+
+
+def _torch_by_definition(name: str, x: Sequence[str], attributes: Attributes) -> str:
+    definition = definition_of(name, attributes)
+    assert definition is not None
+    return by_definition(definition, x, lambda op, *parts, **given: f"({ELEMENTWISE[op].torch(parts, given)})")
 
 
 ELEMENTWISE = OpTable(_PACKAGED, _custom)
 
-HELPERS = {
+PACKAGED_HELPERS = {
     # Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
     "tanh": '''@triton.jit
 def tanh(x):
@@ -238,6 +269,21 @@ def mish(x):
     return x * tl.where(x > 0, positive, negative)
 ''',
 }
+
+_CUSTOM = "register_op "  # before the name of an op: the key of its helpers
+
+
+def helper_source(key: str) -> str:
+    """The functions that a row's `helper` names."""
+    if key in PACKAGED_HELPERS:
+        return PACKAGED_HELPERS[key]
+    return "\n\n".join(f"{source}\n" for _, source in REGISTRY[key.removeprefix(_CUSTOM)].helpers)
+
+
+def helper_names() -> frozenset[str]:
+    """The names of all functions that Triton expressions may call."""
+    return frozenset(PACKAGED_HELPERS).union(name for spec in REGISTRY.values() for name, _ in spec.helpers)
+
 
 _NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
     "matmul": "product",

@@ -11,8 +11,9 @@ from enum import Enum
 from math import prod
 
 from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
@@ -93,9 +94,12 @@ def is_skinny(left: Shape, right: Shape) -> bool:
 
 
 def expanded(block: Graph) -> Graph:
-    """The block graph without derived ops and thread graphs, as it is lowered."""
-    plain = all(OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" for item in block.nodes)
-    return block if plain else flatten(expand(block))
+    """The block graph without derived ops, definitions and thread graphs, as it is lowered."""
+    plain = all(
+        OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" and item.op not in REGISTRY
+        for item in block.nodes
+    )
+    return block if plain else flatten(expand_custom(block))
 
 
 def flatten(graph: Graph) -> Graph:

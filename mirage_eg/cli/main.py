@@ -27,7 +27,7 @@ from mirage_eg.cli.optimize_sizes import run_verify_sizes
 from mirage_eg.cli.terminal import Job, JsonOption
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.errors import MirageError, OptionError, RuleErrors
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.stopping import INTERRUPTED, end_stopped, handle_signals, raise_if_stopped
@@ -68,6 +68,8 @@ def main() -> NoReturn:
         sys.exit(code)
     except UsageError as error:
         _fail(f"{error.format_message()} (see mirage-eg --help)")  # type: ignore[attr-defined]
+    except RuleErrors as error:
+        _fail(*str(error).splitlines())
     except MirageError as error:
         _fail(str(error))
     except MemoryError:
@@ -94,9 +96,11 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(message: str, code: int = 2) -> NoReturn:
-    line = " ".join(message.split())
-    print(f"mirage-eg: {line if len(line) <= 1000 else line[:999] + '…'}", file=sys.stderr)
+def _fail(*messages: str, code: int = 2) -> NoReturn:
+    """Print one line for each message, and exit."""
+    for message in messages:
+        line = " ".join(message.split())
+        print(f"mirage-eg: {line if len(line) <= 1000 else line[:999] + '…'}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -1,5 +1,6 @@
 """`mirage-eg verify`: read a µGraph or a checkpoint of mirage-project/mirage, print a verdict for each µGraph."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from mirage_eg.cli.terminal import json_line, progress
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.frontend.mirage_json import Unsupported, read_published
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
@@ -35,6 +37,8 @@ def run_verify(
     equal in the exit code. The steps of a proof are printed for a file with one µGraph, or with `proof`.
     """
     rulebook = load_rules("indexed", rules)
+    for note in check_custom_ops(program):
+        print(note, file=sys.stderr)
     entries, is_list = serialize.read(path, _parse)
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}

@@ -155,6 +155,7 @@ def parts_in(index: str) -> tuple[str, ...]:
     return tuple(index.split("·")) if index else ()
 
 
+CONSTANT = "Const"  # the constructor of a constant expression, which only laws write
 REDUCTIONS = {constructor(op): op for op in ("sum", "mean", "max")}  # by constructor
 
 

@@ -40,6 +40,7 @@ PRIMITIVES: Mapping[str, Callable[..., Any]] = {
     "=": lambda x, y: x == y,
     "!=": lambda x, y: x != y,
     "bigint": int,
+    "<<": lambda x, bits: x << bits,
     "bigrat": Fraction,
     "numer": lambda x: x.numerator,
     "denom": lambda x: x.denominator,

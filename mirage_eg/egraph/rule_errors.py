@@ -50,6 +50,7 @@ _HINTS = (
     ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
     ("already bound", "the name is taken; choose another"),
     ("Shadowing", "that is a constructor; choose another name for the variable, or apply it"),
+    ("to have type E, but get type", "a number as an expression is (Const 2), or Scale and Shift with it"),
     ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
 )
 

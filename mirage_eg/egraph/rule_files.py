@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from mirage_eg.egraph.custom_op_rules import custom_op_rules
 from mirage_eg.ir.errors import RuleError
 
 DOMAINS = ("indexed", "abstract")
@@ -24,7 +25,7 @@ class RuleFile:
     packaged: bool
 
 
-def chosen_files(domain: str, extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> list[RuleFile]:
+def chosen_files(domain: str, extra: Sequence[str | Path | RuleFile] = (), without: Sequence[str] = ()) -> list[RuleFile]:
     """The files of `rulebook.load_rules`, in load order."""
     if domain not in DOMAINS:
         raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
@@ -33,7 +34,9 @@ def chosen_files(domain: str, extra: Sequence[str | Path] = (), without: Sequenc
         if name not in packaged:
             raise RuleError(f"got theory {name!r}, wanted one of {', '.join(packaged)}")
     files = [file for name, file in packaged.items() if name not in without and header(file.text, "default") != "off"]
-    files += (file for path in extra for file in _find(path, domain, packaged))
+    own = [file for path in extra for file in _find(path, domain, packaged)]
+    derived = custom_op_rules(domain, (file.text for file in own))
+    files += [*(RuleFile(path, text, True) for path, text in derived), *own]
     return list(dict.fromkeys(files))
 
 
@@ -82,7 +85,10 @@ def packaged_files(domain: str) -> tuple[RuleFile, ...]:
     return tuple(RuleFile(f"rules/{domain}/{item.name}", item.read_text(encoding="utf-8"), True) for item in files)
 
 
-def _find(path: str | Path, domain: str, packaged: Mapping[str, RuleFile]) -> Iterator[RuleFile]:
+def _find(path: str | Path | RuleFile, domain: str, packaged: Mapping[str, RuleFile]) -> Iterator[RuleFile]:
+    if isinstance(path, RuleFile):
+        yield path
+        return
     if str(path) in packaged and not os.path.exists(path):
         yield packaged[str(path)]
         return
@@ -142,14 +148,26 @@ def unclosed(text: str) -> int | None:
     return opened[0] if opened else None
 
 
-def forms(text: str) -> list[tuple[int, str]]:
-    """The line and the first word of each outermost form: not all of egglog's commands have a source position."""
-    lines: list[tuple[int, str]] = []
-    line, depth = 1, 0
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An outermost form of a rule file: its line, first word, and place in the text."""
+
+    line: int
+    word: str
+    start: int
+    stop: int
+
+
+def forms(text: str) -> list[Form]:
+    """The outermost forms: not all of egglog's commands have a source position."""
+    found: list[Form] = []
+    line, depth, start, first, word = 1, 0, 0, 1, ""
     for match in _TOKEN.finditer(text):
         if match[0] == "(" and depth == 0:
             head = _HEAD.match(text, match.end())
-            lines.append((line, head["word"] if head else ""))
+            start, first, word = match.start(), line, head["word"] if head else ""
         depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if match[0] == ")" and depth == 0:
+            found.append(Form(first, word, start, match.end()))
         line += match[0].count("\n")
-    return lines
+    return found

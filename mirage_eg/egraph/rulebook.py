@@ -4,24 +4,27 @@ A theory is one .egg file. The loader parses it, allows declarations and laws on
 the same name, and type-checks each command on a fresh e-graph, so that every error message has `path:line`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from egglog import bindings
 
 from mirage_eg.egraph.laws import Law, Signature, directions, read_law, read_signatures, wording
+from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located, refused_command
 from mirage_eg.egraph.rule_files import RuleFile, chosen_files, forms, header, text_hash, theory_name, unclosed
 from mirage_eg.egraph.sandbox import in_worker
-from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.errors import RuleError, RuleErrors
 
 READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle's table
 
 CHECKING_SECONDS = 30.0
+MOST_ERRORS = 20  # that one run prints
 
 Command = Any  # a command object of egglog.bindings; the union has no public name
 
@@ -68,6 +71,10 @@ class Rulebook:
     signatures: Mapping[str, Signature]  # of all constructors, relations and functions
 
     @property
+    def _sorts(self) -> tuple[tuple[str, Signature], ...]:
+        return tuple(self.signatures.items())
+
+    @property
     def laws(self) -> tuple[Law, ...]:
         """All laws in load order."""
         return tuple(law for theory in self.theories for law in theory.laws)
@@ -79,7 +86,7 @@ class Rulebook:
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
         """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""
-        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text) if step.directions]
+        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts) if step.directions]
         filled = set(inserted)
         names: set[str] = set()
         grown = True
@@ -101,7 +108,7 @@ class Rulebook:
         names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
         for theory in self.theories:
-            steps = _parsed(theory.path, theory.text)
+            steps = _parsed(theory.path, theory.text, self._sorts)
             egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
         return egraph
 
@@ -136,8 +143,17 @@ def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), withou
     """
     files = chosen_files(domain, extra, without)
     if not extra and not without:
-        return _packaged(domain)
+        return _packaged(domain, tuple(files))
     return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files)
+
+
+def read_rules(text: str, domain: str = "indexed") -> Rulebook:
+    """The packaged theories of `domain`, and a text of laws and declarations as the last theory, for checks and tests.
+
+    Raises:
+        RuleError: `law:line: the error`.
+    """
+    return _check(domain, chosen_files(domain, [RuleFile("law", text, False)]))
 
 
 def is_added(theory: Theory) -> bool:
@@ -145,9 +161,9 @@ def is_added(theory: Theory) -> bool:
     return not theory.packaged or header(theory.text, "default") == "off"
 
 
-@cache
-def _packaged(domain: str) -> Rulebook:
-    return _check(domain, chosen_files(domain))
+@lru_cache(maxsize=64)
+def _packaged(domain: str, files: tuple[RuleFile, ...]) -> Rulebook:
+    return _check(domain, files)
 
 
 def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
@@ -157,38 +173,101 @@ def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
 
 
 def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
-    egraph = bindings.EGraph()
-    places: dict[str, str] = {}  # of each law by its name
-    signatures: dict[str, Signature] = {}
-    theories = []
-    rulesets = set[str]()
-    for file in files:
-        laws = []
+    loading = _Loading()
+    theories = [loading.theory(file) for file in files]
+    raise_errors(loading.errors)
+    return Rulebook(domain, tuple(theories), loading.signatures)
+
+
+def raise_errors(errors: Sequence[str]) -> None:
+    """Raise one error for all messages, if there are any; the message has a line for each of the first MOST_ERRORS."""
+    if len(errors) == 1:
+        raise RuleError(errors[0])
+    if errors:
+        left = len(errors) - MOST_ERRORS
+        raise RuleErrors("\n".join([*errors[:MOST_ERRORS], *([f"and {left} more"] if left > 0 else [])]))
+
+
+@dataclass(slots=True)
+class _Loading:
+    """Rule files that are read one after another into one e-graph; all their errors are collected, one line each."""
+
+    egraph: bindings.EGraph = field(default_factory=bindings.EGraph)
+    places: dict[str, str] = field(default_factory=dict)  # of each law by its name
+    signatures: dict[str, Signature] = field(default_factory=dict)
+    rulesets: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    undeclared: set[str] = field(default_factory=set)  # names of declarations with an error
+
+    def theory(self, file: RuleFile) -> Theory:
+        """Read one file."""
+        laws: list[Law] = []
+        earlier = len(self.errors)
         places_by_wording: dict[tuple[str, ...], str] = {}
-        for command, place in _commands(egraph, file.path, file.text):
-            if isinstance(command, _LAWS):
-                law = read_law(command, place, _source(command))
-                if law.ruleset in rulesets - set(RULESETS):
-                    raise RuleError(
-                        f"{place}: got the ruleset {law.ruleset}, which is never run; wanted {' or '.join(RULESETS)}"
-                    )
-                if law.name in places:
-                    raise RuleError(f"{place}: a law named {law.name!r} is already at {places[law.name]}; rename one of them")
-                places[law.name] = place
-                if (words := wording(law)) in places_by_wording:
-                    raise RuleError(f"{place}: the same law is already at {places_by_wording[words]}; delete one of them")
-                places_by_wording[words] = place
-                laws.append(law)
+        for command, place in self.commands(file):
             try:
-                egraph.run_program(command)
-            except bindings.EggSmolError as error:
-                raise RuleError(located(error, file.path) + hint(str(error), signatures)) from None
-            rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
-            declared = read_signatures(command)
-            _check_declared(declared, place)
-            signatures.update(declared)
-        theories.append(Theory(file.path, file.text, tuple(laws), file.packaged))
-    return Rulebook(domain, tuple(theories), signatures)
+                law = self.law(command, place, places_by_wording)
+                self.run(command, file, place)
+            except RuleError as error:
+                declared = read_signatures(command).keys()
+                self.undeclared |= declared
+                if not self.follows(error):
+                    self.errors.append(str(error))
+                continue
+            laws += [law] if law is not None else []
+        self.errors[earlier:] = sorted(self.errors[earlier:], key=_line)
+        return Theory(file.path, file.text, tuple(laws), file.packaged)
+
+    def commands(self, file: RuleFile) -> list[tuple[Command, str]]:
+        """The commands of a file; where a form does not parse, those of the others."""
+        try:
+            return list(_commands(self.egraph, file.path, file.text))
+        except RuleError as error:
+            alone: list[tuple[Command, str]] = []
+            errors: list[str] = []
+            for form in forms(file.text):
+                try:
+                    alone += _commands(self.egraph, file.path, "\n" * (form.line - 1) + file.text[form.start : form.stop])
+                except RuleError as found:
+                    errors.append(str(found))
+            between = [] if errors and unclosed(file.text) is None else [str(error)]  # the error is in no closed form
+            self.errors += [*errors, *between]
+            return alone
+
+    def law(self, command: Command, place: str, places_by_wording: dict[tuple[str, ...], str]) -> Law | None:
+        """The law of a command, if it is one; its name and wording are new."""
+        if not isinstance(command, _LAWS):
+            return None
+        law = read_law(with_rationals(command, self.signatures, place), place, _source(command))
+        if law.ruleset in self.rulesets - set(RULESETS):
+            raise RuleError(f"{place}: got the ruleset {law.ruleset}, which is never run; wanted {' or '.join(RULESETS)}")
+        if law.name in self.places:
+            raise RuleError(f"{place}: a law named {law.name!r} is already at {self.places[law.name]}; rename one of them")
+        self.places[law.name] = place
+        if (words := wording(law)) in places_by_wording:
+            raise RuleError(f"{place}: the same law is already at {places_by_wording[words]}; delete one of them")
+        places_by_wording[words] = place
+        return law
+
+    def run(self, command: Command, file: RuleFile, place: str) -> None:
+        """Type-check a command, and record what it declares."""
+        try:
+            self.egraph.run_program(with_rationals(command, self.signatures, place))
+        except bindings.EggSmolError as error:
+            raise RuleError(located(error, file.path) + hint(str(error), self.signatures)) from None
+        self.rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
+        declared = read_signatures(command)
+        _check_declared(declared, place)
+        self.signatures.update(declared)
+
+    def follows(self, error: RuleError) -> bool:
+        """Whether an error is that a declaration has an error, which is reported there."""
+        return any(f"Unbound function {name}" in str(error) for name in self.undeclared)
+
+
+def _line(error: str) -> int:
+    match = re.search(r":(\d+): ", error)
+    return int(match[1]) if match else 0
 
 
 def _check_declared(declared: Mapping[str, Signature], place: str) -> None:
@@ -213,10 +292,10 @@ def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[C
             raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
         raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
     unnamed: Counter[str] = Counter()
-    for command, (line, word) in zip(commands, forms(text), strict=True):
-        place = f"{path}:{line}"
+    for command, form in zip(commands, forms(text), strict=True):
+        place = f"{path}:{form.line}"
         if not isinstance(command, _ALLOWED):
-            raise RuleError(f"{place}: {refused_command(command, word)}")
+            raise RuleError(f"{place}: {refused_command(command, form.word)}")
         name = place
         if isinstance(command, _LAWS) and not _core(command).name:
             unnamed[place] += 1  # laws of one line are numbered
@@ -243,13 +322,17 @@ class _Step:
 
 
 @lru_cache(maxsize=256)
-def _parsed(path: str, text: str) -> tuple[_Step, ...]:
+def _parsed(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[_Step, ...]:
     """The commands of a file, parsed once for the e-graphs of all targets."""
+    signatures = dict(sorts)
+    written = (
+        (with_rationals(command, signatures, place), place) for command, place in _commands(bindings.EGraph(), path, text)
+    )
     return tuple(
         _Step(command, _core(command).name, directions(read_law(command, place, "")))
         if isinstance(command, _LAWS)
         else _Step(command, "", ())
-        for command, place in _commands(bindings.EGraph(), path, text)
+        for command, place in written
     )
 
 

@@ -1,15 +1,24 @@
-"""Checks custom ops before a search: the Triton and torch expressions must compute the same function as `numbers`.
+"""Checks custom ops before they are used: each given expression must compute the same function as the definition.
 
-Both run in Triton's interpreter, which needs torch; without torch they are used unchecked, and a note says so.
+Triton expressions run in Triton's interpreter, torch expressions on the CPU; both need torch. Without torch they are used
+unchecked, and a note says so. The reference is the definition of the op in other ops, or `numbers`.
 """
 
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import reduce
 from importlib.util import find_spec
+from itertools import product
+from math import prod
 from typing import Any
 
+import mpmath
 import numpy as np
 
+from mirage_eg.backends.evaluator import floating_point, mpmath_ops
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
+from mirage_eg.frontend.custom_op import sample_attributes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
 from mirage_eg.ir.errors import GraphError
@@ -18,78 +27,152 @@ from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 _SHAPE = (16, 64)
+_EDGES = (0.0, 1.0, -1.0, 1e-6, -1e-6, 30.0, -30.0, 100.0, -100.0, 1e4, -1e4)
 _TOLERANCE = 1e-4  # of the value; a wrong formula is further off
 _NEAR_ZERO = 1e-5  # of the largest value for inputs up to 1: what float32 loses by cancellation
-_FLOAT32_FACTOR = 100  # times the error of `numbers` itself in float32
+_FLOAT32_FACTOR = 100  # times the error of the reference itself in float32
+_EXACT_TOLERANCE = 1e-9  # of `exactly`, which is compared with float64
+_EXACT_SAMPLES = 64
+
+Setting = tuple[OpSpec, tuple[tuple[str, Fraction], ...]]  # an op with values of its attributes
+Array = Any
 
 
-def check_custom_ops() -> list[str]:
+def check_custom_ops(program: Graph | None = None) -> list[str]:
     """Check all custom ops, each once in a process; returns a note for those that could not be checked.
 
+    An op with attributes is checked for the values of `program`, and for sample values.
+
     Raises:
-        GraphError: an expression fails, or its values differ from those of `numbers`.
+        GraphError: an expression fails, or its values differ from those of the definition.
     """
-    unchecked = [op for op in REGISTRY.values() if op not in _CHECKED]
-    if not unchecked:
-        return []
-    if find_spec("torch") is None:
-        names = ", ".join(op.name for op in unchecked)
-        return [f"{names}: the Triton and torch expressions were not compared with `numbers`: torch is not installed"]
-    with interpreter() as run:
-        for op in unchecked:
-            _check(op, run)
-            _CHECKED.add(op)
+    settings = [setting for setting in _settings(program) if setting not in _CHECKED]
+    for setting in settings:
+        if setting[0].exactly is not None:
+            _check_exact(*setting)
+    unchecked = [setting for setting in settings if setting[0].triton is not None or setting[0].torch is not None]
+    if unchecked and find_spec("torch") is None:
+        names = ", ".join(dict.fromkeys(spec.name for spec, _ in unchecked))
+        return [f"{names}: the Triton and torch expressions were not compared with the definition: torch is not installed"]
+    if unchecked:
+        with interpreter() as run:
+            for spec, attributes in unchecked:
+                _check(spec, dict(attributes), run)
+    _CHECKED.update(settings)
     return []
 
 
-_CHECKED: set[OpSpec] = set()
+_CHECKED: set[Setting] = set()
 
 
-def _check(op: OpSpec, run: RunProgram) -> None:
-    x = _inputs()
-    with np.errstate(all="ignore"):
-        wanted = np.asarray(op.numbers(np, x), dtype=np.float64)
-        rough = np.asarray(op.numbers(np, x.astype(np.float32)), dtype=np.float64)
+def _settings(program: Graph | None) -> list[Setting]:
+    used: dict[str, list[dict[str, Any]]] = {}
+    for item in () if program is None else program.nodes:
+        if item.op in REGISTRY and item.attributes:
+            used.setdefault(item.op, []).append(item.mapping)
+    given = [(spec, values) for spec in REGISTRY.values() for values in (*sample_attributes(spec), *used.get(spec.name, ()))]
+    return list(dict.fromkeys((spec, tuple(sorted(values.items()))) for spec, values in given))
+
+
+def _check(spec: OpSpec, attributes: Mapping[str, Fraction], run: RunProgram) -> None:
+    operands = _inputs(spec.arity)
+    wanted, rough = (_reference(spec, attributes, [x.astype(dtype) for x in operands]) for dtype in (np.float64, np.float32))
     compared = np.isfinite(wanted) & np.isfinite(rough)
+    reference = _reference_name(spec)
     if not compared.any():
-        raise GraphError(f"register_op: {op.name}: `numbers` gives no finite value for inputs between -16 and 16")
-    unit = np.abs(wanted[compared & (np.abs(x) <= 1)]).max(initial=0)
-    allowed = _TOLERANCE * np.abs(wanted) + _NEAR_ZERO * unit + _FLOAT32_FACTOR * np.abs(rough - wanted)
+        if attributes:
+            return  # no values that the op allows
+        raise GraphError(f"register_op: {spec.name}: {reference} gives no finite value for inputs between -16 and 16")
+    near = reduce(np.logical_and, [np.abs(x) <= 1 for x in operands])
+    unit = np.abs(wanted[compared & near]).max(initial=0)
+    with np.errstate(all="ignore"):
+        allowed = _TOLERANCE * np.abs(wanted) + _NEAR_ZERO * unit + _FLOAT32_FACTOR * np.abs(rough - wanted)
     for language, text, graph in (
-        ("Triton", op.triton, _kernel_program(op.name)),
-        ("torch", op.torch, _library_program(op.name)),
+        ("Triton", spec.triton, _kernel_program(spec, attributes)),
+        ("torch", spec.torch, _library_program(spec, attributes)),
     ):
-        label = f"register_op: {op.name}: the {language} expression {text!r}"
+        if text is None:
+            continue
+        label = f"register_op: {spec.name}: the {language} expression {text!r}"
         try:
-            [got] = run(emit(graph), [x])
+            [got] = run(emit(graph), operands)
         except InterpreterError as error:
             raise GraphError(f"{label} fails: {str(error).strip().splitlines()[-1]}") from None
         with np.errstate(all="ignore"):
             wrong = compared & ~(np.abs(got - wanted) <= allowed)
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0])
-            raise GraphError(f"{label} gives {got[at]:.6g} at x = {x[at]:.6g}, where `numbers` gives {wanted[at]:.6g}")
+            place = _place(spec, [x[at] for x in operands], attributes)
+            raise GraphError(f"{label} gives {got[at]:.6g} at {place}, where {reference} gives {wanted[at]:.6g}")
 
 
-def _inputs() -> Any:
-    """Random float32 numbers of both signs: 0, ±1, magnitudes from 10⁻³ to 16."""
+def _check_exact(spec: OpSpec, attributes: tuple[tuple[str, Fraction], ...]) -> None:
+    """Compare `exactly` with `numbers`."""
+    given = dict(attributes)
+    operands = [x.ravel()[:_EXACT_SAMPLES] for x in _inputs(spec.arity)]
+    wanted = _reference(spec, given, operands)
+    for place in np.flatnonzero(np.isfinite(wanted)):
+        numbers = [float(x[place]) for x in operands]
+        try:
+            got = mpmath_ops.ELEMENTWISE[spec.name](*map(mpmath.mpf, numbers), **given)
+        except (ArithmeticError, ValueError):
+            got = mpmath.nan  # undefined, where numbers round to something finite
+        if mpmath.isfinite(got) and abs(got - wanted[place]) > _EXACT_TOLERANCE * max(1, abs(got)):
+            where = _place(spec, numbers, given)
+            raise GraphError(
+                f"register_op: {spec.name}: `exactly` gives {float(got.real):.6g} at {where}, where `numbers` gives "
+                f"{wanted[place]:.6g}"
+            )
+
+
+def _reference(spec: OpSpec, attributes: Mapping[str, Fraction], operands: list[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(floating_point.ELEMENTWISE[spec.name](np, *operands, **attributes), dtype=np.float64)
+
+
+def _reference_name(spec: OpSpec) -> str:
+    return "`numbers`" if spec.definition is None else "the definition"
+
+
+def _place(spec: OpSpec, numbers: list[Any], attributes: Mapping[str, Fraction]) -> str:
+    return ", ".join(
+        [
+            *(f"{name} = {number:.6g}" for name, number in zip(spec.operands, numbers, strict=True)),
+            *(f"{name} = {value}" for name, value in attributes.items()),
+        ]
+    )
+
+
+def _inputs(arity: int) -> list[Array]:
+    """For each operand random float32 numbers of both signs, magnitudes from 10⁻³ to 16, and the edges in combination."""
     random = np.random.default_rng(0)
-    values = random.choice([-1.0, 1.0], _SHAPE) * 10 ** random.uniform(-3, np.log10(16), _SHAPE)
-    values[0, :3] = 1, -1, 0
-    return values.astype(np.float32).astype(np.float64)
+    count = prod(_SHAPE)
+    operands = random.choice([-1.0, 1.0], (arity, count)) * 10 ** random.uniform(-3, np.log10(16), (arity, count))
+    edges = np.array([*_edges(arity)]).T
+    operands[:, 1 : 1 + edges.shape[1]] = edges
+    operands[:, 0] = 1
+    return [x.reshape(_SHAPE).astype(np.float32).astype(np.float64) for x in operands]
 
 
-def _kernel_program(name: str) -> Graph:
+def _edges(arity: int) -> Iterator[tuple[float, ...]]:
+    combinations = list(product(_EDGES, repeat=arity))
+    yield from combinations[:: -(-len(combinations) // (prod(_SHAPE) // 2))]
+
+
+def _kernel_program(spec: OpSpec, attributes: Mapping[str, Fraction]) -> Graph:
     kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
-    x = kernel.new_input(_SHAPE, "float32", "x")
-    block.new_output(block.op(name, block.new_input(x, (REPLICATED,))), (REPLICATED,))
-    kernel.customized([x], block)
+    operands = [kernel.new_input(_SHAPE, "float32", name) for name in spec.operands]
+    tiles = [block.new_input(x, (REPLICATED,)) for x in operands]
+    block.new_output(block.op(spec.name, *tiles, **attributes), (REPLICATED,))
+    kernel.customized(operands, block)
     return kernel.graph()
 
 
-def _library_program(name: str) -> Graph:
+def _library_program(spec: OpSpec, attributes: Mapping[str, Fraction]) -> Graph:
     kernel = new_kernel_graph()
-    kernel.mark_output(kernel.op(name, kernel.new_input(_SHAPE, "float32", "x")))
+    kernel.mark_output(
+        kernel.op(spec.name, *(kernel.new_input(_SHAPE, "float32", name) for name in spec.operands), **attributes)
+    )
     return kernel.graph()
 
 

@@ -9,7 +9,7 @@ from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
 from mirage_eg.backends.triton.warps import written_warps
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 
@@ -77,11 +77,11 @@ def _standard(graph: Graph) -> Schedules:
 
 
 def _has(block: Graph, ops: Collection[str]) -> bool:
-    return any(item.op in ops for item in flatten(expand(block)).nodes)
+    return any(item.op in ops for item in flatten(expand_custom(block)).nodes)
 
 
 def _has_skinny(block: Graph) -> bool:
-    flat = flatten(expand(block))
+    flat = flatten(expand_custom(block))
     return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
 
 
@@ -110,7 +110,7 @@ def _changed(variant: Variant, number: int, **changes: Any) -> Job:
 
 def _loaded(block: Graph) -> list[Phase]:
     """The phase of each input that is loaded."""
-    flat = flatten(expand(block))
+    flat = flatten(expand_custom(block))
     read = {operand for item in flat.nodes for operand in item.operands}
     return [flat.phases[values[0]] for item, values in flat.numbered() if item.op == "input" and values[0] in read]
 

@@ -56,7 +56,7 @@ def _run(run: Run, tuning: Tuning) -> Result:
     """Search the program, or each of its regions; time, rank, report."""
     if REGISTRY:
         with run.watch.stage("custom ops"):
-            run.watch.notes += check_custom_ops()
+            run.watch.notes += check_custom_ops(run.program)
     if len(segments := regions(run.program, HEURISTICS.region_ops)) > 1:
         return run_regions(run, segments, tuning)
     with at_full_size(run) as full_size:

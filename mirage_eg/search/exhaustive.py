@@ -133,11 +133,11 @@ class _Unary(dict[int, Any]):
 class _Binary(dict[tuple[int, int], Any]):
     def __init__(self, terms: Terms) -> None:
         super().__init__()
-        names = [name for name, _ in terms.alphabet.elementwise if OPS[str(op_of(name))].arity[0] == 2]
-        self.terms, self.ops = terms, [(op_of(name), name) for name in names]
+        ops = [(op_of(name), name, constants) for name, constants in terms.alphabet.elementwise]
+        self.terms, self.ops = terms, [entry for entry in ops if OPS[str(entry[0])].arity[0] == 2]
 
     def get(self, pair: tuple[int, int], default: Any = None) -> Any:
-        return [(op, self.terms.intern(name, (), pair)) for op, name in self.ops]
+        return [(op, constants, self.terms.intern(name, constants, pair)) for op, name, constants in self.ops]
 
 
 @dataclass(frozen=True, slots=True)

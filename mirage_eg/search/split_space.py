@@ -61,8 +61,8 @@ class Index:
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         self.unary: dict[int, list[tuple[str, tuple[Constant, ...], int]]] = {}
-        self.binary: dict[tuple[int, int], list[tuple[str, int]]] = {}
-        self.ternary: dict[int, list[tuple[str, tuple[int, ...], int]]] = {}  # of each child: op, all children
+        self.binary: dict[tuple[int, int], list[tuple[str, tuple[Constant, ...], int]]] = {}
+        self.ternary: dict[int, list[tuple[str, tuple[int, ...], tuple[Constant, ...], int]]] = {}  # of each child: all
         for (name, *arguments), parent in oracle.table.items():
             op = op_of(str(name))
             if op is None or OPS[op].kind is not Kind.ELEMENTWISE:
@@ -73,16 +73,14 @@ class Index:
             if arity == 1:
                 self.unary.setdefault(children[0], []).append((op, constants, parent))
             elif arity == 2:
-                self.binary.setdefault((children[0], children[1]), []).append((op, parent))
+                self.binary.setdefault((children[0], children[1]), []).append((op, constants, parent))
             else:
                 for child in set(children):
-                    self.ternary.setdefault(child, []).append((op, tuple(children), parent))
-        for unary in self.unary.values():
-            unary.sort(key=lambda use: (use[0], tuple(map(str, use[1])), use[2]))
-        for binary in self.binary.values():
-            binary.sort()
+                    self.ternary.setdefault(child, []).append((op, tuple(children), constants, parent))
+        for uses in (*self.unary.values(), *self.binary.values()):
+            uses.sort(key=lambda use: (use[0], tuple(map(str, use[1])), use[2]))
         for ternary in self.ternary.values():
-            ternary.sort()
+            ternary.sort(key=lambda use: (use[0], use[1], tuple(map(str, use[2])), use[3]))
 
 
 class Space:
@@ -221,20 +219,20 @@ class Space:
             log.prune("query", "any op", (left[0], right[0]))
             return
         if self.fits_program(axes):
-            for op, parent in forward:
-                yield op, (i, j), (), (), (parent, axes, phase)
+            for op, constants, parent in forward:
+                yield op, (i, j), constants, (), (parent, axes, phase)
             commuted = {use for use in forward if OPS[use[0]].commutative}
-            for op, parent in backward:
-                if (op, parent) not in commuted:
+            for op, constants, parent in backward:
+                if (op, constants, parent) not in commuted:
                     operands = (i, j) if OPS[op].commutative else (j, i)
-                    yield op, operands, (), (), (parent, axes, phase)
+                    yield op, operands, constants, (), (parent, axes, phase)
             if i != j and left[0] == right[0]:  # equal classes: x − y and y − x may be two values
-                for op, parent in forward:
+                for op, constants, parent in forward:
                     if not OPS[op].commutative:
-                        yield op, (j, i), (), (), (parent, axes, phase)
+                        yield op, (j, i), constants, (), (parent, axes, phase)
         else:
             log.prune("axes", (*forward, *backward)[0][0], (left[0], right[0]))
-        multiplied = next((parent for op, parent in (*forward, *backward) if op == "mul"), None)
+        multiplied = next((parent for op, _, parent in (*forward, *backward) if op == "mul"), None)
         if multiplied is not None and i != j:
             yield from self._contract(i, j, left, right, multiplied, phase, log)
 
@@ -242,7 +240,7 @@ class Space:
         self, position: int, values: Sequence[Value], of_class: Mapping[int, Sequence[int]], log: PruneLog
     ) -> Iterator[Application]:
         """The ternary ops of a value with values before it; `of_class` has the positions of the values of each class."""
-        for op, children, parent in self.ternary.get(values[position][0], ()):
+        for op, children, constants, parent in self.ternary.get(values[position][0], ()):
             for operands in product(*(of_class.get(child, ()) for child in children)):
                 if position not in operands:
                     continue
@@ -252,7 +250,7 @@ class Space:
                 if {LOOP, EPILOGUE} <= phases or (axes & self.tile and axes & self.looped):
                     continue
                 if self.fits_program(axes):
-                    yield op, operands, (), (), (parent, axes, max(phases))
+                    yield op, operands, constants, (), (parent, axes, max(phases))
                 else:
                     log.prune("axes", op, children)
 

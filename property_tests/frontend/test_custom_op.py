@@ -64,7 +64,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "another torch function": ({"torch": "torch.relu({x})"}, "torch expression .* gives 1 at x = 1"),
     "an approximation": ({"triton": "{x} * tl.sigmoid(1.702 * {x})"}, "Triton expression .* gives 0.84"),
     "the other approximation": ({"torch": "torch.nn.functional.gelu({x}, approximate='tanh')"}, "torch expression .* gives"),
-    "wrong for negative numbers": ({"triton": "tl.maximum({x}, 0.0)", "numbers": lambda xp, x: abs(x)}, "gives 0 at x = -1"),
+    "wrong for negative numbers": (
+        {"triton": "tl.maximum({x}, 0.0)", "numbers": lambda xp, x: abs(x), "exactly": abs},
+        "gives 0 at x = -1",
+    ),
+    "other exact numbers": ({"exactly": lambda x: 2 * x}, "`exactly` gives 2 at x = 1, where `numbers` gives 0.841345"),
     "no such function": ({"triton": "tl.geluu({x})"}, "Triton expression 'tl.geluu.*fails: .*geluu"),
     "an unknown name": ({"torch": "{x} * alpha"}, "torch expression .*fails: .*alpha"),
     "nothing finite": ({"numbers": lambda xp, x: x / 0 * 0, "keeps_zero": False}, "no finite value"),
@@ -83,15 +87,20 @@ def test_an_expression_that_computes_something_else_is_refused_in_one_line(name:
 @pytest.mark.parametrize(
     "right",
     [
-        {"numbers": lambda xp, x: xp.log1p(xp.exp(x)), "triton": "tl.log(1.0 + tl.exp({x}))", "torch": "{x}.exp().log1p()"},
-        {"numbers": lambda xp, x: xp.sqrt(x), "triton": "tl.sqrt({x})", "torch": "torch.sqrt({x})"},
-        {"numbers": lambda xp, x: xp.sin(x), "triton": "tl.sin({x})", "torch": "torch.sin({x})"},
-        {"numbers": lambda xp, x: xp.exp(-x * x), "triton": "tl.exp(-{x} * {x})", "torch": "torch.exp(-{x} * {x})"},
-        {"numbers": lambda xp, x: xp.maximum(x, x / 8), "triton": "tl.maximum({x}, {x} / 8)", "torch": "{x}.maximum({x} / 8)"},
+        (
+            lambda xp, x: xp.log1p(xp.exp(x)),
+            lambda x: mpmath.log1p(mpmath.exp(x)),
+            "tl.log(1.0 + tl.exp({x}))",
+            "{x}.exp().log1p()",
+        ),
+        (lambda xp, x: xp.sqrt(x), mpmath.sqrt, "tl.sqrt({x})", "torch.sqrt({x})"),
+        (lambda xp, x: xp.sin(x), mpmath.sin, "tl.sin({x})", "torch.sin({x})"),
+        (lambda xp, x: xp.exp(-x * x), lambda x: mpmath.exp(-x * x), "tl.exp(-{x} * {x})", "torch.exp(-{x} * {x})"),
+        (lambda xp, x: xp.maximum(x, x / 8), lambda x: max(x, x / 8), "tl.maximum({x}, {x} / 8)", "{x}.maximum({x} / 8)"),
     ],
 )
-def test_rounding_and_undefined_inputs_refuse_no_right_expression(right: dict[str, Any]) -> None:
-    register(**right, keeps_zero=False)
+def test_rounding_and_undefined_inputs_refuse_no_right_expression(right: tuple[Any, ...]) -> None:
+    register(**dict(zip(("numbers", "exactly", "triton", "torch"), right, strict=True)), keeps_zero=False)
     assert check_custom_ops() == []
 
 
@@ -120,7 +129,7 @@ def test_without_torch_a_note_says_that_nothing_was_compared(monkeypatch: pytest
     without: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setattr(custom_op_check, "find_spec", without)
     assert check_custom_ops() == [
-        f"{NAME}: the Triton and torch expressions were not compared with `numbers`: torch is not installed"
+        f"{NAME}: the Triton and torch expressions were not compared with the definition: torch is not installed"
     ]
 
 

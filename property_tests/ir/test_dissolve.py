@@ -15,10 +15,10 @@ from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.program_ends import core_of
+from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import inputs_of
 from property_tests.support.sliced_programs import joined_weights, rotary_scores
-from property_tests.support.strategies import TAME, kernel_programs
 
 MOVES = ("slice", "concat", "slice", "concat", "split", "reshape", "transpose", "matmul", "sum", "mean", "max", "mul", "add")
 
@@ -32,13 +32,13 @@ def agree(one: Graph, two: Graph, seed: int = 0) -> None:
 
 
 @settings(max_examples=150)
-@given(kernel_programs(TAME, attempts=12), st.integers(0, 99))
+@given(programs(TAME, attempts=12), st.integers(0, 99))
 def test_dissolved_programs_compute_the_same(program: Graph, seed: int) -> None:
     agree(program, dissolved(expand(program)), seed)
 
 
 @settings(max_examples=150)
-@given(kernel_programs(frozenset(MOVES), attempts=16), st.integers(0, 99))
+@given(programs(frozenset(MOVES), attempts=16), st.integers(0, 99))
 def test_dissolved_programs_of_slices_compute_the_same(program: Graph, seed: int) -> None:
     plain = expand(program)
     result = dissolved(plain)
@@ -50,7 +50,7 @@ def test_dissolved_programs_of_slices_compute_the_same(program: Graph, seed: int
 
 
 @settings(max_examples=150)
-@given(kernel_programs(frozenset(MOVES), attempts=12), st.integers(0, 99))
+@given(programs(frozenset(MOVES), attempts=12), st.integers(0, 99))
 def test_a_program_is_its_core_between_its_ends(program: Graph, seed: int) -> None:
     for graph in (expand(program), dissolved(expand(program))):
         if (core := core_of(graph)) is not None:

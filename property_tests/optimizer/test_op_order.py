@@ -30,9 +30,9 @@ from mirage_eg.optimizer.op_order import (
     order_kernels,
     reordered,
 )
+from mirage_eg.testing import EVERY, as_program, block_graphs, programs
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import HAND_WRITTEN
-from property_tests.support.strategies import EVERY, as_program, block_graphs, kernel_programs
 
 
 @st.composite
@@ -90,7 +90,7 @@ def test_an_order_that_is_worse_is_seen_to_be() -> None:
 # --- Kernels -----------------------------------------------------------------------------------------------------------------
 
 
-@given(program=kernel_programs(attempts=10))
+@given(program=programs(attempts=10))
 def test_ordering_kernels_keeps_the_function(program: Graph) -> None:
     ordered, order = order_kernels(program)
     assert (ordered.input_types, ordered.output_types) == (program.input_types, program.output_types)

@@ -20,9 +20,9 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.partition.segment_search import Instantiated
 from mirage_eg.search.structure_search import search
+from mirage_eg.testing import programs
 from property_tests.pipeline.test_optimize import unfusable
 from property_tests.support.programs import attention, rms_linear
-from property_tests.support.strategies import kernel_programs
 
 
 def explained(program: Graph, **options: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_the_same_run_gives_the_same_explanation() -> None:
     assert explained(unfusable()) == explained(unfusable())
 
 
-@given(kernel_programs(), st.data())
+@given(programs(), st.data())
 def test_the_parts_of_a_program_are_programs(program: Graph, data: st.DataObject) -> None:
     values = [value for item, made in program.numbered() for value in made if OPS[item.op].kind is not Kind.BOUNDARY]
     if not values:

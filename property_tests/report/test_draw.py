@@ -18,7 +18,7 @@ from mirage_eg.optimizer.thread_graphs import with_threads
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.report.box_layout import COLUMN_GAP, Placement, place_boxes
 from mirage_eg.report.draw import to_html, to_svg
-from property_tests.support.strategies import block_graphs
+from mirage_eg.testing import block_graphs
 
 Frame = tuple[float, float, float, float]  # left, top, right, bottom
 

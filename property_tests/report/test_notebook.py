@@ -48,13 +48,13 @@ from mirage_eg.report.notebook import HTML_FORMATTERS, RECORDS, SVG_FORMATTERS, 
 from mirage_eg.report.roofline import RooflinePoint, kernel_points, roofline
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.structure_search import SearchResult, search
+from mirage_eg.testing import block_graphs
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Verdict
 from property_tests.backends.triton.test_arena import chains
 from property_tests.optimizer.test_layouts import H100, columns_reader
 from property_tests.report.test_draw import texts
 from property_tests.support.programs import rms_linear
-from property_tests.support.strategies import block_graphs
 
 
 def everything() -> dict[type, Any]:

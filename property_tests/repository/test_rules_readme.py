@@ -64,18 +64,16 @@ def test_the_axioms_of_the_page_make_something_newly_findable(outputs: list[tupl
 def test_the_op_of_the_page_is_fused_proved_and_written(outputs: list[tuple[str, str]], folder: Path) -> None:
     [done] = [text for command, text in outputs if command.startswith("optimize log1pexp.py")]
     assert "one product" in done and "proved" in done
-    assert "tl.log(1.0 + tl.exp(product))" in (folder / "mirage_out/log1pexp/best.py").read_text()
+    assert "tl.exp(product)" in (folder / "mirage_out/log1pexp/best.py").read_text()
 
 
-def test_an_op_without_its_rule_file_is_one_line(folder: Path) -> None:
-    done = run("optimize", "log1pexp.py", folder=folder)
-    assert done.returncode == 2
-    assert "no loaded theory declares" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_the_op_of_the_page_is_fused_without_a_rule_file(folder: Path) -> None:
+    done = run("optimize", "log1pexp.py", "--top", "1", "--out", "without_laws", folder=folder)
+    assert done.returncode == 0 and "one product" in done.stdout
 
 
 def test_a_taken_name_is_refused() -> None:
     with pytest.raises(GraphError, match="has an op 'exp' already"):
         register_op("exp", numbers=lambda xp, x: x, exactly=lambda x: x, triton="{x}", torch="{x}")
-    with pytest.raises(GraphError, match="takes one operand"):
+    with pytest.raises(GraphError, match="for arity 1: missing"):
         register_op("two", numbers=lambda xp, x, y: x, exactly=lambda x, y: x, triton="{x}", torch="{x}")

@@ -25,6 +25,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "bench": ("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline"),
     "torch_compile": ("ir", "backends", "frontend", "optimizer", "search", "pipeline"),
     "api": ("version", "ir", "backends", "frontend", "egraph", "verify", "report", "pipeline", "torch_compile"),
+    "testing": ("ir", "egraph", "verify"),
     "cli": (
         *("version", "api", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search"),
         *("pipeline", "torch_compile", "report", "bench"),
@@ -38,6 +39,7 @@ FOREIGN = {  # rooms that may import a package from outside the standard library
     "onnx": ("frontend",),
     "ortools": ("backends", "optimizer"),
     "typer": ("cli",),
+    "hypothesis": ("testing",),
 }
 
 
@@ -73,8 +75,8 @@ def room_of(module: str) -> str:
             return parts[0]
         case ["__main__"]:
             return "cli"
-        case ["version"]:
-            return "version"
+        case ["version" | "testing" as name]:
+            return name
         case _:
             return "api"
 

@@ -15,16 +15,16 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
+from mirage_eg.testing import TAME, programs
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.simplify import simplify
 from property_tests.support.hand_written import inputs_of, worst
-from property_tests.support.strategies import TAME, kernel_programs
 
 WIDE = (48, 32)
 
 
 @settings(max_examples=100)
-@given(program=kernel_programs(TAME - {"concat", "slice"}, attempts=9), seed=st.integers(0, 99))
+@given(program=programs(TAME - {"concat", "slice"}, attempts=9), seed=st.integers(0, 99))
 def test_late_broadcasts_compute_the_same(program: Graph, seed: int) -> None:
     arrays = inputs_of(program, seed)
     late = with_late_broadcasts(program)

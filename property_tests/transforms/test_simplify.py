@@ -17,15 +17,15 @@ from mirage_eg.ir.passes import without_repeats
 from mirage_eg.pipeline.make_report import simplification_summary
 from mirage_eg.pipeline.run.report_sections import BeforeAfter
 from mirage_eg.report.simplify import simplification_html
+from mirage_eg.testing import EVERY, TAME, programs
 from mirage_eg.transforms.simplify import simplify, weight
 from mirage_eg.verify.reference import verify
 from property_tests.support.programs import PROGRAMS
-from property_tests.support.strategies import EVERY, TAME, kernel_programs
 
 MOVES = frozenset({"transpose", "reshape", "scale", "shift", "relu", "exp", "add", "mul", "matmul", "sum", "repeat", "concat"})
 
 
-@given(program=kernel_programs((MOVES | {"pow"}) - {"concat", "slice", "split"}, attempts=12), seed=st.integers(0, 99))
+@given(program=programs((MOVES | {"pow"}) - {"concat", "slice", "split"}, attempts=12), seed=st.integers(0, 99))
 def test_clean_up_keeps_the_function_and_never_makes_it_dearer(program: Graph, seed: int) -> None:
     after = simplify(program).after
     assert (after.input_types, after.output_types) == (program.input_types, program.output_types)
@@ -38,12 +38,12 @@ def test_clean_up_keeps_the_function_and_never_makes_it_dearer(program: Graph, s
             assert np.allclose(got, want, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-@given(program=kernel_programs(TAME, attempts=8))
+@given(program=programs(TAME, attempts=8))
 def test_what_is_cleaned_passes_the_field_check(program: Graph) -> None:
     assert verify(program, simplify(program).after).equal
 
 
-@given(program=kernel_programs(EVERY, attempts=10))
+@given(program=programs(EVERY, attempts=10))
 def test_clean_up_twice_changes_nothing_more(program: Graph) -> None:
     once = simplify(program).after
     assert weight(simplify(once).after) == weight(once)

@@ -3,10 +3,10 @@
 import pytest
 
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
+from mirage_eg.testing import as_program
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.reference import verify
 from property_tests.support.small_programs import K, attention, binary, fused_norm_block, identity, normed_linear, unary
-from property_tests.support.strategies import as_program
 
 
 def test_the_bound_of_a_ring_program_is_schwartz_zippel_to_the_trials() -> None:

@@ -12,6 +12,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, node
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
+from mirage_eg.testing import as_program
 from mirage_eg.verify.far_inputs import mask, mask_inputs
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.reference import verify
@@ -25,7 +26,6 @@ from property_tests.support.small_programs import (
     split_attention,
     written,
 )
-from property_tests.support.strategies import as_program
 
 S = (8, 64)
 Write = Callable[..., Tensor]

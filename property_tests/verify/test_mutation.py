@@ -22,11 +22,11 @@ from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.search.instantiate.instantiate import small_instance
 from mirage_eg.search.partition.segments import segment_program
 from mirage_eg.search.structure_search import SearchLimits, search
+from mirage_eg.testing import every_mutant
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.frontend.test_mirage_json import FOLDER, PROGRAMS, published
 from property_tests.search.partition.test_partition import cut
-from property_tests.support.strategies import mutants
 
 _PLAIN = [row.name for row in OPS.values() if row.kind is Kind.ELEMENTWISE and not row.attributes]
 _STRUCTURES = 3  # of each workload
@@ -54,7 +54,7 @@ def changed_ops(block: Graph) -> Iterator[tuple[Node, ...]]:
 
 def all_mutants(block: Graph) -> Iterator[Graph]:
     """Every legal single change of the same input and output types."""
-    yield from mutants(block)
+    yield from every_mutant(block)
     changes = [(nodes, block.grid, block.loop) for nodes in changed_ops(block)]
     changes += [(block.nodes, grid, loop) for grid, loop in changed_extents(block)]
     for nodes, grid, loop in changes:

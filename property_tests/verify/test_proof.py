@@ -26,12 +26,12 @@ from mirage_eg.ir.node import NEW_DIM, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.testing import EVERY, TAME, as_program, block_graphs, every_mutant
 from mirage_eg.verify.evidence import ContradictionError, verify_candidates
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference, verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.sliced_programs import joined_weights, rotary_scores, rotated
-from property_tests.support.strategies import EVERY, TAME, as_program, block_graphs, mutants
 
 SEEDS = st.integers(0, 2**32 - 1)
 M, K, N = 4, 12, 6
@@ -134,7 +134,7 @@ def test_no_wrong_mutant_of_a_random_block_graph_is_proved() -> None:
         program, prover = as_program(block), Prover(as_program(block))
         inputs = [np.random.default_rng(seed).standard_normal(kind.shape) for kind in block.input_types]
         wanted = evaluate(program, inputs, FloatAlgebra())
-        for mutant in mutants(block)[:8]:
+        for mutant in every_mutant(block)[:8]:
             proof = prover.prove(as_program(mutant))
             pairs = zip(evaluate(as_program(mutant), inputs, FloatAlgebra()), wanted, strict=True)
             right = all(np.allclose(got, want, rtol=1e-7, atol=1e-7) for got, want in pairs)

@@ -16,6 +16,7 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.testing import TAME, as_program, block_graphs, every_mutant, programs
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.reference import Reference, verify
@@ -30,7 +31,6 @@ from property_tests.support.small_programs import (
     split_attention,
     written,
 )
-from property_tests.support.strategies import TAME, as_program, block_graphs, kernel_programs, mutants
 
 
 @given(SEEDS)
@@ -55,7 +55,7 @@ def test_each_change_of_the_fused_norm_is_rejected_or_equal_in_float64() -> None
     inputs = [np.random.default_rng(5).standard_normal(kind.shape) for kind in block.input_types]
     [want] = evaluate(normed_linear(), inputs, FloatAlgebra())
     verdicts = []
-    for mutant in mutants(block):
+    for mutant in every_mutant(block):
         verdict = reference.check(as_program(mutant))
         [got] = evaluate(mutant, inputs, FloatAlgebra())
         assert verdict.verdict is (Equality.EQUAL if np.allclose(got, want, rtol=1e-9, atol=1e-12) else Equality.NOT_EQUAL)
@@ -66,7 +66,7 @@ def test_each_change_of_the_fused_norm_is_rejected_or_equal_in_float64() -> None
 @given(st.data(), SEEDS)
 def test_a_random_graph_equals_itself_and_a_mutant_only_if_float64_agrees(data: st.DataObject, seed: int) -> None:
     block = data.draw(block_graphs(TAME, attempts=5))
-    others = mutants(block)
+    others = every_mutant(block)
     assume(others)
     reference = Reference(as_program(block), seed=seed)
     assert reference.check(as_program(block)).equal
@@ -79,7 +79,7 @@ def test_a_random_graph_equals_itself_and_a_mutant_only_if_float64_agrees(data: 
     assert not verdict.equal
 
 
-@given(kernel_programs(), SEEDS)
+@given(programs(), SEEDS)
 def test_a_program_is_equal_to_itself_or_cannot_be_tested(program: Graph, seed: int) -> None:
     try:
         verdict = verify(program, program, seed=seed)

@@ -18,11 +18,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.selections import is_everything
+from mirage_eg.testing import programs
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.slice_proof import LIMITS, laws_of_parting, parting_claims
 from property_tests.ir.test_dissolve import MOVES
 from property_tests.support.sliced_programs import joined_weights, rotary_scores
-from property_tests.support.strategies import kernel_programs
 
 BOOK = load_rules("indexed")
 
@@ -32,7 +32,7 @@ def holds(claims: Expression) -> bool:
 
 
 @settings(max_examples=25)
-@given(kernel_programs(frozenset(MOVES), attempts=12))
+@given(programs(frozenset(MOVES), attempts=12))
 def test_partitions_are_proved(program: Graph) -> None:
     graph = without_dead_code(expand(program))
     parting = dissolve(graph, everywhere=True)

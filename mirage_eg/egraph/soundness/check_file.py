@@ -13,7 +13,7 @@ from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Law, applications, patterns, wording
 from mirage_eg.egraph.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
-from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
+from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
 from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
@@ -73,18 +73,19 @@ def check_file(
     rulebook = load_rules(domain, [path])
     theory = next(theory for theory in rulebook.theories if theory.text == file.text)
     examples = examples or max(LEAST_EXAMPLES, min(EXAMPLES, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
-    findings = []
+    findings: list[Finding] = []
     lints: list[Lint] = []
+    errors: list[str] = []
     for done, law in enumerate(theory.laws, 1):
-        forms = unfolded(law, rulebook.laws, rulebook.signatures)
-        findings.append(check_law(law, domain, rulebook.signatures, examples, seed, forms))
-        checkables = [checkable_law(form, rulebook.signatures) for form in forms]
-        lints += dict.fromkeys(lint for checkable in checkables for lint in lint_law(checkable))
-        if findings[-1].truth is Truth.REFUTED and domain == "indexed":
-            lints += dict.fromkeys(lint for checkable in checkables for lint in lint_guards(checkable))
-        lints += _note_field(law)
-        lints += _lint_definedness(law, forms, rulebook, theory)
+        try:
+            finding, notes = _checked(law, rulebook, theory, examples, seed)
+        except RuleError as error:
+            errors.append(str(error))
+            continue
+        findings.append(finding)
+        lints += notes
         on_progress("laws", done, len(theory.laws))
+    raise_errors(errors)
     failed = not _passes(findings, lints)
     if not failed:
         lints += _lint_consequences(rulebook, theory, on_progress)
@@ -103,6 +104,17 @@ def check_file(
             raise
         unmeasured = str(error)
     return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth, unmeasured)
+
+
+def _checked(law: Law, rulebook: Rulebook, theory: Theory, examples: int, seed: int) -> tuple[Finding, list[Lint]]:
+    """The verdict on one law, and its lints."""
+    forms = unfolded(law, rulebook.laws, rulebook.signatures)
+    finding = check_law(law, rulebook.domain, rulebook.signatures, examples, seed, forms)
+    checkables = [checkable_law(form, rulebook.signatures) for form in forms]
+    lints = list(dict.fromkeys(lint for checkable in checkables for lint in lint_law(checkable)))
+    if finding.truth is Truth.REFUTED and rulebook.domain == "indexed":
+        lints += dict.fromkeys(lint for checkable in checkables for lint in lint_guards(checkable))
+    return finding, [*lints, *_note_field(law), *_lint_definedness(law, forms, rulebook, theory)]
 
 
 def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:

@@ -65,10 +65,11 @@ def _evaluate(
     checkable: CheckableLaw, domain: str, arithmetic: Arithmetic, sizes: Mapping[str, int], values: Mapping[str, Any]
 ) -> FalseClaim | None:
     model = Model(domain, arithmetic, sizes)
-    return false_claim(checkable, model, {name: _value(model, value) for name, value in values.items()})
+    return false_claim(checkable, model, {name: value_in(model, value) for name, value in values.items()})
 
 
-def _value(model: Model, value: Any) -> Any:
+def value_in(model: Model, value: Any) -> Any:
+    """A variable's value in a model."""
     if not isinstance(value, RandomTensor):
         return value
     shape = [size if flag else 1 for size, flag in zip(model.sizes.values(), value.varies, strict=True)]

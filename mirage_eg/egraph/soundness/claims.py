@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_eg.egraph.expression import INDEX_TERMS, op_of, parts_in
+from mirage_eg.egraph.expression import CONSTANT, INDEX_TERMS, op_of, parts_in
 from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError, extent_of
@@ -86,7 +86,7 @@ def checkable_law(law: Law, signatures: Mapping[str, Signature]) -> CheckableLaw
 
 def is_expression(name: str) -> bool:
     """Whether a constructor has a value in the models."""
-    return op_of(name) is not None or name in INDEX_TERMS
+    return op_of(name) is not None or name in INDEX_TERMS or name == CONSTANT
 
 
 def _free_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str, Pattern]], sorts: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ import mpmath
 import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point, mpmath_ops
-from mirage_eg.egraph.expression import INDEX_TERMS, op_of, parts_in
+from mirage_eg.egraph.expression import CONSTANT, INDEX_TERMS, op_of, parts_in
 from mirage_eg.ir.ops import OPS, Kind
 
 Array = Any
@@ -144,13 +144,16 @@ class Model:
         return TensorValue(self.arithmetic.array(entries), axes)
 
     def apply(self, constructor: str, constants: Sequence[Any], operands: Sequence[TensorValue]) -> TensorValue:
-        """A constructor of an op.
+        """A constructor of an op, or a constant.
 
         Raises:
             UndefinedError: the value is undefined.
         """
         if constructor in INDEX_TERMS:
             return self._with_indices(constructor, constants, operands)
+        if constructor == CONSTANT:
+            entries = np.full((1,) * len(self.sizes), constants[0], dtype=object)
+            return TensorValue(self.arithmetic.array(entries), frozenset())
         op = op_of(constructor)
         assert op is not None
         row = OPS[op]

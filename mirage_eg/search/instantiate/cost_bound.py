@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import FUNCTIONS, BlockWork, block_cost, slowdown, tile_flops
+from mirage_eg.backends.cost.roofline_model import BlockWork, block_cost, is_function, slowdown, tile_flops
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Kind
@@ -98,7 +98,8 @@ class CostBound:
                     reduced = tuple(tile((axis,), cut_up) for axis in step.reduced)
                     self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
                 case Kind.ELEMENTWISE:
-                    self._counted.append(_Counted(tiles[place], loops, function=step.op in FUNCTIONS))
+                    constants = dict(zip(OPS[step.op].attributes, step.constants, strict=True))
+                    self._counted.append(_Counted(tiles[place], loops, function=is_function(step.op, constants)))
 
     def us(self, tiling: Tiling) -> float:
         """Microseconds under the cost model."""

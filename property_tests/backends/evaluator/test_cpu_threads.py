@@ -21,9 +21,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.work_items import Work
+from mirage_eg.testing import EVERY, as_program, block_graphs
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
-from property_tests.support.strategies import EVERY, as_program, block_graphs
 
 
 def blas_threads() -> list[int]:

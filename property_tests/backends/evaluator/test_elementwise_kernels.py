@@ -18,13 +18,13 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.testing import as_program
 from mirage_eg.verify.compare import compare_numbers, compare_residues, sizes_of
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.fake_cupy import FakeCupy
 from property_tests.support.fake_launches import LAUNCHES, CountingCupy
 from property_tests.support.small_programs import attention, fused_norm_block, normed_linear, split_attention
-from property_tests.support.strategies import as_program
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -26,8 +26,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
+from mirage_eg.testing import EVERY, TAME, as_program, block_graphs, every_mutant, programs
 from property_tests.support.abstract_terms import TermAlgebra, TermValue
-from property_tests.support.strategies import EVERY, TAME, as_program, block_graphs, kernel_programs, mutants
 
 Read = Callable[[Sequence[Any]], list[np.ndarray]]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -225,7 +225,7 @@ def test_evaluating_in_slices_of_the_grid_changes_nothing(graph: Graph, seed: in
 @given(st.data(), SEEDS)
 def test_a_mutated_block_graph_equal_in_the_field_is_equal_in_float64(data: st.DataObject, seed: int) -> None:
     graph = data.draw(block_graphs(TAME - {"relu", "clamp", "max", "accum_max"}, attempts=5))
-    others = mutants(graph)
+    others = every_mutant(graph)
     assume(others)
     mutant = data.draw(st.sampled_from(others))
     algebra = FieldAlgebra.of(seed)
@@ -236,7 +236,7 @@ def test_a_mutated_block_graph_equal_in_the_field_is_equal_in_float64(data: st.D
         assert_close(evaluate(mutant, numbers, FloatAlgebra()), by_loops(graph, numbers, FloatAlgebra(), read_floats))
 
 
-@given(kernel_programs(TAME), SEEDS, st.integers(1, 12))
+@given(programs(TAME), SEEDS, st.integers(1, 12))
 def test_evaluating_a_program_in_slices_of_an_axis_changes_nothing(program: Graph, seed: int, elements: int) -> None:
     program = expand(program)
     inputs = [np.random.default_rng(seed).standard_normal(kind.shape) for kind in program.input_types]
@@ -303,7 +303,7 @@ def test_float16_is_rounded_as_numpy_does(numbers: list[float]) -> None:
     np.testing.assert_array_equal(FloatAlgebra(np, DType.float32, rounds=True).cast(x, DType.float16), want)
 
 
-@given(kernel_programs(EVERY), SEEDS)
+@given(programs(EVERY), SEEDS)
 def test_expanding_derived_ops_changes_no_meaning(graph: Graph, seed: int) -> None:
     algebra = FieldAlgebra.of(seed)
     inputs, read = field_inputs(graph, algebra), read_field(algebra)
@@ -406,7 +406,7 @@ def test_an_accumulator_is_one_sum_over_the_loop_and_the_dim() -> None:
     assert terms_of(strided_sum(4), TermAlgebra()) == [("Sum", 6, ("Var", "x0"))]
 
 
-@given(kernel_programs(EVERY))
+@given(programs(EVERY))
 def test_equal_terms_of_one_algebra_are_one_object(graph: Graph) -> None:
     algebra = TermAlgebra()
     assert all(x is y for x, y in zip(terms_of(graph, algebra), terms_of(graph, algebra), strict=True))

@@ -15,8 +15,8 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.testing import programs
 from mirage_eg.verify.float_check import float_check
-from property_tests.support.strategies import kernel_programs
 
 
 def chain(width: int, depth: int) -> Graph:
@@ -49,7 +49,7 @@ def test_a_deep_program_overflows_on_standard_normal_inputs_not_scaled_ones(dept
     assert float_check(program, program).ok
 
 
-@given(kernel_programs())
+@given(programs())
 def test_scales_are_powers_of_two_up_to_one(program: Graph) -> None:
     for scale in input_scales(program):
         assert 0 < scale <= 1 and np.log2(scale) == int(np.log2(scale))

@@ -31,6 +31,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
+from mirage_eg.testing import EVERY, as_program, block_graphs, programs
 from property_tests.support.hand_written import (
     HAND_WRITTEN,
     ROUNDING,
@@ -44,7 +45,6 @@ from property_tests.support.hand_written import (
     rms_norm_linear,
     worst,
 )
-from property_tests.support.strategies import EVERY, as_program, block_graphs, kernel_programs
 
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)
@@ -83,7 +83,7 @@ def test_every_block_graph_runs_as_it_means(run_program: RunProgram, block: Grap
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow])
-@given(program=kernel_programs(), seed=st.integers(0, 99))
+@given(program=programs(), seed=st.integers(0, 99))
 def test_library_programs_run_as_they_mean(run_program: RunProgram, program: Graph, seed: int) -> None:
     check_random(run_program, in_dtype(program, "float32"), seed, Schedule())
 

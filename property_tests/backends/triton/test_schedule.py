@@ -12,6 +12,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
+from mirage_eg.testing import EVERY, as_program, block_graphs
 from property_tests.support.hand_written import (
     HAND_WRITTEN,
     ROUNDING,
@@ -23,7 +24,6 @@ from property_tests.support.hand_written import (
     lora,
     worst,
 )
-from property_tests.support.strategies import EVERY, as_program, block_graphs
 
 CHOICES = {
     "swapped operands": Schedule(swapped=True),

@@ -15,8 +15,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.search.instantiate.limits import TileLimits, fits, fits_compiler
+from mirage_eg.testing import block_graphs
 from property_tests.support.hand_written import gated_mlp, in_dtype
-from property_tests.support.strategies import block_graphs
 
 STAGES = 2
 

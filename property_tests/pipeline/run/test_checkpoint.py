@@ -24,9 +24,9 @@ from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps, encode
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.search.structure import Load, Step
+from mirage_eg.testing import programs
 from mirage_eg.verify.verdict import Equality
 from property_tests.pipeline.run.test_executors import timeless
-from property_tests.support.strategies import kernel_programs
 from property_tests.support.workers import marked
 
 HEADER = {"program": "p", "options": {"top": 3, "franges": (2, 4)}}
@@ -65,7 +65,7 @@ def test_what_is_encoded_comes_back(value: Any) -> None:
     assert same(decode(json.loads(dumps(value))), value)
 
 
-@given(kernel_programs())
+@given(programs())
 def test_a_graph_comes_back(graph: Graph) -> None:
     assert decode(json.loads(dumps(graph))) == graph
 

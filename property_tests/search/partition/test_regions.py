@@ -15,9 +15,9 @@ from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import Segment, counts, segment_program
 from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
+from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import Reference
 from property_tests.search.partition.test_windows import layers, mlp
-from property_tests.support.strategies import TAME, kernel_programs
 
 
 def composed(program: Graph, parts: Sequence[Segment]) -> Graph:
@@ -32,13 +32,13 @@ def primitive_ops(program: Graph) -> int:
     return sum(map(counts, expand(program).nodes))
 
 
-@given(kernel_programs(TAME, attempts=10), st.integers(1, 4))
+@given(programs(TAME, attempts=10), st.integers(1, 4))
 def test_regions_compose_to_the_program(program: Graph, most: int) -> None:
     parts = regions(program, most)
     assert Reference(program).check(composed(program, parts)).equal
 
 
-@given(kernel_programs(TAME, attempts=10), st.integers(1, 4))
+@given(programs(TAME, attempts=10), st.integers(1, 4))
 def test_one_computed_value_leaves_a_region_for_later_ones(program: Graph, most: int) -> None:
     parts = regions(program, most)
     inputs = {values[0] for item, values in program.numbered() if item.op == "input"}

@@ -1,23 +1,42 @@
-"""Hypothesis strategies: random kernel programs, random block graphs, and all legal single mutations of a graph.
+"""Testing with mirage_eg: Hypothesis strategies for programs, graphs and assignments, and assertions on laws and µGraphs.
 
-Nodes are drawn and kept where the checker accepts them, so whatever the op table allows can appear.
+Needs Hypothesis, the extra `testing`. The tests of this package use the same strategies. A strategy appends random nodes
+and keeps those that the checker accepts, so that everything that the op table allows can appear.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
-from hypothesis import assume
-from hypothesis import strategies as st
+try:
+    from hypothesis import assume
+    from hypothesis import strategies as st
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f'{error}; mirage_eg.testing needs Hypothesis: pip install "mirage-eg[testing]"') from None
 
+from mirage_eg.egraph.laws import Law
+from mirage_eg.egraph.rule_files import rule_files
+from mirage_eg.egraph.rulebook import Rulebook, load_rules, read_rules
+from mirage_eg.egraph.soundness.assignments import RandomAssignments
+from mirage_eg.egraph.soundness.check_file import check_file
+from mirage_eg.egraph.soundness.check_law import EXAMPLES, Truth, check_law, value_in
+from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim
+from mirage_eg.egraph.soundness.lints import Severity
+from mirage_eg.egraph.soundness.models import FLOAT64, Model, UndefinedError
+from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.errors import GraphError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.verify.evidence import check_floats, verify_candidates
 
 MAX_ELEMENTS = 3000
 
@@ -84,12 +103,14 @@ def _attributes(draw: st.DrawFn, op: str, shape: Shape) -> dict[str, Any]:
             return {"factor": draw(st.sampled_from(_RATIONALS))}
         case "shift":
             return {"offset": draw(st.sampled_from(_RATIONALS))}
+        case _ if op in REGISTRY:
+            return {name: draw(st.sampled_from(_RATIONALS)) for name in REGISTRY[op].attributes}
         case _:
             return {}
 
 
 @st.composite
-def thread_graphs(draw: st.DrawFn, ops: frozenset[str] = EVERY) -> Graph:
+def _thread_graphs(draw: st.DrawFn, ops: frozenset[str]) -> Graph:
     """A chain of elementwise ops over one or two inputs of shape [2, 2] (float16)."""
     names = sorted(name for name in ops if name in OPS and OPS[name].kind is Kind.ELEMENTWISE)
     nodes = [node("input", shape=(2, 2), dtype="float16") for _ in range(draw(st.integers(1, 2)))]
@@ -104,7 +125,7 @@ def thread_graphs(draw: st.DrawFn, ops: frozenset[str] = EVERY) -> Graph:
 def _random_node(draw: st.DrawFn, checker: Checker, ops: Sequence[str]) -> Node:
     op = draw(st.sampled_from(ops))
     if op == "thread":
-        graph = draw(thread_graphs(frozenset(ops)))
+        graph = draw(_thread_graphs(frozenset(ops)))
         fitting = [i for i, kind in enumerate(checker.types) if kind.shape == (2, 2)] or [0]
         return node(op, *(draw(st.sampled_from(fitting)) for _ in graph.inputs), graph=graph)
     low, high = OPS[op].arity
@@ -133,9 +154,19 @@ def _grow(draw: st.DrawFn, checker: Checker, nodes: list[Node], ops: frozenset[s
 _EXTENTS = st.sampled_from([2, 2, 3, 1])
 
 
+def programs(ops: Collection[str] = EVERY, attempts: int = 6) -> st.SearchStrategy[Graph]:
+    """Tensor programs of library kernels: one to three inputs of float16 with extents up to 3, one or two outputs.
+
+    `ops` are names of the op table, those of custom ops among them; EVERY and TAME are sets of them. `attempts` bounds the ops.
+
+    Raises:
+        GraphError: an op is not in the op table.
+    """
+    return _programs(_known("programs", ops), attempts)
+
+
 @st.composite
-def kernel_programs(draw: st.DrawFn, ops: frozenset[str] = EVERY, attempts: int = 6) -> Graph:
-    """A program of library kernels with one to three inputs."""
+def _programs(draw: st.DrawFn, ops: frozenset[str], attempts: int) -> Graph:
     checker, nodes = Checker(Level.KERNEL), list[Node]()
     for _ in range(draw(st.integers(1, 3))):
         shape = tuple(draw(st.lists(_EXTENTS, min_size=2, max_size=3)))
@@ -146,9 +177,27 @@ def kernel_programs(draw: st.DrawFn, ops: frozenset[str] = EVERY, attempts: int 
     return Graph((*nodes, *(node("output", position) for position in sorted(outputs))))
 
 
+def block_graphs(ops: Collection[str] = EVERY, attempts: int = 8) -> st.SearchStrategy[Graph]:
+    """Block graphs with any grid, loop, maps and accumulators, often with a rest in the last part; one or two outputs.
+
+    `as_program` makes the kernel graph that runs one.
+
+    Raises:
+        GraphError: an op is not in the op table.
+    """
+    return _block_graphs(_known("block_graphs", ops), attempts)
+
+
+def _known(strategy: str, ops: Collection[str]) -> frozenset[str]:
+    given = [ops] if isinstance(ops, str) else list(ops)
+    if not given or (unknown := [name for name in given if name not in OPS and name != "thread"]):
+        got = ", ".join(map(repr, unknown)) if given else "no ops"
+        raise GraphError(f"{strategy}: got {got}, wanted a set of ops of the op table, as in ops={{'matmul', 'exp'}}")
+    return frozenset(given)
+
+
 @st.composite
-def block_graphs(draw: st.DrawFn, ops: frozenset[str] = EVERY, attempts: int = 8) -> Graph:
-    """A block graph with any grid, loop, maps and accumulators, often with a rest in the last part; one or two outputs."""
+def _block_graphs(draw: st.DrawFn, ops: frozenset[str], attempts: int) -> Graph:
     rest = draw(st.integers(0, 1))
     grid = tuple(draw(st.lists(_EXTENTS, min_size=1, max_size=3)))
     loop = draw(_EXTENTS)
@@ -225,7 +274,7 @@ def _changed(item: Node, place: int) -> Iterator[Node]:
                 yield Node(op, item.operands, item.attributes)
 
 
-def mutants(block: Graph) -> list[Graph]:
+def every_mutant(block: Graph) -> list[Graph]:
     """Every legal block graph of the same input and output types that differs in one map entry, operand or accumulator."""
     found = []
     place = 0
@@ -239,3 +288,149 @@ def mutants(block: Graph) -> list[Graph]:
                 found.append(mutant)
         place += item.op != "output"
     return found
+
+
+def mutants(graph: Graph) -> st.SearchStrategy[Graph]:
+    """Legal graphs of the same types that differ from a block graph, or from one block graph of a µGraph, in one place.
+
+    The change is another entry of a map, another operand or another accumulator. A mutant may compute the same function.
+
+    Raises:
+        GraphError: no block graph, or nothing in it can change.
+    """
+    if graph.level is Level.BLOCK:
+        found = every_mutant(graph)
+    else:
+        found = []
+        for place, item in enumerate(graph.nodes):
+            for mutant in every_mutant(item["graph"]) if item.op == "block" else ():
+                changed = node(item.op, *item.operands, graph=mutant)
+                found.append(Graph((*graph.nodes[:place], changed, *graph.nodes[place + 1 :])))
+    if not found:
+        raise GraphError(
+            "mutants: got a graph without a change that is legal, wanted a block graph, or a µGraph with block graphs"
+        )
+    return st.sampled_from(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Values of a law's variables: exact numbers with one dim for each part, parts, rationals; `sizes`: those of parts."""
+
+    law: str
+    sizes: Mapping[str, int]
+    values: Mapping[str, Any]
+    checkable: CheckableLaw
+    domain: str
+
+    def counterexample(self) -> FalseClaim | None:
+        """The claim of the law that these values refute in float64, if any; None also where the law claims nothing."""
+        model = Model(self.domain, FLOAT64, self.sizes)
+        try:
+            return false_claim(self.checkable, model, {name: value_in(model, value) for name, value in self.values.items()})
+        except UndefinedError:
+            return None
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return f"Assignment({self.law}: {values}, sizes={dict(self.sizes)})"
+
+
+def assignments(law: str, domain: str = "indexed") -> st.SearchStrategy[Assignment]:
+    """Values of the variables of a law, as `mirage-eg rules check` samples them: near its constants, of many sizes and signs.
+
+    Raises:
+        RuleError: the text is not one law, or has no meaning in the models.
+    """
+    rulebook = read_rules(law, domain)
+    laws = rulebook.theories[-1].laws
+    if len(laws) != 1:
+        raise RuleError(f"assignments: got a text with {len(laws)} laws, wanted 1")
+    [form, *_] = unfolded(laws[0], rulebook.laws, rulebook.signatures)
+    checkable = checkable_law(form, rulebook.signatures)
+    drawn = RandomAssignments.of(checkable, domain)
+    return st.randoms(use_true_random=False).map(
+        lambda random: Assignment(laws[0].text, *drawn.next(random), checkable, domain)
+    )
+
+
+def assert_law_sound(text: str, domain: str = "indexed", examples: int = EXAMPLES, seed: int = 0) -> None:
+    """Assert that no random assignment refutes the laws of a text; declarations may come before them.
+
+    Raises:
+        AssertionError: a law is false; the message has the shrunk counterexample.
+        RuleError: the text does not load, has no law, or a law cannot be tested.
+    """
+    rulebook = read_rules(text, domain)
+    laws = rulebook.theories[-1].laws
+    if not laws:
+        raise RuleError("assert_law_sound: got a text without laws, wanted (rewrite …), (birewrite …) or (rule …)")
+    for law in laws:
+        _assert_law(law, rulebook, examples, seed)
+
+
+def _assert_law(law: Law, rulebook: Rulebook, examples: int, seed: int) -> None:
+    forms = unfolded(law, rulebook.laws, rulebook.signatures)
+    finding = check_law(law, rulebook.domain, rulebook.signatures, examples, seed, forms)
+    if finding.truth is Truth.REFUTED:
+        raise AssertionError(f"{law.place}: {law.text}\nis refuted: {finding.counterexample}")
+
+
+def assert_rules_sound(paths: str | Path | Iterable[str | Path], domain: str | None = None, seed: int = 0) -> None:
+    """Assert that `mirage-eg rules check` calls rule files, or all files of folders, sound.
+
+    Raises:
+        AssertionError: a law is false, or a lint is an error; the message names all of them.
+        RuleError: a file does not load, or its laws grow without end.
+    """
+    problems = []
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        for file in rule_files(path):
+            report = check_file(file, domain, seed=seed)
+            for finding in report.findings:
+                if finding.truth is Truth.REFUTED:
+                    problems.append(f"{finding.law.place}: {finding.law.text}\nis refuted: {finding.counterexample}")
+            problems += [f"{lint.place}: {lint.message}" for lint in report.lints if lint.level is Severity.ERROR]
+    if problems:
+        raise AssertionError("\n".join(problems))
+
+
+def assert_equal(
+    program: Graph | KernelGraph, graph: Graph | KernelGraph, rules: Sequence[str | Path] = (), trials: int = 2, seed: int = 0
+) -> None:
+    """Assert that a µGraph computes a program: in the finite field, by proof where possible, and as its kernels round.
+
+    `rules` are rule files to prove by, besides the packaged ones.
+
+    Raises:
+        AssertionError: not equal, undecided, or imprecise; the message has the first difference.
+        GraphError: the inputs or outputs have other types.
+    """
+    program, graph = (it.graph() if isinstance(it, KernelGraph) else it for it in (program, graph))
+    rulebook = load_rules("indexed", rules)
+    [(verdict, _)] = verify_candidates(program, {"graph": graph}, trials=trials, seed=seed, rulebook=rulebook)
+    if not verdict.equal:
+        why = verdict.undecided_because or f"first difference at {verdict.difference}"
+        raise AssertionError(f"{verdict.verdict}: {why}; seed {seed}\n{graph}")
+    [check] = check_floats(program, {"graph": graph}, seed=seed)
+    if not check.ok:
+        raise AssertionError(
+            f"equal, but {check.problem} as kernels compute it: error {check.error:.2g}, tolerance {check.tolerance:.2g}, "
+            f"at {check.difference}\n{graph}"
+        )
+
+
+__all__ = [
+    "EVERY",
+    "TAME",
+    "Assignment",
+    "as_program",
+    "assert_equal",
+    "assert_law_sound",
+    "assert_rules_sound",
+    "assignments",
+    "block_graphs",
+    "every_mutant",
+    "mutants",
+    "programs",
+]

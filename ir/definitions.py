@@ -1,0 +1,74 @@
+"""Definitions of custom ops as thread graphs of other ops; the evaluator, the back ends and the rules read them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from mirage_eg.ir.builder import Builder, Tensor
+from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.ir.ops import Level
+
+V = TypeVar("V")
+
+
+def definition_of(op: str, attributes: Mapping[str, Any]) -> Graph | None:
+    """The definition of an op for values of its attributes; None for the package's ops, and for ops defined by numbers."""
+    spec = REGISTRY.get(op)
+    return None if spec is None or spec.definition is None else traced(spec, tuple(sorted(attributes.items())))
+
+
+@lru_cache(maxsize=1 << 10)
+def traced(spec: OpSpec, attributes: tuple[tuple[str, Fraction], ...]) -> Graph:
+    """The thread graph that the definition of an op writes for values of its attributes.
+
+    Raises:
+        GraphError: an op that is not elementwise, a cast, an operand that is not used, a result of another kind.
+    """
+    assert spec.definition is not None
+    builder = Builder(Level.THREAD)
+    operands = [builder.op("input", shape=(1,), dtype="float32", name=name) for name in spec.operands]
+    result = spec.definition(builder, *operands, **dict(attributes))
+    if not isinstance(result, Tensor) or result.builder is not builder:
+        raise GraphError(f"got the result {result!r}, wanted a value of the builder b")
+    if any(item.op == "cast" for item in builder.nodes):
+        raise GraphError("got a cast, wanted ops on numbers of one type")
+    used = _ancestors(builder, result.position)
+    for place, name in enumerate(spec.operands):
+        if place not in used:
+            raise GraphError(f"the operand {name} is not used")
+    number = {old: new for new, old in enumerate(sorted(used))}
+    nodes = [builder.nodes[old] for old in number]  # every node of a thread graph has one value
+    kept = [node(item.op, *(number[i] for i in item.operands), **item.mapping) for item in nodes]
+    return Graph((*kept, node("output", number[result.position])), Level.THREAD)
+
+
+def _ancestors(builder: Builder, value: int) -> set[int]:
+    found, left = set[int](), [value]
+    while left:
+        if (item := left.pop()) not in found:
+            found.add(item)
+            left += builder.nodes[item].operands
+    return found
+
+
+def by_definition(definition: Graph, operands: Sequence[V], apply: Callable[..., V]) -> V:
+    """The value of a definition, with `apply(op, *operands, **attributes)` for each of its ops."""
+    values = list(operands)
+    for item in definition.nodes[len(operands) : -1]:  # inputs come first, the output last
+        values.append(apply(item.op, *(values[i] for i in item.operands), **item.mapping))
+    return values[definition.nodes[-1].operands[0]]
+
+
+def primitive_nodes(op: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """The ops that an op is computed with, each with its attributes: the op itself, or those of its definition."""
+    if (definition := definition_of(op, attributes)) is None:
+        return ((op, attributes),)
+    parts = [(item.op, item.mapping) for item in definition.nodes if item.op not in ("input", "output")]
+    return tuple(primitive for part in parts for primitive in primitive_nodes(*part))
+
+
+__all__ = ["by_definition", "definition_of", "primitive_nodes", "traced"]

@@ -1,0 +1,210 @@
+"""Plain numbers in rule files: `2`, `-1`, `1/2` and `0.1` where a rational is wanted, `2` where a big integer is wanted.
+
+egglog's own notation is (bigrat (bigint 1) (bigint 2)). A number is rewritten if its place has one of these sorts: an argument
+of a constructor, an operand or a comparison of rationals. A decimal is the rational that is written: 0.1 is 1/10.
+"""
+
+from __future__ import annotations  # egglog.bindings names its unions for type checkers only
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.egraph.laws import Signature
+from mirage_eg.egraph.terms import literal
+from mirage_eg.ir.errors import RuleError
+
+_RATIO = re.compile(r"[+-]?\d+/\d+")
+_EXACT_SORTS = ("BigRat", "BigInt")
+_SAME_SORT = frozenset({"+", "-", "*", "/", "%", "neg", "abs", "pow", "min", "max"})  # operands and result
+_COMPARED = frozenset({"<", ">", "<=", ">=", "=", "!="})
+_PRIMITIVES: Mapping[str, tuple[tuple[str, ...], str]] = {  # sorts of the operands and of the result
+    "bigrat": (("BigInt", "BigInt"), "BigRat"),
+    "bigint": (("i64",), "BigInt"),
+    "numer": (("BigRat",), "BigInt"),
+    "denom": (("BigRat",), "BigInt"),
+    "bits": (("BigInt",), "BigInt"),
+}
+
+Expr = Any  # a Var, Lit or Call of egglog.bindings
+
+
+def with_rationals(command: Any, signatures: Mapping[str, Signature], place: str) -> Any:
+    """The law with egglog's notation for all its plain numbers; other commands as they are.
+
+    Raises:
+        RuleError: a fraction with the denominator 0.
+    """
+    match command:
+        case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
+            return bindings.RewriteCommand(ruleset, _rewrite(rewrite, signatures, place), subsume)
+        case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
+            return bindings.BiRewriteCommand(ruleset, _rewrite(rewrite, signatures, place))
+        case bindings.RuleCommand(rule=rule):
+            sorts = _Sorts(signatures, place)
+            sorts.infer([*_patterns(rule.body), *_action_patterns(rule.head)], [*_equated(rule.body), *_defined(rule.head)])
+            head = [_action(sorts, action) for action in rule.head]
+            body = [_fact(sorts, fact) for fact in rule.body]
+            return bindings.RuleCommand(bindings.Rule(rule.span, head, body, rule.name, rule.ruleset))
+        case _:
+            return command
+
+
+def _rewrite(rewrite: bindings.Rewrite, signatures: Mapping[str, Signature], place: str) -> bindings.Rewrite:
+    sorts = _Sorts(signatures, place)
+    sorts.infer([rewrite.lhs, rewrite.rhs, *_patterns(rewrite.conditions)], _equated(rewrite.conditions))
+    left, right = sorts.written(rewrite.lhs, "E"), sorts.written(rewrite.rhs, "E")
+    return bindings.Rewrite(rewrite.span, left, right, [_fact(sorts, fact) for fact in rewrite.conditions], rewrite.name)
+
+
+def _patterns(facts: Iterable[Any]) -> list[Expr]:
+    return [side for fact in facts for side in ((fact.left, fact.right) if isinstance(fact, bindings.Eq) else (fact.expr,))]
+
+
+def _equated(facts: Iterable[Any]) -> list[tuple[Expr, Expr]]:
+    return [(fact.left, fact.right) for fact in facts if isinstance(fact, bindings.Eq)]
+
+
+def _action_patterns(actions: Iterable[Any]) -> list[Expr]:
+    found: list[Expr] = []
+    for action in actions:
+        match action:
+            case bindings.Let():
+                found.append(action.rhs)
+            case bindings.Set():
+                found += [*action.args, action.rhs]
+            case bindings.Union():
+                found += [action.lhs, action.rhs]
+            case bindings.Expr_():
+                found.append(action.expr)
+    return found
+
+
+def _defined(actions: Iterable[Any]) -> list[tuple[Expr, Expr]]:
+    return [(bindings.Var(action.span, action.lhs), action.rhs) for action in actions if isinstance(action, bindings.Let)]
+
+
+def _fact(sorts: _Sorts, fact: Any) -> Any:
+    if isinstance(fact, bindings.Eq):
+        sort = sorts.common((fact.left, fact.right))
+        return bindings.Eq(fact.span, sorts.written(fact.left, sort), sorts.written(fact.right, sort))
+    return bindings.Fact(sorts.written(fact.expr, None))
+
+
+def _action(sorts: _Sorts, action: Any) -> Any:
+    match action:
+        case bindings.Let():
+            return bindings.Let(action.span, action.lhs, sorts.written(action.rhs, sorts.variables.get(action.lhs)))
+        case bindings.Set():
+            signature = sorts.signatures.get(action.lhs)
+            inputs = sorts.inputs_of(action.lhs, len(action.args))
+            arguments = [sorts.written(argument, sort) for argument, sort in zip(action.args, inputs, strict=False)]
+            return bindings.Set(
+                action.span, action.lhs, arguments, sorts.written(action.rhs, signature.output if signature else None)
+            )
+        case bindings.Union():
+            return bindings.Union(action.span, sorts.written(action.lhs, "E"), sorts.written(action.rhs, "E"))
+        case bindings.Expr_():
+            return bindings.Expr_(action.span, sorts.written(action.expr, None))
+        case _:
+            return action
+
+
+@dataclass(slots=True)
+class _Sorts:
+    """The sorts of a law's variables, as far as its constructors, relations and primitives say."""
+
+    signatures: Mapping[str, Signature]
+    place: str
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def infer(self, patterns: Sequence[Expr], equated: Sequence[tuple[Expr, Expr]]) -> None:
+        """Assign sorts to variables until nothing changes."""
+        before = -1
+        while before != len(self.variables):
+            before = len(self.variables)
+            for pattern in patterns:
+                self.assign(pattern, None)
+            for pair in equated:
+                sort = self.common(pair)
+                for side in pair:
+                    self.assign(side, sort)
+
+    def assign(self, pattern: Expr, sort: str | None) -> None:
+        """Record the sorts of the variables of a pattern of a sort."""
+        match pattern:
+            case bindings.Var() if sort is not None:
+                self.variables.setdefault(pattern.name, sort)
+            case bindings.Call():
+                for argument, wanted in zip(pattern.args, self.wanted(pattern, sort), strict=False):
+                    self.assign(argument, wanted)
+
+    def wanted(self, call: bindings.Call, sort: str | None) -> tuple[str | None, ...]:
+        """The sorts of the arguments of a call whose result has a sort."""
+        if call.name in _SAME_SORT:
+            return (self.common(call.args) or sort,) * len(call.args)
+        if call.name in _COMPARED:
+            return (self.common(call.args),) * len(call.args)
+        return self.inputs_of(call.name, len(call.args))
+
+    def inputs_of(self, name: str, count: int) -> tuple[str | None, ...]:
+        """The sorts of the arguments of a constructor, relation, function or primitive."""
+        if name in self.signatures:
+            inputs: tuple[str | None, ...] = self.signatures[name].inputs
+        else:
+            inputs = _PRIMITIVES[name][0] if name in _PRIMITIVES else ()
+        return (*inputs, *(None,) * (count - len(inputs)))[:count]
+
+    def common(self, patterns: Iterable[Expr]) -> str | None:
+        """The sort of patterns of one sort, if one of them tells."""
+        return next((sort for pattern in patterns if (sort := self.sort_of(pattern)) is not None), None)
+
+    def sort_of(self, pattern: Expr) -> str | None:
+        """The sort of a pattern; of a plain number None."""
+        match pattern:
+            case bindings.Var():
+                return "BigRat" if _RATIO.fullmatch(pattern.name) else self.variables.get(pattern.name)
+            case bindings.Call():
+                if pattern.name in self.signatures:
+                    return self.signatures[pattern.name].output or None
+                if pattern.name in _PRIMITIVES:
+                    return _PRIMITIVES[pattern.name][1]
+                return self.common(pattern.args) if pattern.name in _SAME_SORT else None
+            case _:
+                return None
+
+    def written(self, pattern: Expr, sort: str | None) -> Expr:
+        """A pattern of a sort, with egglog's notation for its numbers."""
+        match pattern:
+            case bindings.Call():
+                wanted = self.wanted(pattern, sort)
+                arguments = [self.written(argument, it) for argument, it in zip(pattern.args, wanted, strict=True)]
+                return bindings.Call(pattern.span, pattern.name, arguments)
+            case bindings.Var() if _RATIO.fullmatch(pattern.name):
+                return literal(self.number(pattern.name))
+            case bindings.Lit() if sort in _EXACT_SORTS and isinstance(pattern.value, bindings.Int | bindings.Float):
+                value = self.number(_source(pattern))
+                if sort == "BigRat":
+                    return literal(value)
+                return bindings.Call(pattern.span, "bigint", [pattern]) if value.denominator == 1 else pattern
+            case _:
+                return pattern
+
+    def number(self, text: str) -> Fraction:
+        """The rational that a text is."""
+        try:
+            return Fraction(text)
+        except ZeroDivisionError:
+            raise RuleError(f"{self.place}: got {text}, wanted a denominator that is not 0") from None
+
+
+def _source(pattern: Any) -> str:
+    span = pattern.span  # of a parsed file
+    return str(span.file.contents.encode()[span.i : span.j].decode())
+
+
+__all__ = ["with_rationals"]
