@@ -56,7 +56,11 @@ def identifier(name: str) -> str:
 def size_name(name: str) -> str:
     """The name of a size in emitted files."""
     spelled = identifier(name)
-    return f"{spelled}_size" if spelled in (*_RESERVED, *_LOCALS, *helper_names(), "arrays") or spelled.endswith("_ptr") else spelled
+    return (
+        f"{spelled}_size"
+        if spelled in (*_RESERVED, *_LOCALS, *helper_names(), "arrays") or spelled.endswith("_ptr")
+        else spelled
+    )
 
 
 def emit(
