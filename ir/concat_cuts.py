@@ -24,18 +24,22 @@ NONE: CutPattern = frozenset()
 class CutFinder:
     """Finds the cuts of every dim of every value: `found`.
 
-    A cut ends at a product with a weight, and at an elementwise op with an operand that would be computed in parts for it
-    alone; not so `everywhere`.
+    A cut ends at a product with a weight, at a product of which no slice ends there, and at an elementwise op with an operand
+    that would be computed in parts for it alone; not so `everywhere`. The parts of values in `kept` are slices of the whole.
     """
 
     def __init__(self, program: Graph, kept: frozenset[int], everywhere: bool) -> None:
         self.everywhere = everywhere
         self.makers = [item for item, values in program.numbered() for _ in values]
         self.types = program.types
-        self.views = set[int]()  # of inputs
+        self.views = set[int]()  # of inputs and of values in `kept`
         self.sliced: dict[int, set[tuple[int, int]]] = {}  # of every value, the dims and places of the ends of its slices
         for value, item in enumerate(self.makers):
-            if item.op == "input" or (OPS[item.op].kind is Kind.REARRANGEMENT and self.views.issuperset(item.operands)):
+            if (
+                item.op == "input"
+                or value in kept
+                or (OPS[item.op].kind is Kind.REARRANGEMENT and self.views.issuperset(item.operands))
+            ):
                 self.views.add(value)
             if item.op == "slice":
                 self.sliced.setdefault(item.operands[0], set()).update((item["dim"], item[end]) for end in ("start", "stop"))
@@ -44,14 +48,19 @@ class CutFinder:
             shape = self.types[value].shape
             own = _cuts_of(item, self.types[value], [(self.types[i], self.found[i]) for i in item.operands])
             if not everywhere:
-                own = self.worthwhile(item, shape, own)
+                own = self.worthwhile(value, item, shape, own)
             number = prod(len(few_pieces(extent, cuts)) for extent, cuts in zip(shape, own, strict=True))
             self.found.append((NONE,) * len(shape) if value in kept or number > MOST_PIECES else own)
 
-    def worthwhile(self, item: Node, shape: Shape, own: tuple[CutPattern, ...]) -> tuple[CutPattern, ...]:
+    def worthwhile(self, value: int, item: Node, shape: Shape, own: tuple[CutPattern, ...]) -> tuple[CutPattern, ...]:
         match OPS[item.op].kind:
             case Kind.MATMUL if any(len(self.types[i].shape) == 2 for i in item.operands):
                 return (NONE,) * len(shape)
+            case Kind.MATMUL:
+                rows, columns = (
+                    frozenset(cut for cut in own[dim] if self.is_sliced(value, len(shape) + dim, cut)) for dim in (-2, -1)
+                )
+                return (*own[:-2], rows, columns)
             case Kind.ELEMENTWISE:
                 return tuple(
                     frozenset(cut for cut in cuts if all(self.is_free(i, len(shape) - dim, cut) for i in item.operands))
@@ -60,9 +69,20 @@ class CutFinder:
             case _:
                 return own
 
+    def of_contraction(self, left: int, right: int) -> CutPattern:
+        """The cuts of the dim over which a product sums: those at which neither operand is computed in parts for it alone."""
+        cuts = self.found[left][-1] | self.found[right][-2]
+        return frozenset(cut for cut in cuts if self.everywhere or (self.is_free(left, 1, cut) and self.is_free(right, 2, cut)))
+
+    def is_sliced(self, value: int, dim: int, cut: tuple[int, int]) -> bool:
+        """Whether a slice of a value ends at a cut."""
+        return cut[0] == self.types[value].shape[dim] and (dim, cut[1]) in self.sliced.get(value, ())
+
     def is_free(self, value: int, back: int, cut: tuple[int, int]) -> bool:
-        """Whether a value is computed in parts anyway at a cut of a dim, counted from the last: it has the cut, or a slice ends
-        there, or it is a view of an input, or an elementwise op of such values."""
+        """Whether a value has parts anyway at a cut of a dim, counted from the last.
+
+        It has the cut, or a slice ends there, or it is a view of an input or a kept value, or an elementwise op of such values.
+        """
         stack = [value]
         while stack:
             value = stack.pop()
@@ -70,7 +90,7 @@ class CutFinder:
             dim = len(shape) - back
             if dim < 0 or shape[dim] == 1 or value in self.views or cut in self.found[value][dim]:
                 continue
-            if cut[0] == shape[dim] and (dim, cut[1]) in self.sliced.get(value, ()):
+            if self.is_sliced(value, dim, cut):
                 continue
             if OPS[self.makers[value].op].kind is not Kind.ELEMENTWISE:
                 return False

@@ -66,7 +66,7 @@ def dissolve(program: Graph, undivided: frozenset[int] = frozenset(), everywhere
 
     `program` itself where it has none, or where the result would be much longer. Values in `undivided` of which several parts
     are read are computed whole. A concatenation stays before a product with a weight, and where it would let values be computed
-    in parts that are not otherwise; `everywhere` it moves further.
+    in parts that are not otherwise, as keys joined with earlier ones; `everywhere` it moves further.
     """
     if not any(item.op in ("slice", "concat") for item in program.nodes):
         return Dissolution(program, {})
@@ -77,7 +77,7 @@ def dissolve(program: Graph, undivided: frozenset[int] = frozenset(), everywhere
         if len(graph.nodes) > _MOST * len(program.nodes):
             return Dissolution(program, {})
         several = {value: [*boxes] for value, boxes in writer.read.items() if value not in kept and len(boxes) > 1}
-        twice = [value for value, boxes in several.items() if value in undivided or _overlap(boxes)]
+        twice = [value for value, boxes in several.items() if value in undivided | writer.joining or _overlap(boxes)]
         if not twice:
             return Dissolution(graph, writer.parts)
         kept |= {max(twice)}
@@ -106,7 +106,9 @@ class _Writer:
         self.program, self.kept, self.flat = program, kept, Flat()
         self.makers = [item for item, values in program.numbered() for _ in values]
         self.shapes = [kind.shape for kind in program.types]
-        self.cuts = CutFinder(program, kept, everywhere).found
+        self.finder = CutFinder(program, kept, everywhere)
+        self.cuts = self.finder.found
+        self.joining = set[int]()  # concatenations of which a part is one, too
         self.read: dict[int, dict[Box, None]] = {}  # the parts of every value but inputs that are computed
         self.parts: dict[tuple[int, Box], int] = {}
 
@@ -125,6 +127,13 @@ class _Writer:
     def whole(self, value: int) -> int:
         """All of a value, from its pieces."""
         if (value, box := self.all_of(value)) in self.parts:
+            return self.parts[value, box]
+        if (item := self.makers[value]).op in (
+            "transpose",
+            "broadcast",
+            "reshape",
+        ):  # a concatenation stays before a view of it
+            self.parts[value, box] = self.flat.apply(item.op, self.whole(item.operands[0]), **item.mapping)
             return self.parts[value, box]
         factors = [
             (dim, ranges)
@@ -182,7 +191,7 @@ class _Writer:
                 taken = of_slice(box[dim], self.shapes[item.operands[0]][dim], item["start"], item["stop"], item["step"])
                 return None if taken is None else self.part(item.operands[0], (*box[:dim], taken, *box[dim + 1 :]))
             case Kind.REARRANGEMENT, "concat":
-                return self.joined(item, box)
+                return self.joined(item, value, box)
             case _ if all(map(is_everything, box)):
                 return self.flat.apply(item.op, *map(self.whole, item.operands), **attributes)
         return None
@@ -200,9 +209,8 @@ class _Writer:
     def product(self, item: Node, box: Box) -> int:
         left, right = item.operands
         batch, rows, columns = box[:-2], box[-2], box[-1]
-        cuts = self.cuts[left][-1] | self.cuts[right][-2]
         terms = []
-        for inner in few_pieces(self.shapes[left][-1], cuts):
+        for inner in few_pieces(self.shapes[left][-1], self.finder.of_contraction(left, right)):
             operands = [
                 self.part(operand, (*self.batch(operand, batch), *ends))
                 for operand, ends in ((left, (rows, inner)), (right, (inner, columns)))
@@ -244,7 +252,7 @@ class _Writer:
                 source[dim] = selection
         return self.flat.reshape(self.part(x, tuple(source)), wanted)
 
-    def joined(self, item: Node, box: Box) -> int | None:
+    def joined(self, item: Node, value: int, box: Box) -> int | None:
         dim, start = item["dim"], 0
         found = []
         for operand in item.operands:
@@ -263,6 +271,8 @@ class _Writer:
             return None
         if all(map(is_everything, box)):
             return self.flat.apply("concat", *map(self.whole, item.operands), dim=dim)
+        if len(found) > 1:
+            self.joining.add(value)
         return self.flat.apply("concat", *(self.part(operand, own) for operand, own in found), dim=dim)
 
 

@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Phase, is_kernel
+from mirage_eg.ir.node import Node, Phase, is_kernel
 from mirage_eg.ir.ops import OPS, Kind
 
 FUNCTIONS = frozenset(
@@ -59,17 +59,19 @@ class KernelWork:
     loop: int = 1
 
 
+def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
+    """The kernels of a kernel graph that are launched, with their values: not a concatenation that others write in place."""
+    kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item)]
+    if not any(item.op == "concat" for item, _ in kernels):
+        return kernels
+    joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()).keys()
+    return [(item, values) for item, values in kernels if item.op != "concat" or not joined >= {*item.operands}]
+
+
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
-    """The kernels of a kernel graph, in order; a concatenation whose operands kernels write in place moves no bytes."""
+    """The kernels of a kernel graph that are launched, in order."""
     kernels = []
-    has_concat = any(item.op == "concat" for item in graph.nodes)
-    joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()) if has_concat else {}
-    for item, values in graph.numbered():
-        if not is_kernel(item):
-            continue
-        if item.op == "concat" and joined.keys() >= {*item.operands}:
-            kernels.append(KernelWork(item.op, 0))
-            continue
+    for item, values in launched_kernels(graph):
         dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
         if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
             dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
@@ -89,8 +91,6 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     """The cost of one kernel."""
     if kernel.work is not None:
         return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
-    if not kernel.dram:
-        return Cost(0.0, "memory", 0, 0)
     times = {"memory": kernel.dram / device.memory_bandwidth}
     if kernel.op == "matmul":
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown

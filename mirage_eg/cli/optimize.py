@@ -182,10 +182,9 @@ def _explained(explanation: "Diagnosis | None") -> Iterator[str]:
 def _cells(candidate: "Candidate") -> tuple[str, ...]:
     graph = candidate.graph
     blocks = [item["graph"] for item in graph.nodes if item.op == "block"]
-    kernels = len(graph.kernels)
     measured = "–" if candidate.measured_us is None else f"{candidate.measured_us:.1f}"
     return (
-        str(kernels),
+        str(candidate.kernels),
         kernel_summary(graph),
         ", ".join("×".join(map(str, block.grid)) for block in blocks) or "–",
         ", ".join(str(block.loop) for block in blocks) or "–",

@@ -18,7 +18,7 @@ from mirage_eg.ir.program_ends import core_of
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import inputs_of
-from property_tests.support.sliced_programs import joined_weights, rotary_scores
+from property_tests.support.sliced_programs import joined_weights, rotary_cache, rotary_scores
 
 MOVES = ("slice", "concat", "slice", "concat", "split", "reshape", "transpose", "matmul", "sum", "mean", "max", "mul", "add")
 
@@ -132,6 +132,20 @@ def test_a_concatenation_does_not_divide_a_product(body: Callable[[KernelGraph, 
     agree(of(body), graph)
     assert Counter(item.op for item in graph.nodes)["matmul"] == 1
     assert Counter(item.op for item in dissolved(of(body), everywhere=True).nodes)["matmul"] == 2
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_keys_and_values_with_a_cache_stay_whole(outputs: int) -> None:
+    program = rotary_cache()
+    program = Graph(tuple(item for item in program.nodes if item not in program.outputs[outputs:]))
+    primitive = expand(program)
+    products = frozenset(values[0] for item, values in primitive.numbered() if item.op == "matmul" and values[0] < 12)
+    graph = dissolved(primitive, products)
+    agree(program, graph)
+    joined = [item for item, values in graph.numbered() if item.op == "concat" and len(graph.types[values[0]].shape) == 3]
+    assert sorted(graph.types[item.operands[0]].shape for item in joined) == [(2, 3, 8), (2, 3, 8), (2, 4, 4)]  # last halves
+    counts = Counter(item.op for item in graph.nodes)
+    assert (counts["exp"], counts["sum"], counts["matmul"]) == (1, 1, 6)  # of the scores one a half of the rotary embedding
 
 
 def test_an_overlap_is_computed_once() -> None:

@@ -1,4 +1,4 @@
-"""Programs of models that slice and concatenate: rotary embedding by halves, a product with joined weights."""
+"""Programs of models that slice and concatenate: rotary embedding by halves, joined weights, keys and values with a cache."""
 
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
@@ -42,4 +42,21 @@ def joined_weights(
     p.mark_output(p.matmul(weights, values), "O")
     for name, part in zip(("k", "v"), p.split(p.slice(product, 1, half, 2 * half), 2, 1), strict=True):
         p.mark_output(part, name)
+    return p.graph()
+
+
+def rotary_cache(past: int = 3, tokens: int = 4, width: int = 16, heads: int = 2, size: int = 8) -> Graph:
+    """Attention of projected tokens to a cache and to themselves; the joined keys and values are outputs, too."""
+    p = new_kernel_graph()
+    x = p.new_input((tokens, width), "float32", "X")
+    cos, sin = (p.new_input((tokens, size), "float32", name) for name in ("cos", "sin"))
+    projected = [p.matmul(x, p.new_input((width, heads * size), "float32", f"W{name}")) for name in "qkv"]
+    q, k, v = (p.transpose(p.reshape(each, (tokens, heads, size)), (1, 0, 2)) for each in projected)
+    caches = [p.new_input((heads, past, size), "float32", f"{name} cache") for name in ("K", "V")]
+    keys = p.concat([caches[0], rotated(p, k, cos, sin)], 1)
+    values = p.concat([caches[1], v], 1)
+    scores = p.matmul(rotated(p, q, cos, sin), p.transpose(keys, (0, 2, 1)))
+    p.mark_output(p.matmul(p.softmax(p.scale(scores, 1 / 8), 2), values), "O")
+    p.mark_output(keys, "K")
+    p.mark_output(values, "V")
     return p.graph()

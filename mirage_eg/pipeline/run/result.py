@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
+from mirage_eg.backends.cost.roofline_model import launched_kernels
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
@@ -89,7 +90,7 @@ class Candidate:
     @property
     def kernels(self) -> int:
         """Kernels that it launches."""
-        return len(self.graph.kernels)
+        return len(launched_kernels(self.graph))
 
     @property
     def us(self) -> float:

@@ -14,7 +14,7 @@ from math import inf, prod
 from time import time
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import predict, predict_us
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict, predict_us
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
@@ -33,6 +33,7 @@ from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
+from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 
 
@@ -245,7 +246,7 @@ def _joined(graph: Graph, us: float, structure: AnyStructure, named: Renamed, de
     if named.is_renamed:
         graph = named.joined(graph)
         us = predict_us(graph, device)
-    return SegmentKernels(graph, us, len(graph.kernels), structure.proved, fused=True, structure=structure)
+    return SegmentKernels(graph, us, len(launched_kernels(graph)), structure.proved, fused=True, structure=structure)
 
 
 def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large: Graph) -> SegmentKernels | None:
@@ -284,16 +285,26 @@ def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:
 
 
 class FieldCheck:
-    """The check of structures in random fields on small instances; structures of one split and grid share their program."""
+    """The check of structures on small instances, in random fields and in floating point.
+
+    Structures of one split and grid share their program.
+    """
 
     def __init__(self, program: Graph, axes: Axes, seed: int, trials: int) -> None:
         self._program, self._axes = program, axes
+        self._has_exponentials = any(item.op == "exp" for item in program.nodes)
         self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=trials, seed=seed))
 
     def passes(self, structure: AnyStructure) -> bool:
-        """Whether the small instance is equal to the program's, or proved where the field cannot decide."""
+        """Whether the small instance is equal to the program's, or proved where the field cannot decide, and stays finite.
+
+        A product of exponentials is equal to the exponential of a sum, and may be 0 times infinity.
+        """
         program, candidate = small_instance(structure, self._program, self._axes)
-        return self._make(program).check(candidate).worth_full_size(structure.proved)
+        reference = self._make(program)
+        if not reference.check(candidate).worth_full_size(structure.proved):
+            return False
+        return not self._has_exponentials or not float_checks(reference, [candidate])[0].overflows
 
 
 @dataclass(slots=True)

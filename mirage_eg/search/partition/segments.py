@@ -6,7 +6,9 @@ outputs.
 
 Segments with these properties are left out, since a better segment exists or no block graph could compute them:
 
-- a boundary before an elementwise op that is the only reader of its operand: the same bytes leave the kernel after the op;
+- a boundary before an elementwise op that is the only reader of its operand, and reads nothing else that the operand is not
+  computed from elementwise: no more bytes leave the kernel after the op;
+- a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
 - reductions over two long axes: a block loops over one, and cannot hold the other whole;
@@ -127,6 +129,7 @@ class Segmenter:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
         self._chains = continued(program)
+        self._inner = self._inner_values()
         self.axes, self.reduced = _reductions(program)
         self._node_sets: dict[frozenset[int], _NodeSet] = {}
         self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}
@@ -220,10 +223,9 @@ class Segmenter:
 
     def _grown(self, root: int) -> Iterator[frozenset[int]]:
         """The segments whose last op is `root`, smallest first: each is grown by the makers of an input of another one."""
-        first = self._closed(frozenset({root}))
+        first, _ = self._closed(frozenset({root}))
         yield first
-        closed = root in self.barriers and self.items[root].op != "concat"  # kernels write their results at their places in one
-        grown, frontier = {first}, [] if closed else [first]
+        grown, frontier = {first}, [first] if self._is_written(root) else []
         for cone in frontier:
             if len(grown) >= self.limits.max_cones:
                 return
@@ -231,43 +233,82 @@ class Segmenter:
                 maker = self.makers[self._shown(value)]
                 if self.items[maker].op == "input" or self._is_outside(maker, cone):
                     continue
-                larger = self._closed(cone | {maker} | self._views(value))
-                if larger not in grown and self._admissible(larger):
+                larger, is_closed = self._closed(cone | {maker} | self._views(value))
+                if is_closed and larger not in grown and self._admissible(larger):
                     grown.add(larger)
                     frontier.append(larger)
                     yield larger
 
-    def _closed(self, nodes: frozenset[int]) -> frozenset[int]:
-        """With the makers that must not be cut off: of an operand with this elementwise reader alone, and views other than
-        reshapes (reading along other strides costs nothing inside a kernel)."""
+    def _closed(self, nodes: frozenset[int]) -> tuple[frozenset[int], bool]:
+        """With the makers that must not be cut off: of inner values, and views other than reshapes (reading along other strides
+        costs nothing inside a kernel); with as many of them as a segment may have, and whether these are all."""
         while True:
             more = set()
             for position in nodes:
-                item = self.items[position]
-                for operand in item.operands:
-                    maker = self.items[self.makers[operand]]
-                    unary = OPS[item.op].kind is Kind.ELEMENTWISE and len(set(item.operands)) == 1
-                    if maker.op == "input" or self._is_outside(self.makers[operand], nodes) or self.makers[operand] in nodes:
+                for operand in self.items[position].operands:
+                    shown = self._shown(operand)
+                    maker = self.makers[shown]
+                    if self.items[maker].op == "input" or self._is_outside(maker, nodes) or self.makers[operand] in nodes:
                         continue
-                    if (
-                        (unary and len(self.readers[operand]) == 1)
-                        or self._is_strided_view(maker)
-                        or self._shows_slice(operand)
-                    ):
+                    if self.items[maker].op == "slice" and shown != operand:  # the reshape of a slice has no strides
                         more.add(self.makers[operand])
-            if not more:
-                return nodes
-            grown = nodes | more
-            if not self._admissible(grown):
-                return nodes
-            nodes = grown
+                    elif self.axes.of(shown) == self.axes.of(operand) and (
+                        shown in self._inner or (self._is_strided_view(self.items[maker]) and position not in self.barriers)
+                    ):
+                        more |= {maker} | self._views(operand)
+            if not more or not self._admissible(nodes | more):
+                return nodes, not more
+            nodes |= more
 
     def _is_outside(self, position: int, nodes: frozenset[int]) -> bool:
         """Whether a node cannot be in one segment with these: it is a barrier, or of another window."""
         return position in self.barriers or self.windows[position] != self.windows[next(iter(nodes))]
 
+    def _is_written(self, position: int) -> bool:
+        """Whether kernels write a node's values: not those of a barrier, but of a concatenation of computed values, each its
+        place."""
+        if self.items[position].op == "concat":
+            return not any(map(self._is_input, self.items[position].operands))
+        return position not in self.barriers
+
     def _is_strided_view(self, item: Node) -> bool:
         return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "slice")
+
+    def _inner_values(self) -> frozenset[int]:
+        """The values at which a boundary is no better than one at their reader, or at the inputs that they are functions of."""
+        sources: list[frozenset[int]] = []  # of every value: those that it is computed from elementwise
+        for value, maker in enumerate(self.makers):
+            item = self.items[maker]
+            is_view = OPS[item.op].kind is Kind.REARRANGEMENT and item.op != "concat" and not self._is_input(value)
+            if is_view or OPS[item.op].kind is Kind.ELEMENTWISE:
+                sources.append(frozenset().union(*(sources[i] for i in item.operands)))
+            else:
+                sources.append(frozenset({value}))
+        computed = [frozenset(i for i in each if not self._is_input(i)) for each in sources]
+        size = [kind.nbytes for kind in self.program.types]
+        inner = set[int]()
+        for value, maker in enumerate(self.makers):
+            is_elementwise = OPS[self.items[maker].op].kind is Kind.ELEMENTWISE
+            if is_elementwise and not computed[value] and sum(size[i] for i in sources[value]) <= size[value]:
+                inner.add(value)
+            if (reader := self._only_reader(value)) is not None and OPS[self.items[reader].op].kind is Kind.ELEMENTWISE:
+                result = self.values[reader][0]
+                if computed[result] <= computed[value] and size[result] <= size[value]:
+                    inner.add(value)
+        return frozenset(inner)
+
+    def _is_input(self, value: int) -> bool:
+        """Whether a value is a program input or a slice of one."""
+        return self.items[self.makers[self._behind(value)]].op == "input"
+
+    def _only_reader(self, value: int) -> int | None:
+        """The only node that reads a value or its reshapes, if there is one."""
+        while len(self.readers[value]) == 1:
+            [reader] = self.readers[value]
+            if self.items[reader].op != "reshape":
+                return reader
+            value = self.values[reader][0]
+        return None
 
     def _shows_slice(self, value: int) -> bool:
         """Whether a value is the reshape of a slice, which has no strides."""

@@ -116,10 +116,8 @@ def test_an_output_that_is_concatenated_too_is_copied(run_program: RunProgram) -
 
 
 @pytest.mark.parametrize("body", [joined, joined_in_another_shape])
-def test_a_joined_concatenation_costs_nothing(body: Body) -> None:
-    costs = predict(program(body), DEVICES["H100"])
-    assert [cost.us for cost in costs].count(0.0) == 1
-    assert costs[-1].us == 0.0
+def test_a_joined_concatenation_is_no_kernel(body: Body) -> None:
+    assert len(predict(program(body), DEVICES["H100"])) == len(program(body).kernels) - 1
     copied = new_kernel_graph()
     x = copied.new_input((8, 12), "float32", "X")
     copied.mark_output(copied.concat([x, doubled(copied, x)], 1))

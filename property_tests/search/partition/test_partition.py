@@ -24,10 +24,12 @@ from mirage_eg.search.partition.segment_search import KernelFinder, Task, find_k
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, PlanPart, SegmentKernels, partition
 from mirage_eg.search.structure_search import SearchLimits
+from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import Reference
 from property_tests.support.decoder_layer_by_hand import six_kernels
 from property_tests.support.programs import attention, layer_norm_linear, rms_linear, two_outputs
+from property_tests.support.sliced_programs import rotary_cache
 
 H100 = device_for("sm_90")
 SMALL = SegmentLimits(long_axis=32, tiny_axis=4)
@@ -161,6 +163,15 @@ def test_an_unnormalised_exponential_leaves_no_kernel() -> None:
         for segment, _ in segmenter.choices(needed) if needed else ():
             assert segmenter.unsafe.isdisjoint(segment.inputs)
             assert segmenter.unsafe.isdisjoint(segment.outputs)
+
+
+def test_no_boundary_is_inside_a_rotary_embedding() -> None:
+    primitive = simplify(expand(rotary_cache())).after
+    segmenter = Segmenter(drop_shifts(primitive))
+    needed = {value for state in _states(segmenter) for value in state}
+    read = {segmenter.items[segmenter.makers[value]].op for value in needed}
+    assert read == {"matmul", "concat", "add", "sub", "div", "transpose"}  # neither products with angles nor exponentials
+    assert len(_states(segmenter)) < 100
 
 
 def _states(segmenter: Segmenter) -> list[frozenset[int]]:
