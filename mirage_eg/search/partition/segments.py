@@ -252,8 +252,10 @@ class Segmenter:
                         continue
                     if self.items[maker].op == "slice" and shown != operand:  # the reshape of a slice has no strides
                         more.add(self.makers[operand])
-                    elif self.axes.of(shown) == self.axes.of(operand) and (
-                        shown in self._inner or (self._is_strided_view(self.items[maker]) and position not in self.barriers)
+                    elif (
+                        position not in self.barriers
+                        and (shown in self._inner or self._is_strided_view(self.items[maker]))
+                        and self.axes.of(shown) == self.axes.of(operand)
                     ):
                         more |= {maker} | self._views(operand)
             if not more or not self._admissible(nodes | more):
@@ -286,10 +288,16 @@ class Segmenter:
                 sources.append(frozenset({value}))
         computed = [frozenset(i for i in each if not self._is_input(i)) for each in sources]
         size = [kind.nbytes for kind in self.program.types]
+        stored = self.start | self._needed(i for position in self.barriers for i in self.items[position].operands)
         inner = set[int]()
         for value, maker in enumerate(self.makers):
             is_elementwise = OPS[self.items[maker].op].kind is Kind.ELEMENTWISE
-            if is_elementwise and not computed[value] and sum(size[i] for i in sources[value]) <= size[value]:
+            if (
+                is_elementwise
+                and not computed[value]
+                and value not in stored
+                and sum(size[i] for i in sources[value]) <= size[value]
+            ):
                 inner.add(value)
             if (reader := self._only_reader(value)) is not None and OPS[self.items[reader].op].kind is Kind.ELEMENTWISE:
                 result = self.values[reader][0]
