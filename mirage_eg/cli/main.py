@@ -1,4 +1,4 @@
-"""The command line: `mirage-eg optimize | verify | show | explain | egraph | rules | bench`; only this package prints.
+"""The command line: `mirage-eg optimize | verify | show | explain | egraph | rules | cache | bench`; only this package prints.
 
 Results go to stdout, progress to stderr: bars on a terminal, else a line every few seconds. Bad input is one line on stderr
 and exit code 2.
@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from mirage_eg import __version__
+from mirage_eg.cli import cache as cli_cache
 from mirage_eg.cli import rules as cli_rules
 from mirage_eg.cli.arguments import GraphArgument, ProgramArgument, load, with_options
 from mirage_eg.cli.bench_cost import bench_cost
@@ -43,6 +44,7 @@ app.command()(optimize)
 app.command()(explain)
 app.command()(egraph)
 app.add_typer(cli_rules.app, name="rules")
+app.add_typer(cli_cache.app, name="cache")
 bench = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
 bench.command("verify")(bench_verify)
 bench.command("gpu")(bench_gpu)

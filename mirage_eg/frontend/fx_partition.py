@@ -169,16 +169,16 @@ def _collect_constants(graph: Any, found: Analysis) -> None:
     """Values of parameters alone: constants where the IR lacks the op or has a library op, or where no segment uses them."""
     for node in reversed(graph.nodes):
         if node in found.of_parameters:
-            unused = not any(found.place.get(user) is Place.SEGMENT for user in _users(node, found))
+            unused = not any(found.place.get(user) is Place.SEGMENT for user in users_of(node, found))
             if found.place[node] is Place.OUTSIDE or node in found.library or unused:
                 found.place[node] = Place.CONSTANT
 
 
-def _users(node: Fx, found: Analysis) -> Iterator[Fx]:
+def users_of(node: Fx, found: Analysis) -> Iterator[Fx]:
     """The nodes that use a value, through nodes of the same value too."""
     for user in node.users:
         if found.same.get(user) in (node, found.same.get(node)) and user in found.same:
-            yield from _users(user, found)
+            yield from users_of(user, found)
         else:
             yield user
 
@@ -209,7 +209,7 @@ def _levels(graph: Any, found: Analysis) -> None:
             level[node] = max(after, default=0)
     for node in reversed(graph.nodes):  # computed from parameters alone, or moved only: where it is used first
         if found.place.get(node) is Place.SEGMENT and (node in found.of_parameters or node in found.moves):
-            users = [user for user in _users(node, found) if found.place.get(user) not in (Place.CONSTANT, Place.DROPPED)]
+            users = [user for user in users_of(node, found) if found.place.get(user) not in (Place.CONSTANT, Place.DROPPED)]
             inside = [level[user] for user in users if found.place.get(user) is Place.SEGMENT]
             if node in found.of_parameters or (inside and len(inside) == len(users)):
                 level[node] = min(inside)
@@ -253,8 +253,8 @@ def escaping(group: Iterable[Fx], found: Analysis) -> list[Fx]:
     return [
         node
         for node in group
-        if any(user not in inside and found.place.get(user) not in constant for user in _users(node, found))
+        if any(user not in inside and found.place.get(user) not in constant for user in users_of(node, found))
     ]
 
 
-__all__ = ["MOVES", "Analysis", "Place", "analyse", "constants_of", "escaping", "segments", "writes_argument"]
+__all__ = ["MOVES", "Analysis", "Place", "analyse", "constants_of", "escaping", "segments", "users_of", "writes_argument"]

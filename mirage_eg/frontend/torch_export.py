@@ -126,7 +126,7 @@ def _imported(
     parts, constants = [], {}
     groups = segments(graph, found)
     for group in groups:
-        part, lifted = segment_of(group, found, known)
+        part, lifted = segment_of(group, escaping(group, found), found, known)
         parts.append(part)
         constants.update(lifted)
     by_name = {node.name: node for node in graph.nodes}
@@ -145,12 +145,14 @@ def _imported(
     return Imported(tuple(parts), constants, parameters, outside, lambda name: numpy_of(state[name]), running)
 
 
-def segment_of(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> tuple[ImportedSegment, dict[str, Constant]]:
-    """The program of a group of nodes, and the constants that import itself adds."""
+def segment_of(
+    group: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]
+) -> tuple[ImportedSegment, dict[str, Constant]]:
+    """The program of a group of nodes with these outputs, and the constants that import itself adds."""
     it = Translation(found.same, known)
     for node in group:
         it.append(node)
-    for node in escaping(group, found):
+    for node in outputs:
         it.graph.mark_output(it.values[node])
     program = it.graph.graph()
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}

@@ -3,7 +3,8 @@
 A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for or if it has symbolic sizes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mirage_eg.torch_compile.compile_graph import compile_graph
@@ -62,7 +63,8 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings | 
             static = set(keywords.get("static_input_idxs") or ())
             names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
             compile_graph(module, [name for place, name in enumerate(names) if place in static], settings)
-        return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
+        with _constants_have_values(inputs):
+            return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
     # AOTAutograd's cache would load a graph without calling `inner`, that is without its kernels.
     table = _decompositions()
@@ -105,7 +107,23 @@ def _decomposed(module: Any, inputs: Sequence[Any]) -> Any:
     if not any(node.target in table for node in module.graph.nodes if node.op == "call_function"):
         return module
     with enable_python_dispatcher():
-        return make_fx(module, decomposition_table=table, _allow_non_fake_inputs=True)(*inputs)
+        return make_fx(module, decomposition_table=table)(*inputs)
+
+
+@contextmanager
+def _constants_have_values(inputs: Sequence[Any]) -> Iterator[None]:
+    """Let fake tensors meet the tensors of constants that import adds."""
+    from torch._guards import detect_fake_mode
+
+    fake = detect_fake_mode(list(inputs))
+    before = None if fake is None else fake.allow_non_fake_inputs
+    try:
+        if fake is not None:
+            fake.allow_non_fake_inputs = True
+        yield
+    finally:
+        if fake is not None:
+            fake.allow_non_fake_inputs = before
 
 
 __all__ = ["backend"]

@@ -25,10 +25,13 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) ->
 
     `parameters` are the names of placeholders that are weights or buffers. A graph with in-place ops stays as it is.
     """
+    from torch.utils._python_dispatch import _disable_current_modes
+
     nodes = sum(node.op == "call_function" for node in module.graph.nodes)
     fake = _fake_mode(module)
     try:
-        found = fx_regions(module, parameters, _excluded(settings))
+        with _disable_current_modes():  # values of constants are numbers
+            found = fx_regions(module, parameters, _excluded(settings))
     except ProgramError as error:
         record = GraphRecord(new_number(), nodes, fallback=str(error))
         add_record(record)

@@ -5,12 +5,13 @@ equal programs. A view is computed in the region that reads it, by more than one
 that only others read stays with torch, so that it shares memory with its source.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
-from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments
+from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx
 from mirage_eg.frontend.imported import Constant, ImportedSegment
@@ -58,18 +59,19 @@ def fx_regions(module: Any, parameters: Sequence[str], excluded: Callable[[Fx], 
     found = analyse(module.graph, roles, known, excluded)
     made = []
     for group in segments(module.graph, found):
-        for part in map(_without_last_views, _parts(group, found, known)):
-            if part:
-                made.append(_region(part, found, known))
+        made += [_region(part, outputs, found, known) for part, outputs in _parts(group, found, known)]
     return FxRegions(tuple(made), found)
 
 
-def _region(part: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> FxRegion:
-    segment, lifted = segment_of(part, found, known)
+Part = tuple[list[Fx], list[Fx]]  # nodes, and those of them that other nodes read
+
+
+def _region(part: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> FxRegion:
+    segment, lifted = segment_of(part, outputs, found, known)
     by_name = {each.name: each for one in part for each in found.operands(one)}
     inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
     ops = sum(name not in segment.views for name in segment.nodes)
-    return FxRegion(tuple(part), inputs, tuple(escaping(part, found)), by_position(segment), ops)
+    return FxRegion(tuple(part), inputs, tuple(outputs), by_position(segment), ops)
 
 
 def by_position(segment: ImportedSegment) -> Graph:
@@ -89,7 +91,7 @@ def by_position(segment: ImportedSegment) -> Graph:
     return Graph(tuple(nodes))
 
 
-def _parts(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> list[list[Fx]]:
+def _parts(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> list[Part]:
     """The nodes of the regions of one imported segment."""
     it = Translation(found.same, known)
     made: dict[int, Fx] = {}  # the FX node of each node of the program
@@ -100,54 +102,65 @@ def _parts(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> 
     for each in escaping(group, found):
         it.graph.mark_output(it.values[each])
     number: dict[Fx, int] = {}
+    times: Counter[int] = Counter()
     for position, segment in enumerate(regions(it.graph.graph(), HEURISTICS.region_ops)):
+        times.update(segment.nodes)
         for place in segment.nodes:
             if place in made:
                 number[made[place]] = max(position, number.get(made[place], 0))
-    return _by_region(group, found, number)
+    results = [each for each in group if each.target is getitem]
+    for each in results:  # a node and its results are in one region
+        number[each.args[0]] = max(number.get(each, 0), number.get(each.args[0], 0))
+    number.update((each, number[each.args[0]]) for each in results)
+    repeated = {made[place] for place, count in times.items() if count > 1 and place in made}
+    return _by_region(group, found, number, repeated)
 
 
-def _without_last_views(part: Sequence[Fx]) -> list[Fx]:
+def _without_last_views(part: Sequence[Fx], found: Analysis) -> list[Fx]:
     """The nodes without views that none of the others reads."""
     kept = set(part)
     for each in reversed(part):
-        if _is_view(each) and not any(user in kept for user in each.users):
-            kept.discard(each)
+        results = [user for user in each.users if user.target is getitem]  # of a split: all of them stay, or none
+        readers = [reader for it in (each, *results) for reader in users_of(it, found) if reader not in results]
+        if each.target is not getitem and _is_view(each) and not any(reader in kept for reader in readers):
+            kept -= {each, *results}
     return [each for each in part if each in kept]
 
 
 def _is_view(each: Fx) -> bool:
     """Whether the results of a node share memory with an operand, by the schema of its op."""
-    if each.target is getitem:
-        return _is_view(each.args[0])
     schema = getattr(each.target, "_schema", None)
     return schema is not None and any(result.alias_info is not None for result in schema.returns)
 
 
-def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int]) -> list[list[Fx]]:
-    """The nodes of each region; views go where they are read."""
+def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], repeated: Container[Fx]) -> list[Part]:
+    """The nodes of each region; views go where they are read, functions of arguments alone to each region that reads them."""
     inside = set(group)
     readers: dict[Fx, list[Fx]] = {each: [] for each in group}
     region: dict[Fx, int] = {}
+    free: set[Fx] = set()  # functions of arguments alone
     for each in group:
         operands = [it for it in found.operands(each) if it in inside]
         for operand in operands:
             readers[operand].append(each)
-        region[each] = max([number.get(each, 0), *(region[it] for it in operands)])
+        if each.target is not getitem and (each in found.views or each in repeated) and all(it in free for it in operands):
+            free.add(each)
+        region[each] = 0 if each in free else max([number.get(each, 0), *(region[it] for it in operands)])
     outputs = set(escaping(group, found))
-    members: dict[int, set[Fx]] = {}
     placed: dict[Fx, set[int]] = {}
     for each in reversed(group):
         wanted = {place for reader in readers[each] for place in placed[reader]}
-        of_argument = all(it not in inside for it in found.operands(each))
-        if each not in found.views or each in outputs or not wanted:
-            wanted = {region[each]}
-        elif not of_argument:
-            wanted = {min(wanted)}
-        placed[each] = wanted
-        for place in wanted:
-            members.setdefault(place, set()).add(each)
-    return [[each for each in group if each in members[place]] for place in sorted(members)]
+        if each in free:
+            placed[each] = {min(wanted, default=0)} if each in outputs else wanted
+        else:
+            moves = each in found.views and each not in outputs and each.target is not getitem
+            placed[each] = {min(wanted)} if moves and wanted else {region[each]}
+    several = {each for each in group if len(placed[each]) > 1}
+    parts = []
+    for place in sorted({place for places in placed.values() for place in places}):
+        part = _without_last_views([each for each in group if place in placed[each]], found)
+        parts.append((part, [each for each in escaping(part, found) if each not in several]))
+    return [(part, results) for part, results in parts if results]
 
 
 __all__ = ["FxRegion", "FxRegions", "fx_regions"]

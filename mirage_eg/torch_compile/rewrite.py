@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import count
 from operator import getitem
 from typing import Any
 
@@ -47,6 +48,8 @@ class _Writer:
     def __init__(self, module: Any, fake: Fake, device: Any) -> None:
         self.module, self.fake, self.device = module, fake, device
         self.graph = module.graph
+        self.replaced: dict[Fx, Fx] = {}
+        self.constants = count()
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Fx:
@@ -61,31 +64,38 @@ class _Writer:
         return node
 
     def replace(self, region: FxRegion, key: str) -> None:
-        results = self.call(segment_op(), [self._input(given) for given in region.inputs], key)
+        types = [str(kind.dtype) for kind in region.program.input_types]
+        inputs = [self._input(given, dtype) for given, dtype in zip(region.inputs, types, strict=True)]
+        results = self.call(segment_op(), inputs, key)
         inside = set(region.nodes)
         for place, old in enumerate(region.outputs):
             new = self._like(self.call(getitem, results, place), old)
             new.meta |= {name: value for name, value in old.meta.items() if name != "val"}
+            self.replaced[old] = new
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
 
-    def _input(self, given: Fx | Constant) -> Fx:
+    def _input(self, given: Fx | Constant, dtype: str) -> Fx:
         import torch
 
         if isinstance(given, Constant):
-            return self._constant(given)
+            return self._constant(given, dtype)
+        if given in self.replaced:
+            given = self.replaced[given]
         if given.meta["val"].is_contiguous():
             return given
         return self.call(torch.ops.aten.clone.default, given, memory_format=torch.contiguous_format)
 
-    def _constant(self, given: Constant) -> Fx:
+    def _constant(self, given: Constant, dtype: str) -> Fx:
         import torch
+        from torch.utils._python_dispatch import _disable_current_modes
 
-        name = f"_mirage_eg_{given.name}"
-        if not hasattr(self.module, name):
-            self.module.register_buffer(name, torch.from_numpy(given.array().copy()).to(self.device))
+        name = f"_mirage_eg_constant_{next(self.constants)}"
+        with _disable_current_modes():  # a tensor with values
+            values = torch.from_numpy(given.array().copy()).to(self.device, getattr(torch, dtype))
+            self.module.register_buffer(name, values)
         with self.graph.inserting_before(self.output):
             node = self.graph.get_attr(name)
-        node.meta["val"] = self.fake.from_tensor(getattr(self.module, name), static_shapes=True)
+        node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
         return node
 
     def _like(self, new: Fx, old: Fx) -> Fx:

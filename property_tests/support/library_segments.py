@@ -1,0 +1,32 @@
+"""Segments without a search: each program as library kernels stands in as its own fused kernel. For tests of the rewriting."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
+from mirage_eg.torch_compile import segment_store
+
+
+@contextmanager
+def library_segments() -> Iterator[None]:
+    """Searches find the library form alone; use it with gate="off" and cache="off"."""
+
+    def search(name: str, program: Graph, *rest: Any) -> Result:
+        candidate = Candidate(
+            *(program, 0.0, True, True),
+            source=emit(program, program=program),
+            schedule=(),
+            compile=CompileRecord("sm_90", ()),
+        )
+        report: Any = None
+        return Result((candidate,), report)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_store, "_search", search)
+        yield
+    segment_store.forget()

@@ -1,0 +1,55 @@
+"""The gate's clock: measured times decide, and are kept for the next process."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.torch_compile import gate, segment_store
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
+from property_tests.support.torch_cases import WIDTH, projected
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Times that the gate reads: of our kernels, then of Inductor's code, for each segment; both are run once."""
+    times: list[float] = []
+
+    def timed(run: Any) -> Timing:
+        run()
+        us = times.pop(0)
+        return Timing(us, 0.0, us, 0.0, "test", "cpu")
+
+    monkeypatch.setattr(gate, "can_time", lambda device: True)
+    monkeypatch.setattr(gate, "time_launches", timed)
+    return times
+
+
+def decided() -> SegmentRecord:
+    """The record of the segment of a fresh compilation."""
+    torch._dynamo.reset()
+    x = torch.randn(8, WIDTH)
+    with torch.no_grad():
+        got = torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "inductor"})(x)
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
+    [segment] = graph_records()[-1].segments
+    assert segment.measured
+    return segment
+
+
+def test_measured_times_decide_and_are_not_measured_again(clock: list[float]) -> None:
+    clock += [10.0, 5.0]
+    first = decided()
+    assert (first.decision, first.ours_us, first.other_us) == (Decision.SLOWER, 10.0, 5.0)
+    segment_store.forget()
+    assert decided().decision is Decision.SLOWER and clock == []
+
+
+def test_a_tie_is_inductors_and_a_faster_kernel_is_used(clock: list[float], cache: Any) -> None:
+    for ours, decision in ((4.95, Decision.SLOWER), (4.0, Decision.USED)):
+        for file in cache.glob("*.gate.json"):
+            file.unlink()
+        clock += [ours, 5.0]
+        assert decided().decision is decision

@@ -1,0 +1,157 @@
+"""Found kernels in a second process, on a second machine, and with several writers."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.torch_compile import segment_store
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.operator import segment_op
+from mirage_eg.torch_compile.records import Decision, graph_records
+from mirage_eg.torch_compile.segment_call import forget_calls
+from mirage_eg.torch_compile.shared_cache import export_cache, import_cache
+from property_tests.support.torch_cases import WIDTH, projected
+
+ROOT = Path(__file__).parents[2]
+SECOND = """
+import sys, time, torch
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.compile_graph import compile_graph
+from mirage_eg.torch_compile.records import graph_records
+from mirage_eg.torch_compile.segment_store import store_of
+from mirage_eg.torch_compile.settings import Settings
+from property_tests.support.torch_cases import projected
+x = torch.randn(8, 16)
+with torch.no_grad():
+    start = time.process_time()
+    torch.compile(projected, backend="eager")(x)
+    plain, start = time.process_time() - start, time.process_time()
+    torch.compile(projected, backend=backend, options={"rest": "eager"})(x)
+    ours = time.process_time() - start
+print(store_of(Settings()).searches, graph_records()[0].used, ours - plain < 3, "egglog" in sys.modules)
+"""
+
+
+def find() -> str:
+    """The key of the kernel of the one segment, compiled here."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager"})(torch.zeros(8, WIDTH))
+    [segment] = graph_records()[-1].segments
+    assert segment.decision is Decision.USED
+    return segment.key
+
+
+def test_a_second_process_searches_nothing_and_starts_soon(cache: Path) -> None:
+    find()
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SECOND], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout.split() == ["0", "1", "True", "False"], done.stderr[-2000:]
+
+
+def test_an_exported_cache_serves_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = find()
+    assert export_cache(tmp_path / "kernels.zip") >= 1
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "other"))
+    segment_store.forget()
+    forget_calls()
+    with pytest.raises(MirageError, match=r"no kernel .* try: mirage-eg cache import FILE"):
+        segment_op()([torch.zeros(8, WIDTH), torch.zeros(WIDTH, WIDTH)], key)
+    done = import_cache(tmp_path / "kernels.zip")
+    assert done.added >= 1 and done.refused == () and import_cache(tmp_path / "kernels.zip").known == done.added
+    x, weight = torch.randn(8, WIDTH), torch.randn(WIDTH, WIDTH)
+    [got] = segment_op()([x, weight], key)
+    torch.testing.assert_close(got, torch.nn.functional.rms_norm(x, (WIDTH,), eps=1e-6) @ weight, atol=1e-5, rtol=1e-5)
+
+
+def changed(cache: Path, key: str, old: str, new: str) -> str:
+    """The entry of a key with another body, and the checksum of that body."""
+    head, body = (cache / f"{key}.jsonl").read_text().split("\n", 1)
+    assert old in body
+    body = body.replace(old, new)
+    return json.dumps(json.loads(head) | {"sha256": sha256(body.encode()).hexdigest()}) + "\n" + body
+
+
+def test_entries_that_were_changed_are_refused_and_run_nothing(cache: Path, tmp_path: Path) -> None:
+    key = find()
+    trap = tmp_path / "trap"
+    code = changed(cache, key, "import triton\\n", f"open('{trap}', 'w')\\nimport triton\\n")
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr(f"{key}.jsonl", code)
+        archive.writestr("../../escaped.jsonl", code)
+        archive.writestr("0" * 64 + ".jsonl", code)
+        archive.writestr("x.pickle", b"cos\nsystem\n")
+        archive.writestr(f"{key[:-1]}z.jsonl", code.replace("float32", "float16", 1))
+    other = tmp_path / "other"
+    done = import_cache(tmp_path / "bad.zip", other)
+    assert len(done.refused) == 4 and sorted(file.name for file in other.iterdir()) == [f"{key}.jsonl"]
+    store = segment_store.SegmentStore(segment_store.ResultCache(other))
+    with pytest.raises(MirageError, match="cannot be used here"):  # its source is not that of its graph
+        store.by_key(key)
+    assert not trap.exists()
+    for content in (b"", b"PK no zip"):
+        (tmp_path / "bad.zip").write_bytes(content)
+        with pytest.raises(OptionError, match="wanted a file of mirage-eg cache export"):
+            import_cache(tmp_path / "bad.zip", other)
+
+
+def flipped(graph: Graph) -> Graph:
+    """The graph with each rsqrt a sqrt."""
+    nodes = []
+    for item in graph.nodes:
+        attributes = {name: flipped(value) if isinstance(value, Graph) else value for name, value in item.mapping.items()}
+        nodes.append(node("sqrt" if item.op == "rsqrt" else item.op, *item.operands, **attributes))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def test_a_wrong_kernel_in_the_cache_is_refused_by_the_gate(cache: Path) -> None:
+    """Graph and source agree with each other and have one op flipped: they are no longer those of the program."""
+    key = find()
+    path = cache / f"{key}.jsonl"
+    before = path.read_text()
+    folder = segment_store.ResultCache(cache)
+    found = segment_store.SegmentStore(folder).by_key(key)
+    assert found.candidate is not None
+    graph = flipped(found.candidate.graph)
+    source = emit(graph, program=found.program, schedule=found.candidate.schedule or ())
+    assert source != found.candidate.source
+    wrong = replace(found.candidate, graph=graph, source=source)
+    folder.keep(json.loads(before.split("\n", 1)[0])["key"], replace(found.result, candidates=(wrong,)), "now")
+    segment_store.forget()
+    forget_calls()
+    torch._dynamo.reset()
+    x = torch.randn(8, WIDTH)
+    try:
+        with torch.no_grad():
+            for gate in ("cost", "off"):
+                torch._dynamo.reset()
+                got = torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": gate})(x)
+                [segment] = graph_records()[-1].segments
+                assert segment.from_cache
+                assert segment.decision is (Decision.USED if gate == "off" else Decision.WRONG)
+                assert bool((got - projected(x)).abs().max() > 0.1) is (gate == "off")
+    finally:
+        path.write_text(before)
+
+
+@pytest.mark.slow
+def test_writers_at_once_leave_whole_entries(tmp_path: Path) -> None:
+    code = "import os; os.environ['MIRAGE_EG_CACHE'] = " + repr(str(tmp_path)) + SECOND
+    running = [
+        subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0].split()[:2] for process in running] == [[b"1", b"1"]] * 2
+    [entry] = tmp_path.iterdir()
+    store = segment_store.SegmentStore(segment_store.ResultCache(tmp_path))
+    assert store.by_key(entry.stem).candidate is not None
