@@ -1,4 +1,4 @@
-"""Growing laws: a minimal set of laws with which saturation does not end, by bisection."""
+"""Growing laws: a minimal set of laws with which saturation does not end, by bisection, and the e-nodes that laws add."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,3 +33,17 @@ def blame(laws: Sequence[Law]) -> str:
     together = "".join(f", with law {law.name!r} at {law.place}" for law in others)
     question = "do they feed each other?" if others else "does it feed itself?"
     return f"{first.place}: law {first.name!r}{together} keeps the e-graph growing ({question})"
+
+
+_SHOWN = 2  # laws besides the culprits
+
+
+def growth_shares(added: Sequence[tuple[str, int]], culprits: Sequence[str]) -> str:
+    """The end of the message: the e-nodes that the culprits added, and the laws that added most besides them."""
+    total = sum(count for _, count in added)
+    if not total:
+        return ""
+    named = [(law, count) for law, count in added if law in culprits]
+    others = [(law, count) for law, count in added if law not in culprits and count][:_SHOWN]
+    words = ", ".join(f"{law!r} {count:,}" for law, count in [*named, *others])
+    return f"; of {total:,} new e-nodes: {words}"

@@ -10,7 +10,7 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
 from time import perf_counter, thread_time
@@ -19,12 +19,13 @@ from traceback import clear_frames
 from egglog import bindings
 
 from mirage_eg.egraph.expression import INDEX_TERMS, REDUCTIONS, Constant, Expression, Term, index_name, parts_in
-from mirage_eg.egraph.growing_laws import blame, culprits
+from mirage_eg.egraph.growing_laws import blame, culprits, growth_shares
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
-from mirage_eg.egraph.sandbox import Worker
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
+from mirage_eg.egraph.sandbox import Worker, in_worker
+from mirage_eg.egraph.scheduler import BackOff, count_nodes
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, term
 from mirage_eg.ir.errors import LimitError, RuleError
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
@@ -38,6 +39,10 @@ class Limits:
     iterations: int = 200  # each extends the axes of terms by one level of the program
     nodes: int = 100_000
     seconds: float = 10.0  # of processor time
+    backoff: int | None = (
+        None  # e-nodes that an added law may add in an iteration before it pauses (`scheduler`); None: no pauses
+    )
+    allow_cut: bool = False  # whether user laws may hit a limit of nodes, time or iterations without an error, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Saturation:
     seconds: float
     growth: tuple[int, ...]  # e-nodes after each iteration
     matches: tuple[tuple[str, int], ...]  # per law, the largest first
+    added: tuple[tuple[str, int], ...] = ()  # with `Limits.backoff`: e-nodes that each law added, the largest first
+    paused: tuple[str, ...] = ()  # likewise: the laws that waited at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +115,10 @@ def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None =
 
 
 @contextmanager
-def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, accept_unsaturated: bool = False) -> Iterator[BuildOracle]:
+def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, worker: Worker | None = None) -> Iterator[BuildOracle]:
     """`build_oracle` for many targets: user laws share one worker process, packaged laws need none.
 
-    With `accept_unsaturated`, user laws may hit a limit of nodes, time or iterations without an error, too.
+    `worker`: a process to use instead of a new one.
     """
     limits = limits or Limits()
     if rulebook.packaged:
@@ -122,11 +129,11 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, accept_unsa
 
         yield build
         return
-    with Worker() as worker:
-        yield lambda target: _build_in(worker, rulebook, target, limits, accept_unsaturated)
+    with Worker() if worker is None else nullcontext(worker) as process:
+        yield lambda target: _build_in(process, rulebook, target, limits)
 
 
-def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits, accept_unsaturated: bool) -> Oracle:
+def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits) -> Oracle:
     _check_declared(rulebook, target)
     iterations, nodes = 0, 0
 
@@ -142,7 +149,7 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
         oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), task=description, on_progress=on_iteration)
     except LimitError as error:
         raise LimitError(f"{_blame(rulebook, target, limits)}: {error}") from None
-    if not accept_unsaturated:
+    if not limits.allow_cut:
         check_saturated(rulebook, target, limits, oracle.saturation)
     return oracle
 
@@ -159,9 +166,8 @@ def check_saturated(rulebook: Rulebook, target: Expression, limits: Limits, satu
 
 
 def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
-    """The start of a message: the added laws that make saturation hit a limit by themselves."""
-    added = [theory for theory in rulebook.theories if is_added(theory)]
-    laws = [law for theory in added for law in theory.laws]
+    """The start of a message: the added laws that make saturation hit a limit by themselves, and the e-nodes that laws add."""
+    laws = _added_laws(rulebook)
 
     worker: Worker | None = None
 
@@ -183,7 +189,24 @@ def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
     finally:
         if worker is not None:
             worker.close()
-    return blame(growing) if growing else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
+    shares = growth_shares(_added(rulebook, target, limits), [law.name for law in growing])
+    told = blame(growing) if growing else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
+    return told + shares
+
+
+def _added_laws(rulebook: Rulebook) -> list[Law]:
+    names = {law.name for theory in rulebook.theories if is_added(theory) for law in theory.laws}
+    return [law for law in rulebook.laws if law.name in names]
+
+
+def _added(rulebook: Rulebook, target: Expression, limits: Limits) -> tuple[tuple[str, int], ...]:
+    """The e-nodes that each law adds up to a limit, laws one at a time; none where one law alone does not come to an end."""
+    by_law = replace(limits, backoff=limits.nodes)
+    try:
+        oracle: Oracle = in_worker(saturate, rulebook, target, by_law, seconds=_patience(limits), task="saturation")
+    except LimitError:
+        return ()
+    return oracle.saturation.added
 
 
 def spellings(law: str) -> tuple[str, ...]:
@@ -231,6 +254,8 @@ def _saturated(
     """The oracle; no reference to its e-graph is left, not even in an error, since only the creating thread may drop it."""
     inserted = [*_FILLED, *(item.constructor for item in target.terms)]
     try:  # no variable of this frame, which the error keeps, may name the e-graph
+        if limits.backoff is not None:
+            return _saturated_by_law(rulebook, inserted, target, limits, without, on_iteration)
         return saturate_in(rulebook.new_egraph(inserted, without), rulebook.domain, target, limits, on_iteration)
     except BaseException as error:
         link: BaseException | None = error
@@ -240,10 +265,32 @@ def _saturated(
         raise
 
 
-def saturate_in(
-    egraph: bindings.EGraph, domain: str, target: Expression, limits: Limits, on_iteration: OnIteration | None = None
+def _saturated_by_law(
+    rulebook: Rulebook,
+    inserted: Iterable[str],
+    target: Expression,
+    limits: Limits,
+    without: frozenset[str],
+    on_iteration: OnIteration | None,
 ) -> Oracle:
-    """The oracle of `target` from a fresh e-graph with laws.
+    egraph, rulesets = rulebook.new_egraph_by_law(inserted, without)
+    schedule = BackOff(
+        {ruleset: law for law, ruleset in rulesets.items()},
+        frozenset(law.name for law in _added_laws(rulebook)),
+        limits.backoff or 0,
+    )
+    return saturate_in(egraph, rulebook.domain, target, limits, on_iteration, schedule)
+
+
+def saturate_in(
+    egraph: bindings.EGraph,
+    domain: str,
+    target: Expression,
+    limits: Limits,
+    on_iteration: OnIteration | None = None,
+    schedule: BackOff | None = None,
+) -> Oracle:
+    """The oracle of `target` from a fresh e-graph with laws; with a `schedule`, from one of `Rulebook.new_egraph_by_law`.
 
     A pushed and popped e-graph confuses sets of parts (egglog 13.2), and laws then match wrongly.
     """
@@ -251,7 +298,7 @@ def saturate_in(
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, target)
     matches: Counter[str] = Counter()
-    growth, stopped = _saturate(egraph, OWN_RULESET, limits, matches, on_iteration)
+    growth, stopped = _saturate(egraph, OWN_RULESET, limits, matches, on_iteration, schedule)
     egraph.run_program(*(fact("below", term(output)) for output in target.outputs))
     # The closure must be complete for an unsaturated e-graph, too; a deep program needs an iteration for each level.
     closing = Limits(iterations=sys.maxsize, nodes=growth[-1] + limits.nodes, seconds=limits.seconds)
@@ -271,9 +318,15 @@ def saturate_in(
         iterations=len(growth),
         seconds=perf_counter() - start,
         growth=tuple(growth),
-        matches=tuple(sorted(matches.items(), key=lambda entry: (-entry[1], entry[0]))),
+        matches=_largest_first(matches),
+        added=() if schedule is None else _largest_first(schedule.added),
+        paused=() if schedule is None else schedule.paused,
     )
     return Oracle(table, inputs, outputs, saturation, sorts)
+
+
+def _largest_first(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
@@ -322,27 +375,46 @@ def _prime_factors(size: Constant) -> Iterable[int]:
 
 
 def _saturate(
-    egraph: bindings.EGraph, ruleset: str, limits: Limits, matches: Counter[str], on_iteration: OnIteration | None
+    egraph: bindings.EGraph,
+    ruleset: str,
+    limits: Limits,
+    matches: Counter[str],
+    on_iteration: OnIteration | None,
+    schedule: BackOff | None = None,
 ) -> tuple[list[int], str | None]:
     """E-nodes after each iteration, and the limit that was hit, checked between iterations: egglog cannot be interrupted."""
     growth: list[int] = []
     start, processor_start = perf_counter(), thread_time()
-    while len(growth) < limits.iterations:
-        try:
-            report = run_once(egraph, ruleset)
-        except bindings.EggSmolError as error:  # a law that panics, or sets a function without :merge twice
-            raise RuleError(f"the laws stopped with an error of egglog: {' '.join(str(error).split())}") from None
-        matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
-        growth.append(sum(size for name, size in table_sizes(egraph) if name[0].isupper()))
-        if on_iteration is not None:
-            on_iteration((len(growth), growth[-1]))
-        if not report.updated:
-            return growth, None
-        if growth[-1] > limits.nodes:
-            return growth, f"stopped at {limits.nodes:,} nodes"
-        if perf_counter() - start > limits.seconds < thread_time() - processor_start:  # processor time is slower to read
-            return growth, f"stopped after {limits.seconds:g} s"
+
+    def is_late() -> bool:  # processor time is slower to read
+        return perf_counter() - start > limits.seconds < thread_time() - processor_start
+
+    if schedule is None:
+        iterations = _together(egraph, ruleset, limits.iterations, matches)
+    else:
+        iterations = schedule.run(egraph, limits.iterations, matches, lambda nodes: nodes > limits.nodes or is_late())
+    try:
+        for number, nodes, updated in iterations:
+            growth.append(nodes)
+            if on_iteration is not None:
+                on_iteration((number, nodes))
+            if not updated:
+                return growth, None
+            if nodes > limits.nodes:
+                return growth, f"stopped at {limits.nodes:,} nodes"
+            if is_late():
+                return growth, f"stopped after {limits.seconds:g} s"
+    except bindings.EggSmolError as error:  # a law that panics, or sets a function without :merge twice
+        raise RuleError(f"the laws stopped with an error of egglog: {' '.join(str(error).split())}") from None
     return growth, f"stopped after {limits.iterations} iterations"
+
+
+def _together(egraph: bindings.EGraph, ruleset: str, iterations: int, matches: Counter[str]) -> Iterator[tuple[int, int, bool]]:
+    """Iterations of all laws at once, as `BackOff.run` gives them."""
+    for number in range(1, iterations + 1):
+        report = run_once(egraph, ruleset)
+        matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
+        yield number, count_nodes(egraph), report.updated
 
 
 def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Value, int], dict[str, tuple[str, ...]]]:

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,6 +16,7 @@ from mirage_eg.ir.errors import RuleError
 DOMAINS = ("indexed", "abstract")
 LARGEST_FILE = 100_000  # characters
 
+_LAW_NAME = re.compile(r':name\s+"([^"]*)"')
 _HEADER = re.compile(r"^;+\s*(?P<key>domain|default)\s*:\s*(?P<value>\w+)\s*$", re.IGNORECASE)
 
 
@@ -32,7 +34,7 @@ def chosen_files(domain: str, extra: Sequence[str | Path | RuleFile] = (), witho
     packaged = {theory_name(file.path): file for file in packaged_files(domain)}
     for name in without:
         if name not in packaged:
-            raise RuleError(f"got theory {name!r}, wanted one of {', '.join(packaged)}")
+            check_law_name(name, domain)
     files = [file for name, file in packaged.items() if name not in without and header(file.text, "default") != "off"]
     own = [file for path in extra for file in _find(path, domain, packaged)]
     derived = custom_op_rules(domain, (file.text for file in own))
@@ -48,6 +50,21 @@ def text_hash(text: str) -> str:
 def packaged_names(domain: str) -> tuple[str, ...]:
     """The names of all packaged theories of a domain, including those that are off by default."""
     return tuple(theory_name(file.path) for file in packaged_files(domain))
+
+
+@cache
+def packaged_law_names(domain: str) -> tuple[str, ...]:
+    """The names of all packaged laws of a domain, in load order."""
+    return tuple(name for file in packaged_files(domain) for name in _LAW_NAME.findall(file.text))
+
+
+def check_law_name(name: str, domain: str) -> None:
+    """Raise a RuleError unless a packaged law of the domain has this name; the message says what may be left out."""
+    laws = packaged_law_names(domain)
+    if name not in laws:
+        near = get_close_matches(name, [*packaged_names(domain), *laws], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; `mirage-eg rules list --laws` prints the laws"
+        raise RuleError(f"without: got {name!r}, wanted a theory ({', '.join(packaged_names(domain))}) or a law{hint}")
 
 
 def theory_name(path: str) -> str:

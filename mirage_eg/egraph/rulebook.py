@@ -7,7 +7,7 @@ the same name, and type-checks each command on a fresh e-graph, so that every er
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ from egglog import bindings
 from mirage_eg.egraph.laws import Law, Signature, directions, read_law, read_signatures, wording
 from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located, refused_command
-from mirage_eg.egraph.rule_files import RuleFile, chosen_files, forms, header, text_hash, theory_name, unclosed
+from mirage_eg.egraph.rule_files import (
+    RuleFile,
+    chosen_files,
+    forms,
+    header,
+    packaged_names,
+    text_hash,
+    theory_name,
+    unclosed,
+)
 from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError, RuleErrors
 
@@ -64,11 +73,12 @@ class Theory:
 
 @dataclass(frozen=True, slots=True)
 class Rulebook:
-    """The theories of one domain in load order."""
+    """The theories of one domain in load order; the laws named in `left_out` do not take part."""
 
     domain: str
     theories: tuple[Theory, ...]
     signatures: Mapping[str, Signature]  # of all constructors, relations and functions
+    left_out: frozenset[str] = frozenset()
 
     @property
     def _sorts(self) -> tuple[tuple[str, Signature], ...]:
@@ -77,7 +87,11 @@ class Rulebook:
     @property
     def laws(self) -> tuple[Law, ...]:
         """All laws in load order."""
-        return tuple(law for theory in self.theories for law in theory.laws)
+        return tuple(law for theory in self.theories for law in theory.laws if law.name not in self.left_out)
+
+    def leaving_out(self, laws: Iterable[str]) -> "Rulebook":
+        """The rulebook without these laws, too; their declarations stay."""
+        return replace(self, left_out=self.left_out.union(laws))
 
     @property
     def packaged(self) -> bool:
@@ -86,7 +100,8 @@ class Rulebook:
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
         """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""
-        laws = [step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts) if step.directions]
+        steps = (step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts))
+        laws = [step for step in steps if step.directions and step.name not in self.left_out]
         filled = set(inserted)
         names: set[str] = set()
         grown = True
@@ -120,7 +135,7 @@ class Rulebook:
         egraph = bindings.EGraph()
         rulesets: dict[str, str] = {}
         for theory in self.theories:
-            for step in _parsed(theory.path, theory.text):
+            for step in _parsed(theory.path, theory.text, self._sorts):
                 if step.directions and step.name not in names:
                     continue
                 command = step.command
@@ -133,18 +148,20 @@ class Rulebook:
 
 
 def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
-    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name) without those named in `without`, and then `extra`.
+    """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name), and then `extra`.
 
-    `extra` holds files, folders (without the files whose header names another domain), and names of packaged theories that
-    are off by default. Files that are not packaged are type-checked in a separate process.
+    `without` names packaged theories and laws to leave out. `extra` holds files, folders (without the files whose header names
+    another domain), and names of packaged theories that are off by default. Files that are not packaged are type-checked in a
+    separate process.
 
     Raises:
         RuleError: `path:line: the error`.
     """
     files = chosen_files(domain, extra, without)
-    if not extra and not without:
-        return _packaged(domain, tuple(files))
-    return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files)
+    laws = set(without).difference(packaged_names(domain))
+    if not extra and len(laws) == len(set(without)):
+        return _packaged(domain, tuple(files)).leaving_out(laws) if laws else _packaged(domain, tuple(files))
+    return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files).leaving_out(laws)
 
 
 def read_rules(text: str, domain: str = "indexed") -> Rulebook:

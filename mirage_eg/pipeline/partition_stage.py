@@ -14,7 +14,7 @@ from mirage_eg.pipeline.compile_stage import Compiler, optimized
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, segment_task
+from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels
 from mirage_eg.search.partition.segments import SegmentLimits, counts, segment_program
@@ -45,7 +45,7 @@ class Partitioner:
         self._run, self._primitive, options = run, primitive, run.options
         task = segment_task(run)
         limits = replace(task.limits, max_states=HEURISTICS.segment_states, max_alike=HEURISTICS.segment_alike)
-        limits = replace(limits, saturation=Limits(nodes=HEURISTICS.segment_nodes))
+        limits = replace(limits, saturation=saturation_limits(options, Limits(nodes=HEURISTICS.segment_nodes)))
         self._task = replace(task, limits=limits, until=options.until(), trace=MOST_OF_SEGMENT if run.tracer else 0)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
         self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=options.max_kernels, until=self._task.until)
@@ -73,6 +73,10 @@ class Partitioner:
             finder = self._finder
             found = partition(self._primitive, finder.find, finder.lower_bound, self._bounds, self._progress)
             searched = finder.found.values()
+            unsaturated = sum(entry.unsaturated for entry in searched)
+            if unsaturated and self._run.options.allow_cut:
+                text = "had an e-graph that reached a limit and may prune too much"
+                self._run.watch.notes.append(f"{unsaturated} of {len(searched)} segments {text}")
             return PlanSearch(
                 tuple(self._candidates(found.plans)),
                 found,

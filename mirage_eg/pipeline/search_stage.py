@@ -122,7 +122,7 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
         task.limits,
         max_states=max(HEURISTICS.fewest_states, HEURISTICS.states // len(choices)),
         max_alike=HEURISTICS.alike,
-        saturation=_saturation(run.rulebook, len(choices)),
+        saturation=saturation_limits(run.options, _saturation(run.rulebook, len(choices))),
     )
     states = structures = 0
 
@@ -143,6 +143,13 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
     found = replace(merged([entry.found for entry in searched]), seconds=perf_counter() - begin)
     watch.notes += _notes_on(found.records)
     return found
+
+
+def saturation_limits(options: Options, default: Limits) -> Limits:
+    """The limits of saturation of a run: those of its options, the others of `default`."""
+    given = {"nodes": options.egraph_nodes, "iterations": options.egraph_iterations, "seconds": options.egraph_seconds}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(default, **chosen, backoff=options.egraph_backoff, allow_cut=options.allow_cut)
 
 
 def _saturation(rulebook: Rulebook, splits: int) -> Limits:

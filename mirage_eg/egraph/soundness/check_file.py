@@ -218,7 +218,7 @@ def _measure(
         return lambda done, total: on_progress(stage, done, total)
 
     found = []
-    with oracle_builder(rulebook, limits, accept_unsaturated=True) as build:
+    with oracle_builder(rulebook, replace(limits, allow_cut=True)) as build:
         for entry in oracles(build, rulebook.domain, on_progress=progress("growth")):
             found.append(entry)
             if entry[2].saturation.stopped is not None:

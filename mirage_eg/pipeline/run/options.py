@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, DEVICES, Device, device_for, find_device
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
-from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
-from mirage_eg.ir.errors import OptionError
+from mirage_eg.egraph.rule_files import DOMAINS, check_law_name, packaged_names
+from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.pipeline.run.executors import check_executor
 from mirage_eg.pipeline.run.option_fields import Option, check_fields, check_int
 
@@ -31,7 +31,8 @@ class Options:
     `blockdims`: threads of a block in up to three extents, of which the product counts; without a GPU to tune on, 128 threads
     if allowed, else the first. `imaps`, `omaps`: maps allowed for an input, an output; `fmaps`: dims that the loop may split
     (-1: none); `franges`: loop counts. `rules`: files and folders of laws besides the packaged ones, after those in
-    MIRAGE_EG_RULES; `without`: packaged theories to leave out. Without `max_kernels` the number of kernels is free. `gpu` is a
+    MIRAGE_EG_RULES; `without`: packaged theories and laws to leave out. The `egraph_*` fields
+    limit the saturation of each e-graph of the search. Without `max_kernels` the number of kernels is free. `gpu` is a
     name, a JSON file or a record; it sets `target`, which it must equal where both are given. `budget` is in seconds, for each
     stage before verification; `jobs` counts local processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or
     any concurrent.futures.Executor. Lists are taken for tuples.
@@ -58,7 +59,18 @@ class Options:
         Executor | str | None, Option("Run on Dask instead: dask://HOST:PORT, or dask for a cluster of its own.", metavar="URL")
     ] = None
     rules: Annotated[tuple[str, ...], Option("More rules: a file or folder.", metavar="PATH")] = ()
-    without: Annotated[tuple[str, ...], Option("A packaged theory to leave out.", metavar="THEORY")] = ()
+    without: Annotated[tuple[str, ...], Option("A packaged theory or law to leave out.", metavar="THEORY|LAW")] = ()
+    egraph_nodes: Annotated[int | None, Option("Stop saturation at so many e-nodes.", least=1)] = None
+    egraph_iterations: Annotated[int | None, Option("Stop saturation after so many iterations.", least=1)] = None
+    egraph_seconds: Annotated[
+        float | None, Option("Stop saturation after this processor time.", metavar="SECONDS", least=0, above=True)
+    ] = None
+    egraph_backoff: Annotated[
+        int | None, Option("Pause a law of --rules that adds more e-nodes in an iteration, each time for longer.", least=1)
+    ] = None
+    allow_cut: Annotated[
+        bool, Option("Search on, with a warning, where laws of --rules reach a limit of saturation; else that is an error.")
+    ] = False
     budget: Annotated[
         float | None, Option("Stop each stage of the search after this time.", metavar="SECONDS", least=0, above=True)
     ] = None
@@ -146,7 +158,10 @@ class Options:
                     raise OptionError(f"rules: no such file or folder: {path}")
             for name in self.without:
                 if name not in theories:
-                    raise OptionError(f"without: got {name!r}, wanted a theory: {', '.join(theories)}")
+                    try:
+                        check_law_name(name, self.domain)
+                    except RuleError as error:
+                        raise OptionError(str(error)) from None
         object.__setattr__(self, "without", tuple(self.without))
         object.__setattr__(self, "rules", paths)
 

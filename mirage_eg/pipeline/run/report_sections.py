@@ -32,6 +32,8 @@ class EGraphSize:
     seconds: float
     growth: tuple[int, ...]
     matches: tuple[tuple[str, int], ...]
+    added: tuple[tuple[str, int], ...] = ()  # e-nodes by law, where laws may pause (--egraph-backoff)
+    paused: tuple[str, ...] = ()  # laws that waited at the end
 
 
 @dataclass(frozen=True, slots=True)

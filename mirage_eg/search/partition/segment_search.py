@@ -88,6 +88,7 @@ class Found:
     pruned: tuple[tuple[str, int], ...] = ()
     cut: bool = False  # by the clock
     traced: tuple[Traced, ...] = ()
+    unsaturated: bool = False  # whether an e-graph reached a limit
 
 
 def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) -> Iterator[Searched]:
@@ -177,6 +178,7 @@ def _find(task: Task, program: Graph) -> Found:
         tuple(sorted(found.pruned.items())),
         time() >= task.until,
         tracer.result(),
+        any(record.saturation.stopped for record in found.records),
     )
 
 

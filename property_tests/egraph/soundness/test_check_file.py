@@ -121,7 +121,7 @@ def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str,
 
 def test_cancellation_makes_attention_one_class_with_v_and_the_lint_says_so(tmp_path: Path) -> None:
     rulebook = load_rules("abstract", [written(tmp_path, CANCELLATION["(x·y)/y = x"], "abstract")])
-    with oracle_builder(rulebook, Limits(nodes=5_000), accept_unsaturated=True) as build:
+    with oracle_builder(rulebook, Limits(nodes=5_000, allow_cut=True)) as build:
         [lint] = lint_collapse("my.egg", list(oracles(build, "abstract", ["gqa"])))
     assert "the input x2" in lint.message
     with oracle_builder(load_rules("abstract")) as build:
@@ -177,7 +177,7 @@ def test_list_names_every_theory_with_its_hash() -> None:
 def test_a_theory_can_be_switched_off() -> None:
     names = [theory.name for theory in load_rules("indexed", without=["25_functions"]).theories]
     assert "25_functions" not in names
-    with pytest.raises(RuleError, match="wanted one of 00_language"):
+    with pytest.raises(RuleError, match="wanted a theory .00_language"):
         load_rules("indexed", without=["functions"])
 
 
