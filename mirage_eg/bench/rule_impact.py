@@ -1,103 +1,239 @@
-"""The impact of a rule file: e-graphs, visited states and structures of each workload, with the file and without."""
+"""The impact of a rule file: for each of its laws the matches and the structures found only with it, as verified µGraphs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from mirage_eg.bench.search_programs import SearchProgram
-from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.search.structure import SplitReduction, Structure
-from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.bench.rule_search import (
+    TRIALS,
+    Pricing,
+    RuleSearch,
+    Side,
+    canonical,
+    default_device,
+    describe,
+    lines,
+    rule_search,
+)
+from mirage_eg.bench.search_programs import SearchProgram, search_programs
+from mirage_eg.egraph.laws import Law
+from mirage_eg.egraph.rule_files import DOMAINS, domain_of, packaged_names, read_files
+from mirage_eg.egraph.rulebook import Rulebook, is_added, load_rules
+from mirage_eg.frontend.load import load_program
+from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.stopping import raise_if_stopped
+from mirage_eg.search.partition.segment_search import Instantiated
+from mirage_eg.search.structure import AnyStructure
+from mirage_eg.search.structure_search import SearchLimits
+from mirage_eg.verify.evidence import combine_evidence
+from mirage_eg.verify.proof import Prover
+from mirage_eg.verify.reference import Reference
+
+FULL_SIZE = 4  # µGraphs of a program, the cheapest, that are also computed at full size
+
+OnStage = Callable[[str, int, int], None]  # stage, done, total
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One search: e-nodes and saturation are sums over the splits."""
+class LawImpact:
+    """One law of the file on one program: its matches, and the structures that are lost if it alone is left out."""
 
-    nodes: int
-    milliseconds: float
-    visited: int
+    law: str
+    place: str
+    matches: int
     structures: int
-    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewMuGraph:
+    """A structure that only the file makes findable, as the cheapest µGraph at the program's size.
+
+    `only_with`: laws of the file without which it is not found, each by itself. `proof`: the laws of a proof. `verdict`: the
+    result of the verification; a µGraph that no block can hold is None and has the reason as its verdict.
+    """
+
+    structure: str
+    steps: tuple[str, ...]
+    only_with: tuple[str, ...]
+    us: float | None
+    verdict: str
+    proof: tuple[str, ...]
+    graph: Graph | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramImpact:
+    """A program without and with the file: both searches, the cheapest µGraphs, what is newly found (cheapest first), lost."""
+
+    program: str
+    without: Side
+    with_: Side
+    best_us_without: float | None
+    best_us_with: float | None
+    laws: tuple[LawImpact, ...]
+    found: tuple[NewMuGraph, ...]
+    lost: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """A workload without and with the file; `found` and `lost` are the structures of only one of the two searches."""
+    """The impact of a rule file on programs."""
 
-    workload: str
-    without: Side
-    with_: Side
-    found: tuple[str, ...]
-    lost: tuple[str, ...]
+    file: str
+    domain: str
+    max_block_ops: int
+    device: str
+    programs: tuple[ProgramImpact, ...]
+
+    def graphs(self) -> tuple[Graph, ...]:
+        """The µGraphs that only the file makes findable, program by program, cheapest first."""
+        return tuple(new.graph for row in self.programs for new in row.found if new.graph is not None)
+
+    def never_matched(self) -> tuple[LawImpact, ...]:
+        """The laws of the file that matched in no program."""
+        first, *others = self.programs
+        return tuple(law for i, law in enumerate(first.laws) if not any(row.laws[i].matches for row in (first, *others)))
 
 
 def impact(
-    without: Rulebook,
-    with_: Rulebook,
-    programs: Sequence[SearchProgram],
-    limits: SearchLimits,
-    on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> tuple[Impact, ...]:
-    """Search each program with both rulebooks.
+    file: str | Path,
+    programs: Sequence[str | Path | Graph | KernelGraph] = PAPER,
+    *,
+    domain: str | None = None,
+    limits: SearchLimits | None = None,
+    device: Device | None = None,
+    on_progress: OnStage = lambda stage, done, total: None,
+) -> Impact:
+    """Search programs with the packaged laws, with those of a file besides, and without each law of the file in turn.
+
+    `programs` are workloads, files as `optimize` takes them, or graphs. `domain` is the file's where not given.
 
     Raises:
-        RuleError: the laws hit a limit of saturation.
+        RuleError: a mistake in the file, or no law of it matches.
+        LimitError: the laws hit a limit of saturation.
     """
-    impacts = []
-    for part in programs:
-        before, after = (
-            search(
-                part.named.program,
-                part.axes,
-                rulebook,
-                limits,
-                on_progress=lambda done, total, _: on_progress(part.name, done, total),  # noqa: B023
-            )
-            for rulebook in (without, with_)
+    limits = limits or SearchLimits()
+    named = [_named(program, position) for position, program in enumerate(programs, 1)]
+    parts = [part for name, graph in named for part in search_programs(name, graph, limits.max_block_ops)]
+    return part_impacts(file, parts, domain, limits, device or default_device(), on_progress)
+
+
+def _named(program: str | Path | Graph | KernelGraph, position: int) -> tuple[str, Graph]:
+    match program:
+        case Graph():
+            return f"program {position}", program
+        case KernelGraph():
+            return f"program {position}", program.graph()
+        case _:
+            return load_program(str(program))
+
+
+def part_impacts(
+    file: str | Path,
+    parts: Sequence[SearchProgram],
+    domain: str | None,
+    limits: SearchLimits,
+    device: Device,
+    on_progress: OnStage,
+) -> Impact:
+    """`impact` for programs that are prepared for the search."""
+    chosen = domain or file_domain(file)
+    without, with_ = load_rules(chosen), load_rules(chosen, [file])
+    own = frozenset(theory.path for theory in with_.theories if is_added(theory))
+    laws = [law for theory in with_.theories if theory.path in own for law in theory.laws]
+    if not laws:
+        raise RuleError(f"{file}: got no law that is not loaded already, wanted a file with laws of your own")
+    rows = [_ProgramRun(part, without, with_, laws, limits, device, on_progress).row() for part in parts]
+    result = Impact(str(file), chosen, limits.max_block_ops, device.name, tuple(rows))
+    if len(result.never_matched()) == len(laws):
+        names = ", ".join(part.name for part in parts)
+        raise RuleError(f"{file}: no law matches in {names}; wanted a program with the ops of a left side; see `rules check`")
+    return result
+
+
+def file_domain(path: str | Path) -> str:
+    """The domain that the header of a rule file or of a file of a folder names, else the first one."""
+    if str(path) in {name for domain in DOMAINS for name in packaged_names(domain)}:
+        return next(domain for domain in DOMAINS if str(path) in packaged_names(domain))
+    return next((named for entry in read_files(path) if (named := domain_of(entry))), DOMAINS[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgramRun:
+    """The searches and µGraphs of one program."""
+
+    part: SearchProgram
+    without: Rulebook
+    with_: Rulebook
+    laws: Sequence[Law]
+    limits: SearchLimits
+    device: Device
+    on_progress: OnStage
+
+    def row(self) -> ProgramImpact:
+        before, after = self._search(self.without, 0), self._search(self.with_, 1)
+        matching = [law for law in self.laws if after.matched(law)]
+        if len(self.laws) == 1:
+            searched = dict.fromkeys((law.name for law in matching), before)
+        else:  # a law that does not match changes nothing
+            searched = {law.name: self._search(self.with_.leaving_out([law.name]), 2 + i) for i, law in enumerate(matching)}
+        lost = {name: {canonical(entry) for entry in after.only(found)} for name, found in searched.items()}
+        new = after.only(before)
+        pricing = Pricing(self.part, self.with_, self.limits, self.device)
+        found = tuple(self._verified(pricing, new, lost))
+        kept = [structure for key, structure in after.found.items() if key in before.found]
+        best = pricing.best_us([*before.found.values()])
+        both = [best if len(kept) == len(before.found) else pricing.best_us(kept), *(entry.us for entry in found)]
+        return ProgramImpact(
+            self.part.name,
+            before.side,
+            after.side,
+            best,
+            min((us for us in both if us is not None), default=None),
+            tuple(LawImpact(law.name, law.place, after.matched(law), len(lost.get(law.name, ()))) for law in self.laws),
+            found,
+            tuple(map(describe, before.only(after))),
         )
-        old, new = _keys(before), _keys(after)
-        found, lost = [new[key] for key in new if key not in old], [old[key] for key in old if key not in new]
-        impacts.append(Impact(part.name, _side(before), _side(after), tuple(found), tuple(lost)))
-    return tuple(impacts)
 
+    def _search(self, rulebook: Rulebook, number: int) -> RuleSearch:
+        name = ("without the file", "with the file", "without each law")[min(number, 2)]
+        return rule_search(
+            self.part, rulebook, self.limits, lambda done, total: self.on_progress(f"{self.part.name}: {name}", done, total)
+        )
 
-def _side(result: SearchResult) -> Side:
-    saturations = [record.saturation for record in result.records]
-    return Side(
-        sum(saturation.nodes for saturation in saturations),
-        1000 * sum(saturation.seconds for saturation in saturations),
-        sum(record.visited for record in result.records),
-        len(result.structures) + len(result.split_reductions),
-        all(record.complete for record in result.records),
-    )
-
-
-def _keys(result: SearchResult) -> dict[object, str]:
-    """Descriptions of the structures by their canonical form."""
-    structures: list[Structure | SplitReduction] = [*result.structures, *result.split_reductions]
-    return {_key(item): _describe(item) for item in structures}
-
-
-def _key(item: Structure | SplitReduction) -> object:
-    return (_key(item.first), _key(item.last)) if isinstance(item, SplitReduction) else canonical(item)
-
-
-def canonical(structure: Structure) -> object:
-    """The structure without the order of its steps."""
-    values: list[object] = [(load.input, load.looped) for load in structure.loads]
-    for step in structure.steps:
-        operands = [values[i] for i in step.operands]
-        if step.op in _SYMMETRIC:
-            operands.sort(key=repr)
-        values.append((step.op, tuple(operands), step.constants, tuple(sorted(step.reduced))))
-    return (structure.split, frozenset(values), tuple(values[i] for i in structure.outputs))
-
-
-_SYMMETRIC = ("add", "mul", "matmul")  # a structure names the contracted axes of a matmul
-
-
-def _describe(item: Structure | SplitReduction) -> str:
-    if isinstance(item, SplitReduction):
-        return f"{_describe(item.first)}; then {_describe(item.last)}"
-    loop = "no loop" if item.split.looped is None else "looped"
-    return f"{len(item.steps)} ops, {loop}: {', '.join(step.op for step in item.steps)}"
+    def _verified(self, pricing: Pricing, new: Sequence[AnyStructure], lost: dict[str, set[object]]) -> Iterator[NewMuGraph]:
+        """The new structures as µGraphs, cheapest first."""
+        stage = f"{self.part.name}: µGraphs"
+        entries: list[Instantiated] = []
+        for entry in pricing.each(new):
+            entries.append(entry)
+            raise_if_stopped()
+            self.on_progress(stage, len(entries), 2 * len(new))
+        entries.sort(key=lambda entry: entry.kernels[0].us if entry.kernels else float("inf"))
+        prover = Prover(self.part.program, self.with_ if self.with_.domain == "indexed" else None)
+        leading = [entry.kernels[0].graph for entry in entries[:FULL_SIZE] if entry.kernels]
+        verdicts = [verdict for verdict, _ in Reference(self.part.program, TRIALS).check_all(leading)] if leading else []
+        for position, entry in enumerate(entries):
+            raise_if_stopped()
+            self.on_progress(stage, len(new) + position, 2 * len(new))
+            key = canonical(entry.structure)
+            told = (
+                describe(entry.structure),
+                tuple(lines(entry.structure)),
+                tuple(name for name, keys in lost.items() if key in keys),
+            )
+            if not entry.kernels:
+                reason = "not equal on a small instance" if entry.equal is False else "no tiling fits a block"
+                yield NewMuGraph(*told, None, reason, (), None)
+                continue
+            proof = prover.prove(entry.kernels[0].graph)
+            tested = "equal on a small instance"
+            if position < len(verdicts):
+                verdict = combine_evidence(verdicts[position], f"{self.part.name}: new µGraph {position + 1}", proof)
+                tested = f"{verdict.verdict} at full size"
+            proved = () if not proof.proved else ("proved where defined",) if proof.partial else ("proved",)
+            yield NewMuGraph(*told, entry.kernels[0].us, "; ".join((*proved, tested)), proof.laws, entry.kernels[0].graph)

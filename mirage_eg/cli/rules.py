@@ -1,4 +1,4 @@
-"""`mirage-eg rules list | check | impact`: list the laws, check a rule file for soundness, measure its impact."""
+"""`mirage-eg rules list | check`: list the laws, check a rule file for soundness; experiments are in `rule_experiments`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.arguments import ProgramsArgument, load_programs
+from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.load import load_program
-from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.run_report import plain
@@ -18,11 +17,11 @@ from mirage_eg.pipeline.run.run_report import plain
 if TYPE_CHECKING:
     from mirage_eg.egraph.soundness.check_file import Report
 
-app = typer.Typer(help="Laws: list them, check a rule file, measure its impact.", no_args_is_help=True)
+app = typer.Typer(help="Laws: list them, check a rule file, measure what laws are worth.", no_args_is_help=True)
+app.command("impact")(impact)
+app.command("ablate")(ablate)
+app.command("compare")(compare)
 
-DomainOption = Annotated[
-    str | None, typer.Option(help=f"Read the file in this domain: {' or '.join(DOMAINS)}.", show_default=False)
-]
 RulesOption = Annotated[list[str] | None, typer.Option(metavar="PATH", help="More rules: a file or folder.")]
 
 
@@ -126,51 +125,3 @@ def _print_report(report: "Report") -> None:
     if report.unmeasured is not None:
         write(f"  growth was not measured completely: {report.unmeasured}")
     write("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")
-
-
-@app.command("impact")
-def impact(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
-    programs: ProgramsArgument = None,
-    domain: DomainOption = None,
-    max_block_ops: Annotated[int, typer.Option(help="Most ops in a block graph.")] = 16,
-    as_json: JsonOption = False,
-) -> Job:
-    """Search programs with FILE and without: sizes, visited states, and the structures that are newly found or lost."""
-
-    def job() -> int:
-        from mirage_eg.bench.rule_impact import impact as run
-        from mirage_eg.bench.search_programs import search_programs
-        from mirage_eg.egraph.rule_files import domain_of, read_files
-        from mirage_eg.egraph.rulebook import load_rules
-        from mirage_eg.search.structure_search import SearchLimits
-
-        chosen = domain or next((named for entry in read_files(file) if (named := domain_of(entry))), DOMAINS[0])
-        Options(domain=chosen, max_block_ops=max_block_ops)  # its argument checks
-        rulebooks = load_rules(chosen), load_rules(chosen, [file])
-        graphs = load_programs(programs, PAPER)
-        parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, max_block_ops)]
-        with progress() as observer:
-            rows = run(
-                *rulebooks, parts, SearchLimits(max_block_ops), lambda stage, done, total: observer(stage, done, total, "")
-            )
-        if as_json:
-            print(json_line({"file": file, "domain": chosen, "max_block_ops": max_block_ops, "workloads": rows}))
-            return 0
-        table = Table("workload", "e-nodes", "ms", "visited", "structures", "newly found", "lost", title_justify="left")
-        table.title = f"{file} in the {chosen} domain, {max_block_ops} ops: without → with"
-        for row in rows:
-            old, new = row.without, row.with_
-            pairs = ((old.nodes, new.nodes), (round(old.milliseconds), round(new.milliseconds)), (old.visited, new.visited))
-            cells = [f"{x:,} → {y:,}" for x, y in (*pairs, (old.structures, new.structures))]
-            limited = "" if old.complete and new.complete else " (incomplete)"
-            table.add_row(row.workload, *cells, f"{len(row.found)}{limited}", f"{len(row.lost)}{limited}")
-        out = console()
-        out.print(table)
-        for row in rows:
-            for word, entries in (("newly found", row.found), ("lost", row.lost)):
-                for entry in sorted(entries, key=len)[:3]:
-                    out.print(f"{row.workload}: {word}: {entry}", soft_wrap=True, highlight=False, markup=False)
-        return 0
-
-    return job

@@ -147,9 +147,13 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
 
 def saturation_limits(options: Options, default: Limits) -> Limits:
     """The limits of saturation of a run: those of its options, the others of `default`."""
-    given = {"nodes": options.egraph_nodes, "iterations": options.egraph_iterations, "seconds": options.egraph_seconds}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return replace(default, **chosen, backoff=options.egraph_backoff, allow_cut=options.allow_cut)
+    return Limits(
+        options.egraph_iterations or default.iterations,
+        options.egraph_nodes or default.nodes,
+        options.egraph_seconds or default.seconds,
+        options.egraph_backoff,
+        options.allow_cut,
+    )
 
 
 def _saturation(rulebook: Rulebook, splits: int) -> Limits:

@@ -10,6 +10,7 @@ from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.proof_steps import chain_html
+from mirage_eg.report.rule_pages import ablation_html, comparison_html, impact_html
 from mirage_eg.report.tables import record, table
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ RECORDS = (  # displayed as tables of their fields
     "backends.triton.targets.Target",
     "backends.triton.schedule.Schedule",
     "bench.gpu.Summary",
-    "bench.rule_impact.Side",
+    "bench.rule_ablation.LawAblation",
+    "bench.rule_ablation.ProgramAblation",
+    "bench.rule_comparison.ProgramComparison",
+    "bench.rule_impact.LawImpact",
+    "bench.rule_impact.NewMuGraph",
+    "bench.rule_impact.ProgramImpact",
+    "bench.rule_search.Side",
     "bench.gpu_row_records.Row",
     "egraph.expression.Split",
     "egraph.expression.Term",
@@ -244,14 +251,6 @@ def _split_reduction(it: "SplitReduction") -> str:
     return _structure(it.first) + _structure(it.last)
 
 
-def _impact(impact: Any) -> str:
-    """Both searches as columns, then the structures found or lost by the file."""
-    sides = [(side.nodes, side.visited, side.structures, side.complete) for side in (impact.without, impact.with_)]
-    rows = zip(("e-nodes", "visited states", "structures", "searched to the end"), *sides, strict=True)
-    changes = [(change, entry) for change, entries in (("found", impact.found), ("lost", impact.lost)) for entry in entries]
-    return table((impact.workload, "without", "with the file"), rows) + table(("", "structure"), changes)
-
-
 def _rules_report(report: "Report") -> str:
     """The verdict on every law with its counterexample, the lints, the growth of e-graphs."""
     verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in report.findings]
@@ -288,7 +287,9 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record
     "egraph.saturation_history.SaturationHistory": _history,
     "egraph.oracle.Saturation": _saturation,
     "search.structure_search.SearchResult": _search,
-    "bench.rule_impact.Impact": _impact,
+    "bench.rule_impact.Impact": impact_html,
+    "bench.rule_ablation.Ablation": ablation_html,
+    "bench.rule_comparison.Comparison": comparison_html,
     "frontend.coverage.Coverage": lambda it: table(it.rows()[0], it.rows()[1:]),
     "egraph.soundness.check_file.Report": _rules_report,
     "search.structure.Structure": _structure,

@@ -113,6 +113,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "good.py").write_text(PROGRAM)
     (tmp_path / "good.json").write_text(to_json(WORKLOADS["lora"](1)))
     (tmp_path / "taken").write_text("a file")
+    (tmp_path / "inverse.egg").write_text("; domain: indexed\n(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)))\n")
+    (tmp_path / "endless.egg").write_text("; domain: indexed\n(rewrite (Sum i x) (Sum i (Add (Sum i x) x)))\n")
+    (tmp_path / "unknown.egg").write_text("; domain: indexed\n(rewrite (Expp x) (Exp x))\n")
     (tmp_path / "notes.txt").write_text("no program")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -132,6 +135,23 @@ REFUSED = [
     ("optimize rmsnorm --target sm_1", "target: got 'sm_1', wanted one of sm_90"),
     ("optimize rmsnorm --device tpu", "device: got 'tpu', wanted one of auto, cpu, cuda"),
     ("optimize rmsnorm --max-block-ops 0", "max_block_ops: got 0"),
+    ("optimize rmsnorm --egraph-nodes 0", "egraph_nodes: got 0"),
+    ("optimize rmsnorm --without mul", "wanted a theory (00_language"),
+    ("optimize rmsnorm --without mulcommutes", "did you mean 'mul commutes'?"),
+    ("rules impact none.egg rmsnorm", "none.egg: cannot be read"),
+    ("rules impact inverse.egg lora", "inverse.egg: no law matches in lora"),
+    ("rules impact inverse.egg rmsnrom", "did you mean rmsnorm?"),
+    ("rules impact inverse.egg rmsnorm --out taken", "taken is no folder"),
+    ("rules impact inverse.egg rmsnorm --domain concrete", "domain: got 'concrete'"),
+    ("rules impact endless.egg rmsnorm --max-block-ops 7 --egraph-nodes 2000", "keeps the e-graph growing"),
+    ("rules impact unknown.egg rmsnorm", "unknown.egg:2: "),
+    ("rules ablate rmsnorm --law mulcommutes", "did you mean 'mul commutes'?"),
+    ("rules ablate rmsnorm --plot laws.png", "wanted a file that ends in .svg"),
+    ("rules ablate rmsnorm --plot taken/laws.svg", "taken is no folder"),
+    ("rules ablate rmsnorm --rules none.egg", "rules: no such file or folder"),
+    ("rules compare indexed", "Missing argument 'B'"),
+    ("rules compare indexed concrete rmsnorm", "got rule set 'concrete'"),
+    ("rules compare indexed indexed rmsnorm --without nothing_like_it", "wanted a theory (00_language"),
     ("optimize rmsnorm --max-outputs 0", "max_outputs: got 0"),
     ("optimize rmsnorm --top 0", "top: got 0"),
     ("optimize rmsnorm --trials 0", "trials: got 0"),

@@ -55,7 +55,8 @@ ELSEWHERE = {
         **dict.fromkeys(("pytest", "ruff", "mypy", "mkdocs build", ".ci/run"), ".ci/run"),
     },
 }
-HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md")
+HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md", "docs/measuring_laws.md")
+SLOW = ("docs/running.md", "docs/measuring_laws.md")
 GIVEN = {  # files that a page speaks of and does not show
     "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
     '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
@@ -129,7 +130,7 @@ def test_each_file_in_a_command_exists_or_the_page_says_its_origin(name: str) ->
             assert known or f"`{file}`" in text or f"`{Path(file).parent}`" in text, f"{name}: {file} is nowhere"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "docs/running.md")) for name in HERE])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in HERE])
 def test_the_commands_of_a_page_end_well_in_its_order(name: str, tmp_path: Path) -> None:
     text = read(name)
     shown = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", text, re.DOTALL)

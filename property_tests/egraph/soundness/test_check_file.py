@@ -159,10 +159,10 @@ def test_impact_tells_what_a_law_makes_findable(tmp_path: Path) -> None:
     path = written(tmp_path, "(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)))")
     done = run("rules", "impact", path, "rmsnorm", "--max-block-ops", "7", "--json")
     assert done.returncode == 0, done.stderr
-    [row] = json.loads(done.stdout)["workloads"]
+    [row] = json.loads(done.stdout)["programs"]
     assert row["found"]
     assert not row["lost"]
-    assert any("rsqrt" in entry for entry in row["found"])
+    assert any("rsqrt" in entry["structure"] for entry in row["found"])
     assert row["with"]["nodes"] > row["without"]["nodes"]
 
 
@@ -177,7 +177,7 @@ def test_list_names_every_theory_with_its_hash() -> None:
 def test_a_theory_can_be_switched_off() -> None:
     names = [theory.name for theory in load_rules("indexed", without=["25_functions"]).theories]
     assert "25_functions" not in names
-    with pytest.raises(RuleError, match="wanted a theory .00_language"):
+    with pytest.raises(RuleError, match=r"wanted a theory \(00_language"):
         load_rules("indexed", without=["functions"])
 
 

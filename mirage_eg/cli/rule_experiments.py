@@ -1,0 +1,284 @@
+"""`mirage-eg rules impact | ablate | compare`: what laws are worth, measured by searches of programs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.ir import serialize
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
+from mirage_eg.pipeline.run.run_report import plain
+
+if TYPE_CHECKING:
+    from mirage_eg.bench.rule_impact import Impact
+    from mirage_eg.bench.search_programs import SearchProgram
+    from mirage_eg.search.structure_search import SearchLimits
+
+_SATURATION = ("egraph_nodes", "egraph_iterations", "egraph_seconds", "egraph_backoff", "allow_cut")
+_SHOWN = 5  # new µGraphs of a program in the table
+PlotOption = Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the figures into this file.")]
+DomainOption = Annotated[
+    str | None, typer.Option(help=f"Read the file in this domain: {' or '.join(DOMAINS)}.", show_default=False)
+]
+
+
+@with_options(Options, "batch", "max_block_ops", "target", "gpu", *_SATURATION)
+def impact(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
+    options: Options,
+    programs: ProgramsArgument = None,
+    domain: DomainOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write impact.json, impact.svg, and each new µGraph as JSON and SVG.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> Job:
+    """Search programs with FILE and without it: matches of each law, and the µGraphs that only FILE makes findable.
+
+    Each new µGraph is instantiated, checked and proved where the laws can; `structures only with it` counts what is lost if one
+    law of FILE alone is left out.
+    """
+
+    def job() -> int:
+        from mirage_eg.bench.rule_impact import part_impacts
+
+        if domain is not None:
+            replace(options, domain=domain)  # its argument checks
+        if out is not None:
+            check_writable(out)
+        parts = _parts(programs, options)
+        with progress() as observer:
+            result = part_impacts(
+                file,
+                parts,
+                domain,
+                _limits(options),
+                options.device_record,
+                lambda stage, done, total: observer(stage, done, total, ""),
+            )
+        if out is not None:
+            _write_impact(result, out)
+        if as_json:
+            print(json_line(_impact_data(result)))
+            return 0
+        _print_impact(result)
+        if out is not None:
+            console().print(f"µGraphs and figures: {out}", soft_wrap=True, highlight=False, markup=False)
+        return 0
+
+    return job
+
+
+def _parts(programs: Sequence[str] | None, options: Options) -> "list[SearchProgram]":
+    from mirage_eg.bench.search_programs import search_programs
+
+    graphs = load_programs(programs, PAPER, options.batch)
+    return [part for name, graph in graphs.items() for part in search_programs(name, graph, options.max_block_ops)]
+
+
+def _limits(options: Options) -> "SearchLimits":
+    from mirage_eg.egraph.oracle import Limits
+    from mirage_eg.pipeline.search_stage import saturation_limits
+    from mirage_eg.search.structure_search import SearchLimits
+
+    return SearchLimits(options.max_block_ops, saturation=saturation_limits(options, Limits()))
+
+
+def _impact_data(result: "Impact") -> dict[str, Any]:
+    """The result in JSON's types, µGraphs in the format of `show` and `verify`."""
+    bare = [replace(row, found=tuple(replace(new, graph=None) for new in row.found)) for row in result.programs]
+    data: dict[str, Any] = plain(replace(result, programs=tuple(bare)))
+    for row, written in zip(result.programs, data["programs"], strict=True):
+        for new, entry in zip(row.found, written["found"], strict=True):
+            entry["graph"] = None if new.graph is None else json.loads(serialize.to_json(new.graph))
+    return data
+
+
+def _write_impact(result: "Impact", out: Path) -> None:
+    from mirage_eg.report.draw import to_svg
+    from mirage_eg.report.rule_pages import impact_svg
+
+    texts = {
+        "impact.json": json.dumps(_impact_data(result), indent=2, ensure_ascii=False) + "\n",
+        "impact.svg": impact_svg(result),
+    }
+    for row in result.programs:
+        name = row.program.partition(":")[0].replace(", ", "-").replace(" ", "")
+        for rank, new in enumerate(row.found, 1):
+            if new.graph is not None:
+                texts[f"{name}-{rank:02}.json"] = serialize.to_json(new.graph)
+                texts[f"{name}-{rank:02}.svg"] = to_svg(new.graph)
+    for path, text in texts.items():
+        write_atomically(out / path, text)
+
+
+def _print_impact(result: "Impact") -> None:
+    from mirage_eg.report import rule_pages
+
+    title = f"{result.file} in the {result.domain} domain, {result.max_block_ops} ops: without → with; µs on {result.device}"
+    _print_table(rule_pages.IMPACT_HEAD, rule_pages.impact_rows(result), title)
+    _print_table(rule_pages.LAW_HEAD, rule_pages.law_rows(result), "the laws of the file")
+    found = rule_pages.found_rows(result, _SHOWN)
+    if found:
+        _print_table(rule_pages.FOUND_HEAD, found, f"newly found, the cheapest {_SHOWN} of each program; --out writes all")
+    for row in result.programs:
+        best = rule_pages.change(row.best_us_without, row.best_us_with, 1)
+        none = "" if any(law.matches for law in row.laws) else "; no law of the file matches"
+        _print_line(f"{row.program}: newly found: {len(row.found):,} structures; best predicted µs {best}{none}")
+        for entry in sorted(row.lost, key=len)[:3]:
+            _print_line(f"{row.program}: lost: {entry}")
+        _print_cut(row.program, (*row.without.cut, *row.with_.cut))
+    for law in result.never_matched():
+        _print_line(f"warning: {law.place}: law {law.law!r} matches in none of these programs")
+
+
+def _print_cut(program: str, cut: Iterable[str]) -> None:
+    for limit in dict.fromkeys(cut):
+        _print_line(f"warning: {program}: saturation {limit}; the e-graph may prune too much")
+
+
+def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str) -> None:
+    table = Table(title=title, title_justify="left")
+    for position, column in enumerate(head):
+        table.add_column(column, overflow="fold", min_width=8 if position == 0 else None)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table, markup=False)
+
+
+def _print_line(text: str) -> None:
+    console().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+@with_options(Options, "batch", "domain", "max_block_ops", "target", "gpu", "jobs", "rules", "without", *_SATURATION)
+def ablate(
+    options: Options,
+    programs: ProgramsArgument = None,
+    law: Annotated[list[str] | None, typer.Option(metavar="LAW", help="Leave out these laws only.", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print also the laws that change nothing.")] = False,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> Job:
+    """Leave each law out in turn: structures lost and gained, states, e-nodes, time, best predicted µs.
+
+    Laws on axes and subexpressions stay: they belong to the declarations of ops. A law that does not match changes nothing.
+    """
+
+    def job() -> int:
+        from mirage_eg.bench.rule_ablation import ablation
+        from mirage_eg.egraph.rulebook import load_rules
+        from mirage_eg.report import rule_pages
+
+        _check_plot(plot)
+        rulebook = load_rules(options.domain, options.rules, options.without)
+        _check_laws(law or (), [entry.name for entry in rulebook.laws])
+        parts = _parts(programs, options)
+        with progress() as observer:
+            result = ablation(
+                parts,
+                rulebook,
+                _limits(options),
+                law,
+                options.device_record,
+                options.jobs,
+                lambda program, done, total: observer(f"ablate {program}", done, total, ""),
+            )
+        if plot is not None:
+            write_atomically(plot, rule_pages.ablation_svg(result))
+        if as_json:
+            print(json_line(result))
+            return 0
+        title = f"laws left out one at a time, {result.domain} domain, {result.max_block_ops} ops: with all laws → without one"
+        _print_table(rule_pages.ABLATION_HEAD, rule_pages.ablation_rows(result, not every), title)
+        rest = result.without_change()
+        count = len(result.programs[0].laws)
+        _print_line(
+            f"{len(rest)} of {count} laws change no structure of these programs" + ("" if every else "; --all prints them")
+        )
+        for row in result.programs:
+            _print_cut(row.program, row.baseline.cut)
+        return 0
+
+    return job
+
+
+def _check_plot(plot: Path | None) -> None:
+    if plot is None:
+        return
+    if plot.suffix != ".svg":
+        raise OptionError(f"--plot: got {str(plot)!r}, wanted a file that ends in .svg")
+    if plot.is_dir():
+        raise OptionError(f"--plot: got the folder {str(plot)!r}, wanted a file")
+    check_writable(plot.parent)
+
+
+def _check_laws(laws: Iterable[str], known: Sequence[str]) -> None:
+    from difflib import get_close_matches
+
+    for name in laws:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "`mirage-eg rules list --laws` prints the laws"
+            raise OptionError(f"--law: got {name!r}, wanted the name of a loaded law; {hint}")
+
+
+@with_options(Options, "batch", "max_block_ops", "target", "gpu", *_SATURATION)
+def compare(
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="indexed, abstract, a theory, or a rule file or folder.", show_default=False)
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other rule set.", show_default=False)],
+    options: Options,
+    programs: ProgramsArgument = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="THEORY|LAW", help="Leave a theory or a law out of B.", show_default=False)
+    ] = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> Job:
+    """Search programs with two rule sets, side by side: states, e-nodes, structures of only one, seconds, best predicted µs.
+
+    A file or folder is added to the packaged laws of its domain, or stands alone if it declares the language itself.
+    """
+
+    def job() -> int:
+        from mirage_eg.bench.rule_comparison import comparison, rule_set
+        from mirage_eg.report import rule_pages
+
+        _check_plot(plot)
+        name = b if not without else f"{b} without {', '.join(without)}"
+        sets = (a, rule_set(a)), (name, rule_set(b, without or ()))
+        parts = _parts(programs, options)
+        with progress() as observer:
+            result = comparison(
+                parts,
+                *sets,
+                _limits(options),
+                options.device_record,
+                lambda stage, done, total: observer(stage, done, total, ""),
+            )
+        if plot is not None:
+            write_atomically(plot, rule_pages.comparison_svg(result))
+        if as_json:
+            print(json_line(result))
+            return 0
+        title = f"A: {result.a} | B: {result.b}; {result.max_block_ops} ops, e-nodes of all splits, µs on {result.device}"
+        _print_table(rule_pages.COMPARISON_HEAD, rule_pages.comparison_rows(result), title)
+        for row in result.programs:
+            for word, entries in (("A", row.only_a), ("B", row.only_b)):
+                for entry in sorted(entries, key=len)[:3]:
+                    _print_line(f"{row.program}: only in {word}: {entry}")
+            _print_cut(row.program, (*row.a.cut, *row.b.cut))
+        return 0
+
+    return job
