@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.bench.rule_search import Pricing, RuleSearch, Side, default_device, describe, rule_search
+from mirage_eg.bench.rule_search import Pricing, RuleSearch, Side, default_device, describe, rule_search, worker_for
 from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.search.structure_search import SearchLimits
 
@@ -130,16 +131,21 @@ def _program(
 
 def without_each(common: _Common, laws: Sequence[Law]) -> Iterator[LawAblation]:
     """The program searched without each law; in a worker."""
+    with worker_for(common.pricing.rulebook) as worker:
+        for law in laws:
+            yield _without(common, law, worker)
+
+
+def _without(common: _Common, law: Law, worker: Worker | None) -> LawAblation:
     pricing, baseline = common.pricing, common.baseline
-    for law in laws:
-        found = rule_search(pricing.part, pricing.rulebook.leaving_out([law.name]), pricing.limits)
-        lost, gained = baseline.only(found), found.only(baseline)
-        best_us = common.best and common.best[1]
-        if gained or (common.best is not None and common.best[0] not in found.found):
-            best_us = pricing.best_us([*found.found.values()])
-        side, examples = found.side, tuple(map(describe, lost[:SHOWN]))
-        counts = baseline.matched(law), len(lost), len(gained), side.visited, side.nodes, side.milliseconds
-        yield LawAblation(law.name, law.place, *counts, best_us, examples)
+    found = rule_search(pricing.part, pricing.rulebook.leaving_out([law.name]), pricing.limits, worker=worker)
+    lost, gained = baseline.only(found), found.only(baseline)
+    best_us = common.best and common.best[1]
+    if gained or (common.best is not None and common.best[0] not in found.found):
+        best_us = pricing.best_us([*found.found.values()])
+    side, examples = found.side, tuple(map(describe, lost[:SHOWN]))
+    counts = baseline.matched(law), len(lost), len(gained), side.visited, side.nodes, side.milliseconds
+    return LawAblation(law.name, law.place, *counts, best_us, examples)
 
 
 __all__ = ["Ablation", "LawAblation", "ProgramAblation", "ablation", "equations", "without_each"]

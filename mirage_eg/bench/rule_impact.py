@@ -15,11 +15,13 @@ from mirage_eg.bench.rule_search import (
     describe,
     lines,
     rule_search,
+    worker_for,
 )
 from mirage_eg.bench.search_programs import SearchProgram, search_programs
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, packaged_names, read_files
 from mirage_eg.egraph.rulebook import Rulebook, is_added, load_rules
+from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.builder import KernelGraph
@@ -30,10 +32,11 @@ from mirage_eg.search.partition.segment_search import Instantiated
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.verify.evidence import combine_evidence
-from mirage_eg.verify.proof import Prover
+from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
 
 FULL_SIZE = 4  # µGraphs of a program, the cheapest, that are also computed at full size
+PROVED = 16  # likewise, whose proof is reduced to the laws that it needs, in a third of a second each
 
 OnStage = Callable[[str, int, int], None]  # stage, done, total
 
@@ -52,8 +55,8 @@ class LawImpact:
 class NewMuGraph:
     """A structure that only the file makes findable, as the cheapest µGraph at the program's size.
 
-    `only_with`: laws of the file without which it is not found, each by itself. `proof`: the laws of a proof. `verdict`: the
-    result of the verification; a µGraph that no block can hold is None and has the reason as its verdict.
+    `only_with`: laws of the file without which it is not found, each by itself. `proof`: the laws of a proof, for the cheapest
+    PROVED. `verdict`: the result of the verification, or why there is no µGraph.
     """
 
     structure: str
@@ -147,7 +150,8 @@ def part_impacts(
     laws = [law for theory in with_.theories if theory.path in own for law in theory.laws]
     if not laws:
         raise RuleError(f"{file}: got no law that is not loaded already, wanted a file with laws of your own")
-    rows = [_ProgramRun(part, without, with_, laws, limits, device, on_progress).row() for part in parts]
+    with worker_for(with_) as worker:
+        rows = [_ProgramRun(part, without, with_, laws, limits, device, worker, on_progress).row() for part in parts]
     result = Impact(str(file), chosen, limits.max_block_ops, device.name, tuple(rows))
     if len(result.never_matched()) == len(laws):
         names = ", ".join(part.name for part in parts)
@@ -172,6 +176,7 @@ class _ProgramRun:
     laws: Sequence[Law]
     limits: SearchLimits
     device: Device
+    worker: Worker | None
     on_progress: OnStage
 
     def row(self) -> ProgramImpact:
@@ -201,9 +206,11 @@ class _ProgramRun:
 
     def _search(self, rulebook: Rulebook, number: int) -> RuleSearch:
         name = ("without the file", "with the file", "without each law")[min(number, 2)]
-        return rule_search(
-            self.part, rulebook, self.limits, lambda done, total: self.on_progress(f"{self.part.name}: {name}", done, total)
-        )
+
+        def progress(done: int, total: int) -> None:
+            self.on_progress(f"{self.part.name}: {name}", done, total)
+
+        return rule_search(self.part, rulebook, self.limits, progress, self.worker)
 
     def _verified(self, pricing: Pricing, new: Sequence[AnyStructure], lost: dict[str, set[object]]) -> Iterator[NewMuGraph]:
         """The new structures as µGraphs, cheapest first."""
@@ -221,19 +228,22 @@ class _ProgramRun:
             raise_if_stopped()
             self.on_progress(stage, len(new) + position, 2 * len(new))
             key = canonical(entry.structure)
-            told = (
+            columns = (
                 describe(entry.structure),
                 tuple(lines(entry.structure)),
                 tuple(name for name, keys in lost.items() if key in keys),
             )
             if not entry.kernels:
                 reason = "not equal on a small instance" if entry.equal is False else "no tiling fits a block"
-                yield NewMuGraph(*told, None, reason, (), None)
+                yield NewMuGraph(*columns, None, reason, (), None)
                 continue
-            proof = prover.prove(entry.kernels[0].graph)
+            if position < PROVED:
+                proof = prover.prove(entry.kernels[0].graph)
+            else:
+                proof = Proof(entry.structure.proved and self.with_.packaged)
             tested = "equal on a small instance"
             if position < len(verdicts):
                 verdict = combine_evidence(verdicts[position], f"{self.part.name}: new µGraph {position + 1}", proof)
                 tested = f"{verdict.verdict} at full size"
             proved = () if not proof.proved else ("proved where defined",) if proof.partial else ("proved",)
-            yield NewMuGraph(*told, entry.kernels[0].us, "; ".join((*proved, tested)), proof.laws, entry.kernels[0].graph)
+            yield NewMuGraph(*columns, entry.kernels[0].us, "; ".join((*proved, tested)), proof.laws, entry.kernels[0].graph)

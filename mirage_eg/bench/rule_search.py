@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, Device, device_for
 from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.laws import Law
-from mirage_eg.egraph.oracle import spellings
+from mirage_eg.egraph.oracle import oracle_builder, spellings
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.segment_search import FieldCheck, Instantiated, Task, instantiate, instantiate_each
 from mirage_eg.search.structure import AnyStructure, SplitReduction
@@ -49,17 +51,32 @@ class RuleSearch:
         return tuple(structure for key, structure in self.found.items() if key not in other.found)
 
 
+def worker_for(rulebook: Rulebook) -> AbstractContextManager[Worker | None]:
+    """One process for all searches by a user's laws; none for packaged laws."""
+    return nullcontext() if rulebook.packaged else Worker()
+
+
 def rule_search(
-    part: SearchProgram, rulebook: Rulebook, limits: SearchLimits, on_progress: OnProgress = lambda done, total: None
+    part: SearchProgram,
+    rulebook: Rulebook,
+    limits: SearchLimits,
+    on_progress: OnProgress = lambda done, total: None,
+    worker: Worker | None = None,
 ) -> RuleSearch:
-    """Search a program under every split.
+    """Search a program under every split; `worker` as `worker_for` gives it, else a new one.
 
     Raises:
         LimitError: user laws hit a limit of saturation, and `limits.saturation` does not allow it.
     """
-    result = search(
-        part.named.program, part.axes, rulebook, limits, on_progress=lambda done, total, found: on_progress(done, total)
-    )
+    with oracle_builder(rulebook, limits.saturation, worker) as build:
+        result = search(
+            part.named.program,
+            part.axes,
+            rulebook,
+            limits,
+            on_progress=lambda done, total, found: on_progress(done, total),
+            build=build,
+        )
     matches: Counter[str] = Counter()
     for record in result.records:
         matches.update(dict(record.saturation.matches))
@@ -148,4 +165,5 @@ __all__ = [
     "describe",
     "lines",
     "rule_search",
+    "worker_for",
 ]

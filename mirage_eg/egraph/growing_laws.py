@@ -1,6 +1,6 @@
 """Growing laws: a minimal set of laws with which saturation does not end, by bisection, and the e-nodes that laws add."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from mirage_eg.egraph.laws import Law
 
@@ -38,12 +38,12 @@ def blame(laws: Sequence[Law]) -> str:
 _SHOWN = 2  # laws besides the culprits
 
 
-def growth_shares(added: Sequence[tuple[str, int]], culprits: Sequence[str]) -> str:
-    """The end of the message: the e-nodes that the culprits added, and the laws that added most besides them."""
+def growth_shares(added: Sequence[tuple[str, int]], culprits: Sequence[str], innocent: Collection[str] = ()) -> str:
+    """The end of the message: e-nodes of the culprits, and of the other laws but the `innocent` that added most."""
     total = sum(count for _, count in added)
     if not total:
         return ""
     named = [(law, count) for law, count in added if law in culprits]
-    others = [(law, count) for law, count in added if law not in culprits and count][:_SHOWN]
+    others = [(law, count) for law, count in added if law not in culprits and law not in innocent and count][:_SHOWN]
     words = ", ".join(f"{law!r} {count:,}" for law, count in [*named, *others])
     return f"; of {total:,} new e-nodes: {words}"

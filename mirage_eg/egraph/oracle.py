@@ -189,9 +189,11 @@ def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
     finally:
         if worker is not None:
             worker.close()
-    shares = growth_shares(_added(rulebook, target, limits), [law.name for law in growing])
-    told = blame(growing) if growing else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
-    return told + shares
+    names = [law.name for law in growing]
+    innocent = {law.name for law in laws}.difference(names)
+    shares = growth_shares(_added(rulebook, target, limits), names, innocent)
+    message = blame(growing) if growing else f"rules/{rulebook.domain}: the packaged laws alone do not end on this program"
+    return message + shares
 
 
 def _added_laws(rulebook: Rulebook) -> list[Law]:

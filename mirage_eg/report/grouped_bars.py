@@ -32,14 +32,14 @@ def grouped_bars(groups: Sequence[BarGroup], title: str) -> str:
     left = column([row.label for group in groups for row in group.rows])
     longest = max((len(row.words) for group in groups for row in group.rows), default=0)
     width = max(_WIDTH, left + 300 + longest * svg.LETTER, 32 + len(title) * svg.LETTER)
-    room = width - left - max(NUMBER, 16 + longest * svg.LETTER)
+    available = width - left - max(NUMBER, 16 + longest * svg.LETTER)
     parts, y = [svg.write(16, 24, title, bold=True)], _TOP
     for group in groups:
         largest = max((row.value for row in group.rows), default=0)
         parts.append(svg.write(16, y + 18, group.heading, colour="muted"))
         y += _HEADING
         for row in group.rows:
-            length = room * row.value / largest if largest > 0 else 0.0
+            length = available * row.value / largest if largest > 0 else 0.0
             parts.append(svg.write(left - 12, y + 15, row.label, anchor="end"))
             parts.append(bar(left, y, length, "other" if row.other else "bar"))
             parts.append(number(left + length, y, row.words))

@@ -11,7 +11,10 @@ import pytest
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
+from mirage_eg.backends.measure.baselines import program_baselines
 from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.bench import gpu_row
 from mirage_eg.bench.gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
 from mirage_eg.bench.gpu_chart import picture
@@ -219,3 +222,14 @@ def test_lines_of_older_versions_are_read_under_the_names_of_today(tmp_path: Pat
 def test_the_published_rows_are_read() -> None:
     rows = [*read_rows(Path(__file__).parents[2] / "docs" / "measurements" / "gpu_h100.jsonl")]
     assert rows and all(row.baselines and row.lower_bound_us > 0 for row in rows)
+
+
+def test_a_program_of_ones_own_is_compared_with_its_ops_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    program = rms_linear()
+    tensors = [torch.rand(kind.shape, dtype=getattr(torch, str(kind.dtype))) for kind in program.input_types]
+    with program_baselines(program) as baselines, loaded(emit(program, program=program)) as module:
+        eager, *compiled = baselines
+        got, [wanted] = eager.make(tensors)(), module.reference(*tensors)
+    assert [eager.name, *(baseline.name for baseline in compiled)] == ["eager", "torch.compile", "torch.compile max-autotune"]
+    assert torch.allclose(got.double(), wanted, rtol=2e-2, atol=2e-2)

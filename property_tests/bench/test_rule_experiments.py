@@ -146,12 +146,12 @@ def test_ablate_and_compare_print_tables_and_draw(tmp_path: Path, run: Callable[
     program = tmp_path / "gated.json"
     program.write_text(serialize.to_json(gated().graph()))
     plots = [str(tmp_path / name) for name in ("laws.svg", "sets.svg")]
-    told = run(
+    text = run(
         "rules", "ablate", str(program), "--law", "mul commutes", "--law", "log of exp", "--plot", plots[0], "--jobs", "1"
     )
-    assert "none" in told and "of 2 laws change no structure" in told
-    told = run("rules", "compare", "indexed", "abstract", str(program), "--plot", plots[1])
-    assert "A: indexed | B: abstract" in told
+    assert "none" in text and "of 2 laws change no structure" in text
+    text = run("rules", "compare", "indexed", "abstract", str(program), "--plot", plots[1])
+    assert "A: indexed | B: abstract" in text
     assert all(ElementTree.parse(plot).getroot().tag.endswith("svg") for plot in plots)
     data = json.loads(run("rules", "compare", "indexed", "abstract", str(program), "--json"))
     assert data["programs"][0]["a"]["nodes"] < data["programs"][0]["b"]["nodes"]

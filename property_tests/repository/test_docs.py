@@ -215,6 +215,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize biased_gelu": "property_tests/repository/test_docs.py",
     "mirage-eg bench": "property_tests/bench/test_search.py",
     "mirage-eg bench search": "property_tests/bench/test_search.py",
+    "mirage-eg bench paper": "property_tests/bench/test_paper_table.py",
     "mirage-eg bench verify": "property_tests/bench/test_verify.py",
     "mirage-eg bench verify --gpu": GPU,
     "mirage-eg bench gpu": GPU,

@@ -1,0 +1,95 @@
+"""The page of the ablation: what each indexed law is worth to the workloads, from measurements/ablation.jsonl."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirage_eg.egraph.laws import Law, applications, patterns
+from mirage_eg.egraph.rulebook import load_rules
+
+LINES = Path(__file__).parent / "measurements" / "ablation.jsonl"
+
+KEPT: Mapping[str, str] = {}  # laws that match and change nothing: the reason to keep each
+
+
+def page() -> str:
+    """The text of the page below its head."""
+    rows = [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
+    tried = rows[0]["tried"]
+    laws = {law.name: law for law in load_rules(rows[0]["domain"]).laws}
+    found = {name: [(row, law) for row in rows for law in row["laws"] if law["law"] == name] for name in tried}
+    changing = [name for name in tried if any(law["lost"] or law["gained"] for _, law in found[name])]
+    idle = [name for name in tried if found[name] and name not in changing]
+    silent = [name for name in tried if not found[name]]
+    known = {constructor for row in rows for constructor in row["constructors"]}
+    return f"""# Ablation
+
+The tables are from `python benchmarks/ablation.py docs/measurements`: each law of the {rows[0]["domain"]} domain is left out
+of the search of each [workload](adding_a_workload.md) at {rows[0]["max_block_ops"]} block ops, the others stay. Larger
+workloads are searched in segments. Laws on axes and subexpressions are not tried: they belong to the declarations of ops.
+[Measure laws](measuring_laws.md) shows the command for programs and laws of your own.
+
+Of {len(tried)} laws, {len(changing)} change the structures of a workload, {len(idle)} match and change nothing,
+{len(silent)} match in no workload.
+
+## Laws that change structures
+
+Structures lost of all, structures gained, and the best predicted time in µs if it changes.
+
+| law | structures lost |
+| --- | --- |
+{chr(10).join(f"| {name} | {_changes(found[name])} |" for name in changing)}
+
+## Laws that match and change nothing
+
+| law | matches in | why it is kept |
+| --- | --- | --- |
+{chr(10).join(f"| {name} | {_programs(row for row, _ in found[name])} | {KEPT.get(name, _UNKNOWN)} |" for name in idle)}
+
+## Laws that match in no workload
+
+| law | why it is kept |
+| --- | --- |
+{chr(10).join(f"| {name} | {_absent(laws.get(name), known)} |" for name in silent)}
+"""
+
+
+_UNKNOWN = "**no reason is recorded: add one to docs/ablation.py, or delete the law**"
+
+
+def _short(program: str) -> str:
+    """A segment without its ops."""
+    return program.partition(":")[0]
+
+
+def _changes(entries: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    return "; ".join(_change(row, law) for row, law in entries if law["lost"] or law["gained"])
+
+
+def _change(row: Mapping[str, Any], law: Mapping[str, Any]) -> str:
+    cut = "" if row["baseline"]["complete"] else "+"
+    lost = f"{_short(row['program'])} {law['lost']:,} of {row['baseline']['structures']:,}{cut}"
+    gained = f", {law['gained']:,} gained" if law["gained"] else ""
+    before, after = row["best_us"], law["best_us"]
+    slower = "" if before == after else f", {_us(before)} → {_us(after)} µs"
+    return lost + gained + slower
+
+
+def _us(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _programs(rows: Any) -> str:
+    names = list(dict.fromkeys(_short(row["program"]).partition(",")[0] for row in rows))
+    return ", ".join(names)
+
+
+def _absent(law: Law | None, known: Sequence[str] | set[str]) -> str:
+    """The ops of a law that no workload has; else that no workload has its left side."""
+    if law is None:
+        return "it is no longer loaded"
+    names = dict.fromkeys(it.name for pattern in patterns(law) for it in applications(pattern) if it.name[0].isupper())
+    if missing := [name for name in names if name not in known]:
+        return f"no workload has {', '.join(missing)}; programs with {'it' if len(missing) == 1 else 'them'} need the law"
+    return f"no workload has its left side; other programs of {', '.join(names)} do"
