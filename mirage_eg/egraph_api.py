@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.egraph.explain import first_pruned
+from mirage_eg.egraph.explain import Explanation, explain_tree, first_pruned
 from mirage_eg.egraph.expression import REDUCTIONS, Constant, Tree, flatten
 from mirage_eg.egraph.forms import Cost, Forms, unit_cost
 from mirage_eg.egraph.oracle import Limits, Oracle, Saturation, saturate, show_node
@@ -144,6 +144,15 @@ class EGraph:
         nearest, class_ = max(there, key=lambda entry: tree_size(entry[0]))
         return Answer(show_term(tree), None, show_term(missing), show_term(nearest), class_, hint)
 
+    def explain(self, term: str) -> Explanation:
+        """Why a term is in the e-graph: a form of the program that contains it, and the steps to it; or where it is pruned.
+
+        Raises:
+            OptionError: the text is no term.
+        """
+        tree = _without_classes(self._parsed(term), self._forms.cheapest())
+        return explain_tree(self._forms, tree, self._laws, self.expression, self.names)
+
     def forms(self, class_: int | str, count: int = 10) -> tuple[str, ...]:
         """Up to `count` terms of a class, the smallest first; the class as its number, or as a term of it.
 
@@ -199,7 +208,8 @@ class EGraph:
             raise OptionError(f"prove: got the domain {self.rulebook.domain}, wanted indexed, whose equalities are proofs")
         smallest = self._forms.cheapest()
         trees = [_without_classes(self._parsed(text), smallest) for text in (left, right)]
-        joint = flatten(trees, dict(zip(self.names, self.expression.free, strict=True)))
+        free = dict(zip(self.names, self.expression.free, strict=True))
+        joint = replace(flatten(trees, free), extents=self.expression.extents)
         laws = self._laws.find(joint)
         if isinstance(laws, str):
             return Equivalence(False, reason=laws)

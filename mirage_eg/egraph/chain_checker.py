@@ -28,7 +28,7 @@ def check_chain(chain: ProofChain, rulebook: Rulebook) -> None:
     free = {name: frozenset(parts) for name, parts in chain.free}
     term = parse_term(chain.start, signatures, free)
     context = (term, parse_term(chain.end, signatures, free))
-    facts = SideConditions(rulebook.laws, signatures, free, context)
+    facts = SideConditions(rulebook.laws, signatures, free, context, dict(chain.extents))
     claims = {law.name: equations(law, signatures) for law in rulebook.laws}
     for number, step in enumerate(chain.steps, 1):
         place = f"step {number} ({step.law})"

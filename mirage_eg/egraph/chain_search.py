@@ -48,7 +48,7 @@ def find_chains(
     every = trees_of(joint, rulebook.signatures, named)
     trees = [every[position] for position in joint.outputs]
     free = dict(zip(named, joint.free, strict=True))
-    search = _Search(trees, laws, rulebook, free)
+    search = _Search(trees, laws, rulebook, free, joint.extents)
     if (missing := search.run(limits)) is not None:
         return Chains(missing=missing)
     found = [search.chain(left, right) for left, right in zip(trees[:half], trees[half:], strict=True)]
@@ -94,11 +94,17 @@ class _Search:
     """The saturation of the subterms of some trees by some laws, until pairs of them are equal."""
 
     def __init__(
-        self, trees: Sequence[Tree], laws: Collection[str], rulebook: Rulebook, free: Mapping[str, frozenset[str]]
+        self,
+        trees: Sequence[Tree],
+        laws: Collection[str],
+        rulebook: Rulebook,
+        free: Mapping[str, frozenset[str]],
+        extents: tuple[tuple[str, int], ...],
     ) -> None:
+        self.extents = extents
         self.trees, self.free, self.signatures = trees, free, rulebook.signatures
         self.closure = CongruenceClosure()
-        self.facts = SideConditions(rulebook.laws, rulebook.signatures, free, trees)
+        self.facts = SideConditions(rulebook.laws, rulebook.signatures, free, trees, dict(extents))
         self.directions = [
             direction
             for law in rulebook.laws
@@ -264,7 +270,7 @@ class _Search:
                 continue
             texts.append(text)
             steps.append(ProofStep(move.rewrite.law, move.forward, _texts(move.rewrite), move.paths, text))
-        return ProofChain(texts[0], tuple(steps), free)
+        return ProofChain(texts[0], tuple(steps), free, self.extents)
 
 
 def _texts(rewrite: Rewrite) -> tuple[tuple[str, str], ...]:

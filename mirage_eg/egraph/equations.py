@@ -1,6 +1,6 @@
 """Laws as equations of two patterns under conditions: the reading of a law that proofs and their checker share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class Equation:
 def equations(law: Law, signatures: Mapping[str, Signature]) -> tuple[Equation, ...]:
     """The equations that a law claims: one of a rewrite, one for each `union` of a rule.
 
-    A variable that a condition defines by a constructor, as e in `(= e (Exp x))`, is replaced by its definition.
+    A variable of a side that a condition defines by a constructor, as e in `(= e (Exp x))`, is replaced by its definition.
     """
     lets = {str(action.arguments[0]): action.arguments[1] for action in law.actions if action.kind == "let"}
     return tuple(_equation(law, action, lets, signatures) for action in law.actions if action.kind == "union")
@@ -43,21 +43,25 @@ def equations(law: Law, signatures: Mapping[str, Signature]) -> tuple[Equation, 
 def _equation(law: Law, union: Action, lets: Mapping[str, Pattern], signatures: Mapping[str, Signature]) -> Equation:
     left, right = (replaced(side, lets) for side in union.arguments)
     conditions = list(law.conditions)
-    while (found := next((it for it in conditions if _definition(it, signatures)), None)) is not None:
-        defined = _definition(found, signatures)
-        assert defined is not None
-        name, pattern = defined
-        conditions.remove(found)
+    while (found := _next_definition(conditions, (left, right), signatures)) is not None:
+        condition, name, pattern = found
+        conditions.remove(condition)
         left, right = (replaced(side, {name: pattern}) for side in (left, right))
         conditions = [_replaced(it, {name: pattern}) for it in conditions]
     return Equation(law.name, left, right, tuple(conditions), law.form == "birewrite")
 
 
-def _definition(condition: Condition, signatures: Mapping[str, Signature]) -> tuple[str, Pattern] | None:
-    if isinstance(condition, Equal):
-        for name, pattern in ((condition.left, condition.right), (condition.right, condition.left)):
-            if isinstance(name, Variable) and is_constructed(pattern, signatures) and name.name not in variables(pattern):
-                return name.name, pattern
+def _next_definition(
+    conditions: Sequence[Condition], sides: tuple[Pattern, Pattern], signatures: Mapping[str, Signature]
+) -> tuple[Condition, str, Pattern] | None:
+    """A condition that defines a variable of a side; one on another term of the e-graph stays a condition."""
+    names = {name for side in sides for name in variables(side)}
+    for condition in conditions:
+        pairs = [(condition.left, condition.right), (condition.right, condition.left)] if isinstance(condition, Equal) else []
+        for name, pattern in pairs:
+            is_definition = isinstance(name, Variable) and is_constructed(pattern, signatures)
+            if is_definition and str(name) in names - set(variables(pattern)):
+                return condition, str(name), pattern
     return None
 
 

@@ -4,7 +4,7 @@ The search does not need this file.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from mirage_eg.egraph.chain_search import find_chains
@@ -43,8 +43,15 @@ def explain(
 
     `names` are those of the program's inputs, and replace x0, x1 … in the text.
     """
-    forms = Forms(oracle, names)
     wanted = trees_of(expression, rulebook.signatures, names)[term]
+    return explain_tree(Forms(oracle, names), wanted, SufficientLaws(rulebook), program, names)
+
+
+def explain_tree(
+    forms: Forms, wanted: Tree, sufficient: SufficientLaws, program: Expression, names: Sequence[str] = ()
+) -> Explanation:
+    """`explain` for a tree; the laws are those of `sufficient`."""
+    rulebook = sufficient.rulebook
     if (pruned := first_pruned(forms, wanted)) is not None:
         return Explanation(False, show_term(pruned), None, "no expression that the laws make equal to the program contains it")
     trees = trees_of(program, rulebook.signatures, names)
@@ -58,8 +65,8 @@ def explain(
     preferred = {class_: tree for tree in trees if (class_ := forms.class_of(tree)) is not None}
     output, form = _form_with(forms, wanted, preferred)
     start = next(tree for tree in outputs if forms.class_of(tree) == output)
-    joint = flatten([start, form], free)
-    laws = SufficientLaws(rulebook).find(joint)
+    joint = replace(flatten([start, form], free), extents=program.extents)
+    laws = sufficient.find(joint)
     if isinstance(laws, str):
         return Explanation(True, show_term(form), None, laws)
     found = find_chains(joint, laws, rulebook, named)

@@ -30,11 +30,15 @@ class ProofStep:
 
 @dataclass(frozen=True, slots=True)
 class ProofChain:
-    """A term, and the steps from it to an equal term; `free` has the parts of axes of each input."""
+    """A term, and the steps from it to an equal term.
+
+    `free` has the parts of axes of each input, `extents` the sizes of parts where laws of slices need them.
+    """
 
     start: str
     steps: tuple[ProofStep, ...]
     free: tuple[tuple[str, tuple[str, ...]], ...]
+    extents: tuple[tuple[str, int], ...] = ()
 
     @property
     def end(self) -> str:

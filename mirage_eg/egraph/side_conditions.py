@@ -5,6 +5,7 @@ has the values that rules set. Trusted for the word `proved` of a proof chain.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from mirage_eg.egraph.equations import UnboundError, instance, is_constructed, match_tree, replaced
@@ -16,7 +17,7 @@ _Bound = dict[str, Any]
 
 
 class SideConditions:
-    """Facts about terms by the rules of a rulebook; `free` has the parts of axes of each input.
+    """Facts about terms by the rules of a rulebook; `free` has the parts of axes of each input, `extents` sizes of parts.
 
     `context` are the terms of the claim: a rule that asserts a relation for a subterm, as of the condition of a choice, is
     applied to them.
@@ -28,8 +29,9 @@ class SideConditions:
         signatures: Mapping[str, Signature],
         free: Mapping[str, frozenset[str]],
         context: Sequence[Tree] = (),
+        extents: Mapping[str, int] | None = None,
     ) -> None:
-        self.signatures, self.free = signatures, free
+        self.signatures, self.free, self.extents = signatures, free, extents or {}
         self._context = [*_subterms(context)]
         self._asserting: dict[str, list[tuple[Law, tuple[Pattern, ...], Pattern | None]]] = {}
         for law in laws:
@@ -125,6 +127,8 @@ class SideConditions:
                 return self.free.get(variable)
             case "members", [str(index)]:
                 return frozenset(parts_in(index))
+            case "extent", [str(index)] if all(part in self.extents for part in parts_in(index)):
+                return prod(self.extents[part] for part in parts_in(index))
             case "fastest", [str(index), str(slow), str(fast)]:
                 return parts_in(index) == (*parts_in(slow), fast)
         key = (name, *(id(it) if isinstance(it, tuple) else it for it in arguments))

@@ -17,7 +17,7 @@ from mirage_eg.egraph.chain_checker import ChainError, check_chain
 from mirage_eg.egraph.chain_search import find_chains
 from mirage_eg.egraph.equations import Equation, UnboundError, equations, instance
 from mirage_eg.egraph.expression import Tree, flatten
-from mirage_eg.egraph.laws import Law
+from mirage_eg.egraph.laws import Equal, Law
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.proof_chain import ProofChain, ProofStep
 from mirage_eg.egraph.rule_files import packaged_names
@@ -34,10 +34,11 @@ from mirage_eg.search.structure_search import search
 from mirage_eg.verify.proof import Prover
 
 RULES = load_rules("indexed", packaged_names("indexed"))
-EQUATIONS = [  # a chain does not have the sizes of axes, (extent i)
+EQUATIONS = [  # laws about the sizes of axes, (extent i), relate more indices than are tried here
     (law, claim) for law in RULES.laws if "(extent " not in law.text for claim in equations(law, RULES.signatures)
 ]
 FREE = {"a": frozenset({"i", "j"}), "b": frozenset({"i", "j"}), "u": frozenset[str](), "v": frozenset({"j"})}
+JOINED: Tree = ("Concat", "i", "h", "k", 2, ("Var", "u"), ("Var", "v"))  # for laws of reductions over what is concatenated
 TERMS: tuple[Tree, ...] = (*(("Var", name) for name in FREE), ("Exp", ("Var", "a")), ("Less", ("Var", "a"), ("Var", "b")))
 CONSTANTS: Mapping[str, tuple[Any, ...]] = {
     "String": ("i", "j", "i·j"),
@@ -62,7 +63,10 @@ def sorts_of(claim: Equation) -> dict[str, str]:
 def instances(claim: Equation) -> Iterator[ProofChain]:
     """One-step chains by an equation, with small terms for which its conditions hold."""
     sorts = sorts_of(claim)
-    pools = [TERMS if sort == "E" else CONSTANTS[sort] for sort in sorts.values()]
+    equal = [side for it in claim.conditions if isinstance(it, Equal) for side in (it.left, it.right)]
+    joined = any(getattr(side, "name", "") == "Concat" for side in equal)
+    terms, further = ((JOINED,), ("h", "k")) if joined else (TERMS, ())
+    pools = [terms if sort == "E" else (*CONSTANTS[sort], *(further if sort == "String" else ())) for sort in sorts.values()]
     for choice in product(*pools):
         given_values = dict(zip(sorts, choice, strict=True))
         context = [it for it in choice if isinstance(it, tuple)]

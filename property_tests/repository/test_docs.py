@@ -180,6 +180,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
     ("docs/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
     ("docs/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
+    ("docs/concepts/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
     ("docs/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
     ("docs/runtime.md", "# needs a GPU"): GPU,
     ("docs/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
