@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import prod
+from math import log, prod
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy
-from mirage_eg.frontend.aten_rearrangements import cast
+from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -102,6 +102,26 @@ def _gelu(call: Call) -> Tensor:
             return g.gelu_tanh(x)
         case _:
             raise UnsupportedError(f"approximate = {form!r} is not supported")
+
+
+_LN_2, _LN_10 = (Fraction(log(base)) for base in (2, 10))  # float64's values
+
+
+def _exponential(call: Call) -> Tensor:
+    """A positive number to the power of a tensor."""
+    base, x = call.number("self"), call.tensor("exponent")
+    if base <= 0:
+        raise UnsupportedError(f"self = {base}, wanted a positive number to the power of a tensor")
+    return call.graph.exp(x * Fraction(log(base)))
+
+
+def _sign(call: Call, x: Tensor) -> Tensor:
+    return call.graph.less(-x, 0) - call.graph.less(x, 0)
+
+
+def _prelu(call: Call) -> Tensor:
+    x, g = call.tensor("self"), call.graph
+    return g.relu(x) - g.relu(-x) * call.tensor("weight")
 
 
 def _leaky_relu(call: Call) -> Tensor:
@@ -207,9 +227,21 @@ def _var_mean(call: Call) -> list[Lazy | str]:
 def _vector_norm(call: Call) -> Tensor:
     x, order, g = _of_result_type(call), call.number("ord"), call.graph
     dims = call.dims("dim", len(x.shape))
-    if order not in (1, 2):
-        raise UnsupportedError(f"ord = {order}, wanted 1 or 2")
-    return _kept(call, g.sqrt(_over("sum", x**2, dims)) if order == 2 else _over("sum", g.abs(x), dims))
+    if order <= 0:
+        raise UnsupportedError(f"ord = {order}, wanted a positive number")
+    if order == 2:
+        return _kept(call, g.sqrt(_over("sum", x**2, dims)))
+    return _kept(call, _over("sum", g.abs(x), dims) if order == 1 else _over("sum", g.abs(x) ** order, dims) ** (1 / order))
+
+
+def _distances(call: Call) -> Tensor:
+    """Euclidean distances of the rows of two matrices."""
+    x, y, g = call.tensor("x1"), call.tensor("x2"), call.graph
+    call.require("p", 2.0)
+    call.ignore("compute_mode")  # differences are squared, whatever it says
+    (*batch, rows, width), (*_, columns, _) = x.shape, y.shape
+    difference = g.reshape(x, (*batch, rows, 1, width)) - g.reshape(y, (*y.shape[:-2], 1, columns, width))
+    return reshaped(g.sqrt(g.sum(difference**2, len(difference.shape) - 1)), call.result.shape)
 
 
 def _average_of_all(call: Call) -> Tensor:
@@ -243,11 +275,21 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.clamp.Tensor": _clamp("min", "max"),
     "aten.clamp_min.default": _clamp("min", "max"),
     "aten.clamp_max.default": _clamp("min", "max"),
+    "aten.clamp_min.Tensor": _clamp("min", "max"),
+    "aten.clamp_max.Tensor": _clamp("min", "max"),
     "aten.hardtanh.default": _clamp("min_val", "max_val"),
     "aten.relu6.default": _composed(_relu6),
     "aten.abs.default": _unary("abs"),
     "aten.exp.default": _unary("exp"),
     "aten.log.default": _unary("log"),
+    "aten.expm1.default": _composed(lambda call, x: call.graph.exp(x) - 1),
+    "aten.log1p.default": _composed(lambda call, x: call.graph.log(x + 1)),
+    "aten.exp2.default": _composed(lambda call, x: call.graph.exp(x * _LN_2)),
+    "aten.log2.default": _composed(lambda call, x: call.graph.log(x) / _LN_2),
+    "aten.log10.default": _composed(lambda call, x: call.graph.log(x) / _LN_10),
+    "aten.pow.Scalar": _exponential,
+    "aten.sign.default": _composed(_sign),
+    "aten._prelu_kernel.default": _prelu,
     "aten.sqrt.default": _unary("sqrt"),
     "aten.rsqrt.default": _unary("rsqrt"),
     "aten.square.default": _unary("square"),
@@ -280,4 +322,5 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.std.correction": _std,
     "aten.var_mean.correction": _var_mean,
     "aten.linalg_vector_norm.default": _vector_norm,
+    "aten._cdist_forward.default": _distances,
 }

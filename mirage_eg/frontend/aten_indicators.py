@@ -45,6 +45,10 @@ def _not(call: Call) -> Tensor:
     return 1 - _number_indicator(call, "self")
 
 
+def _xor(call: Call) -> Tensor:
+    return (_number_indicator(call, "self") - _number_indicator(call, "other")) ** 2
+
+
 def number_input(call: Call, value: float, dtype: str) -> Tensor:
     """A number as an input of kind constant with one element.
 
@@ -88,6 +92,7 @@ HANDLERS: Mapping[str, Handler] = {
     **_named("ne.Tensor ne.Scalar", _comparison(lambda g, x, y: 1 - g.equal(x, y))),
     **_named("logical_and.default bitwise_and.Tensor __and__.Tensor", _and),
     **_named("logical_or.default bitwise_or.Tensor __or__.Tensor", _or),
+    **_named("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", _xor),
     **_named("logical_not.default bitwise_not.default", _not),
     **_named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _where),
     **_named("masked_fill.Scalar masked_fill.Tensor", _masked_fill),

@@ -317,6 +317,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.mv.default": _matmul("self", "vec"),
     "aten.dot.default": _matmul("self", "tensor"),
     "aten.addmm.default": _added_product("mat1", "mat2"),
+    "aten.addmv.default": _added_product("mat", "vec"),
     "aten.baddbmm.default": _added_product("batch1", "batch2"),
     "aten.einsum.default": _einsum,
     "aten.layer_norm.default": _layer_norm,

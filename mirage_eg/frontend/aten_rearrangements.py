@@ -396,6 +396,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.select_scatter.default": _select_scatter,
     "aten.select.int": _select,
     "aten.split.Tensor": _split,
+    "aten.unsafe_split.Tensor": _split,
     "aten.split_with_sizes.default": _split_by("split_sizes"),
     "aten.split.sizes": _split_by("split_size"),
     "aten.chunk.default": _chunk,

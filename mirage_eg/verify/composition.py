@@ -45,4 +45,5 @@ def compose_float_checks(checks: Sequence[FloatCheck]) -> FloatCheck:
         magnitude=min(check.magnitude for check in checks),
         compared=all(check.compared for check in checks),
         share=max(check.share for check in checks),
+        masked=max(check.masked for check in checks),
     )

@@ -78,10 +78,13 @@ def mask_inputs(program: Graph) -> list[bool]:
 
 
 def mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """0 and 1; of four rows along the last dim the first has few ones, the second half, the third all, the last none."""
+    """0 and 1; of four rows along the last dim one has few ones, one half, one all, one none, in random order.
+
+    The order differs between inputs: where scores are taken for a mask, too, those of a row that is masked whole differ.
+    """
     columns = shape[-1] if shape and shape[-1] > 1 else int(np.prod(shape))
     uniform = generator.random((int(np.prod(shape)) // columns, columns), dtype=np.float32)
-    odds = np.array([2 / columns, 0.5, 1.0, 0.0], np.float32)[np.arange(len(uniform)) % 4]
+    odds = np.array([2 / columns, 0.5, 1.0, 0.0], np.float32)[generator.permutation(len(uniform)) % 4]
     ones = uniform < odds[:, None]
     ones[0, generator.integers(columns)] = True
     return ones.astype(np.float32).reshape(shape)

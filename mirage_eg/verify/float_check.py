@@ -25,6 +25,7 @@ from mirage_eg.verify.random_inputs import FloatTrial
 from mirage_eg.verify.reference import OnProgress, Reference
 from mirage_eg.verify.verdict import Difference, FloatCheck
 
+MASKED_ERROR = 2e-2  # of the largest element: a µGraph may be no more wrong on masked rows, even if the program is
 ERROR_RATIO = 2  # a µGraph may be this many times as wrong as the program in its own types, and 1 ulp of the largest element
 
 
@@ -46,7 +47,8 @@ def float_checks(
     roundings of its ops move the program. Elements at which the program is not finite, or not finite under other roundings, are
     left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. On all inputs its error
     may be at most `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element. If the
-    program is not finite in its own types, the tolerance holds in programs with exponentials.
+    program is not finite in its own types, the tolerance holds in programs with exponentials. On masked inputs, rows masked
+    whole among them, an error above `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
     """
     for candidate in candidates:
         reference.check_types(candidate)
@@ -63,6 +65,7 @@ class _TrialResult(NamedTuple):
     difference: Difference | None
     compared: bool
     share: float = 0.0
+    masked: float = 0.0  # an error on masked inputs that is refused although the program in its own types has it
 
 
 class _Checker:
@@ -136,7 +139,21 @@ class _Checker:
             size if self._exponentials and not isfinite(error) else self._xp.maximum(size, error / tolerance)
             for size, error in zip(trial.sizes, allowed, strict=True)
         ]
-        return self._compare(self._as_kernels_compute(candidate, trial.inputs), trial, sizes, tolerance, allowed)
+        got = self._as_kernels_compute(candidate, trial.inputs)
+        masked = self._error_on_masks(got, trial, tolerance) if trial.name == "masked" else 0.0
+        return self._compare(got, trial, sizes, tolerance, allowed)._replace(masked=masked)
+
+    def _error_on_masks(self, got: Sequence[Array], trial: FloatTrial, tolerance: float) -> float:
+        """The largest error of an output, relative to its largest element; 0 if it may be that large."""
+        xp, worst = self._xp, 0.0
+        for x, want, kind in zip(got, trial.outputs, self._program.output_types, strict=True):
+            counted = xp.isfinite(x) & (abs(want) <= kind.dtype.largest)
+            largest = float(xp.where(counted, abs(want), 0).max())
+            with np.errstate(all="ignore"):
+                wrong = float(xp.where(counted, abs(x - want), 0).max())
+            if not kind.dtype.is_integer and wrong > max(MASKED_ERROR, tolerance) * largest > 0:
+                worst = max(worst, wrong / largest)
+        return worst
 
     def _compare(
         self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float, allowed: Sequence[float]
@@ -166,8 +183,9 @@ def _check(usual: _TrialResult, far: Sequence[_TrialResult], tolerance: float, m
     overflows = any(not isfinite(result.error) for result in far)
     difference = next((result.difference for result in (usual, *far) if result.difference), None)
     share = max(result.share for result in (usual, *far))
-    ok = usual.compared and difference is None and share <= 1
-    return FloatCheck(ok, usual.error, tolerance, difference, overflows, magnitude, usual.compared, share)
+    masked = max((result.masked for result in far), default=0.0) if difference is None and share <= 1 else 0.0
+    ok = usual.compared and difference is None and share <= 1 and not masked
+    return FloatCheck(ok, usual.error, tolerance, difference, overflows, magnitude, usual.compared, share, masked)
 
 
 __all__ = ["float_check", "float_checks"]

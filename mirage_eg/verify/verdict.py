@@ -77,6 +77,7 @@ class FloatCheck:
     magnitude: float = 1.0  # of the large inputs
     compared: bool = True  # False: the program is undefined on all inputs tried
     share: float = 0.0  # largest error, of twice that of the program in its own types and 1 ulp of the largest element
+    masked: float = 0.0  # largest error on masked rows, of the largest element, where it is too large and the program's is, too
 
     @property
     def problem(self) -> str | None:
@@ -85,6 +86,11 @@ class FloatCheck:
             return None
         if not self.compared:
             return "not compared: the program is undefined on these inputs"
+        if self.masked:
+            return (
+                f"WRONG ON MASKED ROWS by {self.masked:.1g} of the largest element, as the program in its own types is: "
+                "its mask absorbs the scores; try softmax(x, dim, mask)"
+            )
         if self.difference is None and self.share > 1:
             return f"LESS ACCURATE than the program in its own types: {self.share:.1f} times what it may be wrong"
         far = self.difference is not None and self.difference.domain != "float64"

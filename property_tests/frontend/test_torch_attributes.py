@@ -231,6 +231,12 @@ def written(x: Any) -> Any:
         lambda x: torch.cat([x[:, :0], x, x[:0, :8].reshape(6, 0)], 1).exp(),
         lambda x: x.half().exp().float() + x.double().tanh().to(x),
         lambda x: f.glu(x, -1) + f.normalize(x, dim=-1)[:, :4],
+        lambda x: torch.expm1(x) + torch.log1p(x.abs()) + torch.exp2(x) + torch.log2(x.abs() + 1) + torch.log10(x.abs() + 1),
+        lambda x: 2.5**x + torch.sign(x) + torch.sign(x * 0) + f.softshrink(x, 0.3) + f.prelu(x, torch.full((1,), 0.3).to(x)),
+        lambda x: ((x > 0) ^ (x < 1)).to(x.dtype) + torch.clamp(x, max=x.abs() / 2) + torch.clamp_min(x, x.mean()),
+        lambda x: torch.cdist(x, x[:4] + 1, compute_mode="donot_use_mm_for_euclid_dist") + torch.linalg.vector_norm(x, 3),
+        lambda x: torch.addmv(x[0, :6], x, x[1], beta=0.5, alpha=2.0) + x.unsafe_split(4, 1)[1].sum(1),
+        lambda x: f.cosine_similarity(x, x.roll(1, 0)) + f.pairwise_distance(x, x.roll(1, 0)),
     ],
 )
 def test_an_op_computes_what_torch_computes(function: Callable[[Any], Any]) -> None:

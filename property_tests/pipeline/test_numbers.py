@@ -109,19 +109,20 @@ def test_masked_attention_is_right_or_refused(name: str, dtype: str, case: str, 
     assert candidates[0].float_check.ok
     assert any(candidate.fused for candidate in accepted)
     for candidate in accepted:
-        wrong_itself = not candidate.fused and (name, dtype, case) == ("plus -1e4", "bfloat16", "rows masked whole")
-        assert wrong_itself or error_of(candidate, inputs, wanted, run_program) <= TOLERANCE, candidate.graph
+        assert error_of(candidate, inputs, wanted, run_program) <= TOLERANCE, candidate.graph
     assert all(candidate.float_check.problem for candidate in candidates if candidate not in accepted)
 
 
-def test_a_mask_that_absorbs_its_scores_is_refused(run_program: RunProgram) -> None:
-    """1e9 leaves nothing of a score in float32: rows masked whole are the mean of all values there."""
-    program = attention(lambda g, s, m: g.softmax(s + (1 - m) * -1e9, -1), "float16", "float16")
-    inputs = arrays("plus -1e9", "rows masked whole", "float16")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_mask_that_absorbs_its_scores_is_refused(dtype: str, run_program: RunProgram) -> None:
+    """1e9 leaves nothing of a score in float32: rows masked whole are the mean of all values there, in the program, too."""
+    program = attention(lambda g, s, m: g.softmax(s + (1 - m) * -1e9, -1), dtype, dtype)
+    inputs = arrays("plus -1e9", "rows masked whole", dtype)
     wanted = exactly(program, inputs)
     for candidate in found(program):
         assert error_of(candidate, inputs, wanted, run_program) > TOLERANCE
-        assert candidate.float_check.problem in ("WRONG AS ROUNDED", "OVERFLOWS on far inputs")
+        problem = candidate.float_check.problem or "accepted"
+        assert problem in ("WRONG AS ROUNDED", "OVERFLOWS on far inputs") or problem.startswith("WRONG ON MASKED ROWS by")
 
 
 @pytest.mark.parametrize("offset", [0, 30, 1000])

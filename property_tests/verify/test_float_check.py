@@ -100,8 +100,8 @@ def test_a_mask_has_zeros_and_ones_in_rows_of_four_kinds(shape: tuple[int, ...])
     made = mask(np.random.default_rng(0), shape)
     assert made.shape == shape and set(np.unique(made)) <= {0.0, 1.0} and made.any()
     if shape == (4, 64):
-        assert [0 < row.sum() < 32 for row in made[:1]] == [True]
-        assert made[2].all() and not made[3].any()
+        none, few, half, every = sorted(map(int, made.sum(axis=1)))
+        assert none == 0 and 0 < few < 16 < half < 48 and every == 64
 
 
 LOG_SOFTMAX: dict[str, Write] = {
