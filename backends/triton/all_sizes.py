@@ -9,7 +9,7 @@ from itertools import chain, islice
 
 from mirage_eg.backends.triton.emit import emit, size_name
 from mirage_eg.backends.triton.schedule import Schedule, Schedules
-from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
@@ -61,11 +61,10 @@ def _stand_ins(
     graph: Graph, names: Sequence[str], ranges: Ranges, fixed: dict[str, int]
 ) -> Iterator[dict[str, SizeExpression]]:
     """Sizes as expressions with numbers at which every dim is cut as it is in general."""
-    dims = dims_of(graph)
     choices = [[*islice(_numbers(ranges[name]), place, None, len(names))] for place, name in enumerate(names)]
     for numbers in islice(zip(*choices, strict=False), _CHOICES):
         sizes = {
-            name: SizeExpression(number, size_name(name), ranges[name].largest, dims[name].multiple_of)
+            name: SizeExpression(number, size_name(name), ranges[name].largest, ranges[name].multiple_of)
             for name, number in zip(names, numbers, strict=True)
         }
         try:

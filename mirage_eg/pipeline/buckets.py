@@ -1,13 +1,13 @@
 """A program with named dims: one search, then a µGraph for each bucket of sizes, one text of kernels a bucket.
 
-The structures of the search are instantiated at the largest size of a bucket, without a search. The cheapest µGraph by the cost
+The structures of the search are instantiated at the end of a bucket, without a search. The cheapest µGraph by the cost
 model that compiles and is verified for all sizes of the bucket serves it; the library form competes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from math import prod
+from math import inf, prod
 from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
@@ -43,14 +43,14 @@ Ranges = Mapping[str, SizeRange]
 Sizes = Mapping[str, int]
 
 TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
-SEARCHED = 1024  # the search is done at sizes up to this: loops are worth while, and tests take seconds
+SEARCHED = 256  # the search is done at sizes up to this: loops are worth while, and its tests take seconds
 _MOST = 64  # buckets
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The µGraph for all sizes in `ranges`: at the sizes in `tuned`, with the source for all of them.
+    """The µGraph for all sizes in `ranges`: at the sizes in `tuned`, for which its tiles were chosen, with the source for all.
 
     `seconds`: of its instantiation.
     """
@@ -155,6 +155,11 @@ def _search_size(dim: Dim, tops: Sequence[int]) -> int:
     return most if most == tops[-1] or most >= SEARCHED // 2 else max(dim.min, min(dim.max, fitting or dim.multiple_of))
 
 
+def _tuned(size: int) -> int:
+    """The size for which a bucket's tiles are chosen: from its largest on, the first that powers of two up to 256 divide."""
+    return min(1 << (size - 1).bit_length(), -(-size // 256) * 256)
+
+
 class _BucketMaker:
     """Makes buckets from the result of one search."""
 
@@ -176,8 +181,9 @@ class _BucketMaker:
             UnsupportedError: no µGraph is right at all of them, not even the library form.
         """
         begin = perf_counter()
-        tuned = {name: values.largest for name, values in ranges.items()}
-        candidates = sorted(self._candidates(tuned), key=lambda entry: entry.predicted_us)
+        largest = {name: values.largest for name, values in ranges.items()}
+        tuned = {name: _tuned(size) for name, size in largest.items()}
+        candidates = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
         seconds = perf_counter() - begin
         library = [entry for entry in candidates if not entry.fused]
         reasons: list[str] = []
@@ -199,30 +205,33 @@ class _BucketMaker:
             if written.compile.ok and verdict.equal:
                 return Bucket(ranges, tuned, written, verdict, seconds)
             reasons.append(written.compile.error or verdict.text)
-        raise UnsupportedError(f"no µGraph for {ranges}: {'; '.join(dict.fromkeys(reasons))}")
+        span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
+        raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
 
-    def _candidates(self, tuned: Sizes) -> Iterator[Candidate]:
+    def _candidates(self, tuned: Sizes, largest: Sizes) -> Iterator[Candidate]:
         """The µGraphs of the search at other sizes: structures with new tiles, others with the tiles that they have."""
         seen: set[Graph] = set()
         for entry in self._result.candidates:
-            for graph in self._graphs(entry, tuned):
-                if graph not in seen:
-                    seen.add(graph)
-                    us = predict_us(graph, self._device)
-                    yield Candidate(graph, us, entry.fused, entry.proved_by_search, verdict=entry.verdict)
+            graph = self._graph(entry, tuned)
+            try:
+                us = inf if graph is None else predict_us(at_sizes(graph, largest), self._device)
+            except (UnsupportedError, GraphError):  # an op is tied to the size
+                continue
+            if graph is not None and graph not in seen:
+                seen.add(graph)
+                yield Candidate(graph, us, entry.fused, entry.proved_by_search, verdict=entry.verdict)
 
-    def _graphs(self, entry: Candidate, tuned: Sizes) -> Iterator[Graph]:
+    def _graph(self, entry: Candidate, tuned: Sizes) -> Graph | None:
+        """The µGraph with tiles for these sizes, if there is one."""
         try:
             if entry.plan is not None and self._primitive is not None:
                 program = at_sizes(self._primitive, tuned)
                 large = at_sizes(self._primitive, {name: max(2, size) for name, size in tuned.items()})
                 parts = [self._part(part, program, large) for part in entry.plan.parts]
-                if None not in parts:
-                    yield compose(program, [part for part in parts if part is not None])
-            else:
-                yield at_sizes(entry.graph, tuned)
+                return None if None in parts else compose(program, [part for part in parts if part is not None])
+            return at_sizes(entry.graph, tuned)
         except (UnsupportedError, GraphError):  # its tiles hold fewer sizes, or an op is tied to the size
-            return
+            return None
 
     def _part(self, part: PlanPart, program: Graph, large: Graph) -> PlanPart | None:
         """A part of a plan with tiles for a program at other sizes."""

@@ -24,8 +24,8 @@ from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality, Observer, Verdict
 
 Ranges = Mapping[str, SizeRange]
-FEW = 1 << 34  # operations of the products of a program that is tested at sizes of choice
-MANY = 1 << 38  # and at those sizes that are always tested: the smallest, and one more than a tile
+FEW = 1 << 31  # operations of the products of a program that is tested at sizes of choice
+MANY = 1 << 36  # and at those sizes that are always tested: the smallest, and one more than a tile
 LAWS = ("m · m = m", "Σ m · x over whole tiles = Σ x", "max of x and −∞ = x")  # on masks m, of the last tile
 
 

@@ -14,11 +14,14 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline import buckets
 from mirage_eg.search.partition import segment_search
+from mirage_eg.verify.all_sizes import tiles_of
 from property_tests.support.hand_written import inputs_of, worst
 
 LARGEST = 70
@@ -161,3 +164,16 @@ def test_arrays_outside_the_range_are_refused_in_one_line() -> None:
         result(np.zeros(32, np.float32), np.zeros((32, 48), np.float32))
     with pytest.raises(mi.OptionError, match="sizes: got none, wanted n"):
         result.at()
+
+
+def test_a_kernel_is_compiled_again_only_where_addresses_gain() -> None:
+    assert 'do_not_specialize=["n"]' in made("parallel").buckets[-1].candidate.source
+    source = made("reduced").buckets[-1].candidate.source  # rows of K are n elements apart
+    assert "@triton.jit\ndef" in source and "do_not_specialize" not in source
+
+
+def test_sizes_that_fill_all_tiles_need_no_mask() -> None:
+    graph = made("parallel").buckets[-1].candidate.graph
+    tile = max(tiles_of(graph, {"n": SizeRange(1, 64)})["n"])
+    assert "mask=" in emit_for_sizes(graph, {"n": SizeRange(1, 2 * tile)})
+    assert "mask=" not in emit_for_sizes(graph, {"n": SizeRange(tile, 2 * tile, tile)})

@@ -55,8 +55,8 @@ ELSEWHERE = {
         **dict.fromkeys(("pytest", "ruff", "mypy", "mkdocs build", ".ci/run"), ".ci/run"),
     },
 }
-HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/running.md", "docs/measuring_laws.md")
 SLOW = ("docs/running.md", "docs/measuring_laws.md")
+HERE = ("README.md", "docs/getting_started.md", "docs/adding_a_workload.md", "docs/dynamic_sizes.md", *SLOW)
 GIVEN = {  # files that a page speaks of and does not show
     "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
     '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
@@ -183,6 +183,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/concepts/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
     ("docs/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
     ("docs/runtime.md", "# needs a GPU"): GPU,
+    ("docs/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
     ("docs/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
 }
 
@@ -201,6 +202,13 @@ def test_the_example_of_the_readme_writes_what_it_says(tmp_path: Path) -> None:
     written = sorted(path.name for path in tmp_path.glob("generated_program_*.py"))
     assert written and written == sorted(f"generated_program_{i}.py" for i in range(len(written)))
     assert all("@triton.jit" in (tmp_path / name).read_text(encoding="utf-8") for name in written[:1])
+
+
+def test_the_example_of_the_sizes_page_runs() -> None:
+    _, snippet = [text for language, text in blocks("docs/dynamic_sizes.md") if language == "python"]
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "n 17–64: " in done.stdout and "{'n': (2, 64)}" in done.stdout and "[17, 48] float16" in done.stdout
 
 
 def test_the_example_of_the_models_page_runs() -> None:
