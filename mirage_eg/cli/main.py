@@ -133,7 +133,9 @@ def verify(
     floats: Annotated[
         bool, typer.Option("--floats", help="Also compute as kernels do, rounding; mark what overflows.")
     ] = False,
-    proof: Annotated[bool, typer.Option("--proof", help="Print the steps of each proof, also of many µGraphs.")] = False,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="Print the steps of each proof, also for a file with many µGraphs.")
+    ] = False,
     sizes: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=MIN:MAX", help="Sizes of a dim that the program names, as n=1:257; all if not given."),

@@ -44,7 +44,15 @@ def run_verify(
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
         verdicts = iter(
-            verify_candidates(program, graphs, trials=options.trials, seed=options.seed, rulebook=rulebook, observe=observe)
+            verify_candidates(
+                program,
+                graphs,
+                trials=options.trials,
+                seed=options.seed,
+                rulebook=rulebook,
+                observe=observe,
+                steps=proof or not is_list,
+            )
         )
         checks = iter(check_floats(program, graphs, seed=options.seed, observe=observe) if floats else ())
     imprecise = False
@@ -60,23 +68,21 @@ def run_verify(
             imprecise |= check is not None and not check.ok
             _print_verdict(index, label, verdict, seconds, check, as_json)
             if not as_json:
-                _print_proof(verdict, proof or not is_list)
+                _print_proof(verdict)
     if is_list and not as_json:
         kinds = ("equal", "not equal", "undecided", UNSUPPORTED)
         print(f"{path}: {len(entries)} µGraphs: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
     return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries) or imprecise)
 
 
-def _print_proof(verdict: Verdict, steps: bool) -> None:
+def _print_proof(verdict: Verdict) -> None:
     if verdict.no_chains_because is not None:
         print(f"  the proof in steps: {verdict.no_chains_because}")
     for number, chain in enumerate(verdict.chains, 1):
         of = f" of output {number}" if len(verdict.chains) > 1 else ""
         count = f"{len(chain.steps)} step{'' if len(chain.steps) == 1 else 's'}"
-        hint = "" if steps else "; --proof prints them"
-        print(f"  proof{of}: {count}, replayed without the e-graph and tested in the model{hint}")
-        if steps:
-            print(indent(str(chain), "    "))
+        print(f"  proof{of}: {count}, replayed without the e-graph and tested in the model")
+        print(indent(str(chain), "    "))
 
 
 def _parse(data: Any) -> tuple[Sequence[Graph | Unsupported], bool]:

@@ -132,6 +132,8 @@ class _Search:
                     self._apply(direction, match)
                     if len(self.closure) > limits.nodes or thread_time() - start > limits.seconds:
                         return f"no chain within {limits.nodes:,} terms and {limits.seconds:g} s"
+            if not self.directions:
+                return "no chain: the terms differ, and no law is named that makes them equal"
             if len(self.applied) == size:
                 return "no chain: a condition of a law holds for a class of terms, and for no term of it that was tried"
         return f"no chain within {limits.iterations} iterations"

@@ -42,7 +42,7 @@ JOINED: Tree = ("Concat", "i", "h", "k", 2, ("Var", "u"), ("Var", "v"))  # for l
 TERMS: tuple[Tree, ...] = (*(("Var", name) for name in FREE), ("Exp", ("Var", "a")), ("Less", ("Var", "a"), ("Var", "b")))
 CONSTANTS: Mapping[str, tuple[Any, ...]] = {
     "String": ("i", "j", "i·j"),
-    "BigRat": (Fraction(2), Fraction(-3, 2), Fraction(4)),
+    "BigRat": (Fraction(2), Fraction(-3, 2), Fraction(4), Fraction(1, 2)),
     "i64": (1, 2, 3),
 }
 

@@ -1,6 +1,7 @@
 """Test a proof chain in the model of its domain: all its terms have the same value on random inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.egraph.chain_checker import ChainError
-from mirage_eg.egraph.expression import Tree, op_of
+from mirage_eg.egraph.expression import CONSTANT, REDUCTIONS, Tree, op_of
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.soundness.models import ManyDigits, Model, TensorValue, UndefinedError
@@ -32,11 +33,12 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
     terms = [parse_term(text, rulebook.signatures, free) for text in (chain.start, *(step.term for step in chain.steps))]
     if not all(map(_is_modelled, terms)):
         return 0
+    masks = {it[1][1] for it in _parts(terms) if it[0] == "Where" and it[1][0] == "Var"}
     compared = 0
     for trial in range(trials):
         random = Random(seed + trial)
         model = Model(rulebook.domain, _ARITHMETIC, _sizes(terms, free, random))
-        inputs = {name: _tensor(model, parts, random, trial % 2 == 0) for name, parts in free.items()}
+        inputs = {name: _tensor(model, parts, random, trial % 2 == 0, name in masks) for name, parts in free.items()}
         values = [_value(term, model, inputs) for term in terms]
         defined = [(number, value) for number, value in enumerate(values) if value is not None]
         compared += len(defined) > 1
@@ -47,7 +49,7 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
 
 
 def _is_modelled(term: Tree) -> bool:
-    return term[0] == "Var" or (
+    return term[0] in ("Var", CONSTANT) or (
         op_of(term[0]) is not None and all(_is_modelled(it) for it in term[1:] if isinstance(it, tuple))
     )
 
@@ -55,12 +57,7 @@ def _is_modelled(term: Tree) -> bool:
 def _sizes(terms: list[Tree], free: Mapping[str, frozenset[str]], random: Random) -> dict[str, int]:
     """An extent for each part: those of inputs, and those that reductions name."""
     parts = {part for names in free.values() for part in names}
-    waiting = list(terms)
-    while waiting:
-        term = waiting.pop()
-        if term[0] in ("Sum", "Mean", "Max"):
-            parts.add(term[1])
-        waiting += (it for it in term[1:] if isinstance(it, tuple))
+    parts.update(term[1] for term in _parts(terms) if term[0] in REDUCTIONS)
     sizes: dict[str, int] = {}
     entries = 1
     for part in sorted(parts):
@@ -71,11 +68,22 @@ def _sizes(terms: list[Tree], free: Mapping[str, frozenset[str]], random: Random
     return sizes
 
 
-def _tensor(model: Model, parts: frozenset[str], random: Random, positive: bool) -> TensorValue:
+def _parts(terms: Sequence[Tree]) -> Iterator[Tree]:
+    """All subterms, shared ones as often as they are reached."""
+    waiting = list(terms)
+    while waiting:
+        term = waiting.pop()
+        yield term
+        waiting += (it for it in term[1:] if isinstance(it, tuple))
+
+
+def _tensor(model: Model, parts: frozenset[str], random: Random, positive: bool, mask: bool) -> TensorValue:
+    """Fractions with many digits, so that comparisons of different terms have no ties; zeros and ones in a mask."""
     shape = tuple(size if part in parts else 1 for part, size in model.sizes.items())
     entries = np.empty(shape, dtype=object)
     for index in np.ndindex(shape):
-        entries[index] = random.randint(1, 9) * (1 if positive else random.choice((1, -1)))
+        number = Fraction(random.randint(1, 10_000), random.randint(1_000, 10_000))
+        entries[index] = Fraction(random.randint(0, 1)) if mask else number if positive or random.random() < 0.5 else -number
     return model.tensor(entries, parts)
 
 
@@ -86,6 +94,8 @@ def _value(term: Tree, model: Model, inputs: Mapping[str, TensorValue]) -> Any:
     def value(part: Tree) -> TensorValue:
         if part[0] == "Var":
             return inputs[part[1]]
+        if part[0] == CONSTANT:
+            return model.tensor(np.full((1,) * len(model.sizes), part[1], dtype=object), frozenset())
         if id(part) not in memo:
             operands = [value(it) for it in part[1:] if isinstance(it, tuple)]
             memo[id(part)] = model.apply(part[0], [it for it in part[1:] if not isinstance(it, tuple)], operands)
