@@ -233,6 +233,9 @@ class MuGraphs(Sequence[MuGraph]):
         return table(("", "what it does", "predicted µs", "verified", "compiles"), rows) + result_html(self._record)
 
 
+MOST_SIZES = 64  # whose µGraphs, and memory on a GPU, are kept
+
+
 class SizedMuGraph:
     """The µGraphs of a program with named dims, one for each bucket of sizes; callable on arrays of any of these sizes."""
 
@@ -293,6 +296,8 @@ class SizedMuGraph:
             entry = bucket.candidate
             graph = at_sizes(entry.graph, sizes)
             us = predict_us(graph, self._result.device)
+            if len(self._graphs) == MOST_SIZES:
+                del self._graphs[next(iter(self._graphs))]
             self._graphs[key] = MuGraph(replace(entry, graph=graph, predicted_us=us))
         return self._graphs[key]
 

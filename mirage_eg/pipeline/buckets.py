@@ -37,7 +37,8 @@ from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.all_sizes import SizesVerdict, verify_sizes
-from mirage_eg.verify.verdict import Observer
+from mirage_eg.verify.float_check import float_check
+from mirage_eg.verify.verdict import FloatCheck, Observer
 
 Ranges = Mapping[str, SizeRange]
 Sizes = Mapping[str, int]
@@ -202,11 +203,20 @@ class _BucketMaker:
             except UnsupportedError as error:
                 reasons.append(str(error))
                 continue
-            if written.compile.ok and verdict.equal:
+            if not (written.compile.ok and verdict.equal):
+                reasons.append(written.compile.error or verdict.text)
+                continue
+            written = replace(written, float_check=self._float_check(lowered.graph, verdict))
+            if written.float_check.ok or not entry.fused:
                 return Bucket(ranges, tuned, written, verdict, seconds)
-            reasons.append(written.compile.error or verdict.text)
+            reasons.append(written.float_check.problem or "")
         span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
+
+    def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
+        """The float check at the largest sizes that were tested."""
+        sizes = dict(max(verdict.tested, key=lambda each: prod(size for _, size in each)))
+        return float_check(at_sizes(self._program, sizes), at_sizes(graph, sizes), self._options.seed)
 
     def _candidates(self, tuned: Sizes, largest: Sizes) -> Iterator[Candidate]:
         """The µGraphs of the search at other sizes: structures with new tiles, others with the tiles that they have."""

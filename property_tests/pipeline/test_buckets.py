@@ -117,6 +117,7 @@ def test_ten_sizes_take_one_search_and_one_text_a_bucket() -> None:
 def test_buckets_are_proved_for_every_number_of_tiles(name: str) -> None:
     for bucket in made(name).buckets:
         assert bucket.verdict.equal and bucket.verdict.proof.proved, bucket.verdict.text
+        assert bucket.candidate.float_check.ok
         tested = {dict(sizes)["n"] for sizes in bucket.verdict.tested}
         assert {bucket.ranges["n"].least, bucket.ranges["n"].largest} <= tested
     assert made("reduced").buckets[-1].verdict.reduced == ("n",) and made("parallel").buckets[-1].verdict.reduced == ()

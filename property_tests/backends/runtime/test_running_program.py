@@ -23,13 +23,17 @@ from mirage_eg.backends.runtime.calls import call, capture
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.runtime.torch_arrays import Torch
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError, MirageError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.sizes import SizeRange
 from property_tests.backends.runtime.test_argument_checks import cupy_array
 from property_tests.support.fake_driver import FakeArray, FakeDriver, FakeLibrary, arrays_for, layouts
 from property_tests.support.hand_written import HAND_WRITTEN, gated_mlp, split_attention
@@ -399,6 +403,7 @@ class Refuse:
         if name.split(".")[0] == "torch":
             raise ImportError("torch was asked for")
 sys.meta_path.insert(0, Refuse())
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.ir.node import TensorType
@@ -420,3 +425,25 @@ def test_a_graph_of_library_kernels_alone_has_nothing_to_launch() -> None:
     with running(program.graph(), FakeDriver()) as made:
         assert made.calls_torch
         assert made.plan.buffers == ()
+
+
+@pytest.mark.parametrize("n", [2, 17, 128])
+def test_a_size_reaches_each_kernel_that_takes_it_with_its_grid(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = Graph(
+        (node("input", shape=(71, 8), dtype="float16", imap=(0,), fmap=-1), node("exp", 0), node("output", 1, omap=(0,))),
+        Level.BLOCK,
+        (5,),
+    )
+    given = node("input", shape=(71, 8), dtype="float16", name="X", dims="n=2:128,")
+    graph = Graph((given, node("block", 0, graph=block), node("output", 1, name="O")))
+    driver, library = FakeDriver(), FakeLibrary()
+    monkeypatch.setattr(runtime, "compile_module", uncompiled)
+    there = at_sizes(graph, {"n": n})
+    with loaded(emit_for_sizes(graph, {"n": SizeRange(2, 128)})) as module:
+        outputs = layouts(there.output_names, there.output_types)
+        program = RunningProgram(module, ("X",), outputs, driver, [kind.shape for kind in there.input_types])
+        [x] = arrays_for(program)
+        [result] = program([x], library)
+    [launched] = driver.launched
+    assert result.shape == (n, 8) and launched.grid == (-(-n // 16), 1, 1)
+    assert launched.arguments == (x.pointer, result.pointer, n, 0, 0)
