@@ -238,7 +238,7 @@ def _distances(call: Call) -> Tensor:
     """Euclidean distances of the rows of two matrices."""
     x, y, g = call.tensor("x1"), call.tensor("x2"), call.graph
     call.require("p", 2.0)
-    call.ignore("compute_mode")  # differences are squared, whatever it says
+    call.ignore("compute_mode")  # differences are squared
     (*batch, rows, width), (*_, columns, _) = x.shape, y.shape
     difference = g.reshape(x, (*batch, rows, 1, width)) - g.reshape(y, (*y.shape[:-2], 1, columns, width))
     return reshaped(g.sqrt(g.sum(difference**2, len(difference.shape) - 1)), call.result.shape)

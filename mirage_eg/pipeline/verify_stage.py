@@ -22,7 +22,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.shortest_path import PlanPart
-from mirage_eg.transforms.simplify import products_with_weights
+from mirage_eg.transforms.whole_products import whole_products
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
@@ -130,7 +130,7 @@ def _starts_from_a_proved_partition(program: Graph) -> bool:
         return True
     plain = without_dead_code(expand(program))
     try:
-        return partition_is_proved(plain, products_with_weights(plain), load_rules("indexed"))
+        return partition_is_proved(plain, whole_products(plain), load_rules("indexed"))
     except RuleError:
         return False
 

@@ -33,6 +33,7 @@ from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.extract import LISTS, CheapestTerms, ENode
 from mirage_eg.transforms.matrix_chains import associate
+from mirage_eg.transforms.whole_products import whole_products
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
 _WEIGHT = 10  # of any other op
@@ -61,7 +62,7 @@ def simplify(program: Graph) -> Simplification:
     start = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
-    sliced = dissolved(program, products_with_weights(program))
+    sliced = dissolved(program, whole_products(program))
     narrow = with_late_broadcasts(sliced)
     near = without_far_logarithms(narrow)
     alive = without_dead_code(near)
@@ -81,15 +82,6 @@ def simplify(program: Graph) -> Simplification:
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
     return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)
-
-
-def products_with_weights(program: Graph) -> frozenset[int]:
-    """The products that stay whole where several parts are read: one kernel computes them, others read slices of its result."""
-    return frozenset(
-        values[0]
-        for item, values in program.numbered()
-        if item.op == "matmul" and any(len(program.types[i].shape) == 2 for i in item.operands)
-    )
 
 
 @cache
@@ -251,4 +243,4 @@ def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str 
     return matches, f"stopped after {_ITERATIONS} iterations"
 
 
-__all__ = ["Simplification", "products_with_weights", "simplify", "weight"]
+__all__ = ["Simplification", "simplify", "weight"]

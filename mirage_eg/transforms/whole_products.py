@@ -1,0 +1,72 @@
+"""Which products with a weight are computed whole though only slices of them are read.
+
+A product with the joined weights of queries, keys and values is one kernel, and others read slices of its result. Where all
+slices meet in elementwise ops (the halves of a rotary embedding, gate and value of a gated unit), the product is divided
+instead: one kernel computes the parts, and what becomes of them. It stays whole if the columns of a part do not follow each
+other, as those of the halves of several heads: slices of the weight would be copied.
+"""
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+
+_WHOLE = -1  # the part of a product that is read without a slice
+
+
+def whole_products(program: Graph) -> frozenset[int]:
+    """The products of a program in primitive ops that stay whole (`ir.dissolve.dissolve`)."""
+    products = (
+        values[0]
+        for item, values in program.numbered()
+        if item.op == "matmul" and any(len(program.types[i].shape) == 2 for i in item.operands)
+    )
+    return frozenset(product for product in products if not _parts_meet(program, product))
+
+
+def _parts_meet(program: Graph, product: int) -> bool:
+    """Whether a product is read in parts, all of which elementwise ops and concatenations combine."""
+    parts: dict[int, frozenset[int]] = {}  # of each value that follows from the product by such ops, the parts in it
+    groups: list[frozenset[int]] = []
+    views, columns = {product}, program.types[product].shape[-1]
+    for item, values in program.numbered():
+        if item.op == "output":
+            if item.operands[0] in views:
+                return False
+        elif views.intersection(item.operands) and item.op == "slice":
+            if not _is_of_columns(item, program.types[item.operands[0]].shape, columns):
+                return False
+            parts[values[0]] = frozenset(values)
+            groups.append(parts[values[0]])
+        elif views.intersection(item.operands) and item.op == "reshape":
+            views.update(values)
+        elif not _combines(item):
+            if views.intersection(item.operands):
+                return False
+        else:
+            own = [parts.get(i, frozenset({_WHOLE} if i in views else ())) for i in item.operands]
+            joined = frozenset[int]().union(*own)
+            if joined:
+                parts.update(dict.fromkeys(values, joined))
+                groups.append(joined)
+    return any(len(group) > 1 for group in groups) and len(_merged(groups)) == 1
+
+
+def _is_of_columns(item: Node, shape: Shape, columns: int) -> bool:
+    return item["dim"] == len(shape) - 1 and shape[-1] == columns and item["step"] == 1
+
+
+def _combines(item: Node) -> bool:
+    return OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
+
+
+def _merged(groups: list[frozenset[int]]) -> list[frozenset[int]]:
+    """The groups, with those joined that have a part in common."""
+    merged: list[frozenset[int]] = []
+    for group in groups:
+        apart = [other for other in merged if other.isdisjoint(group)]
+        merged = [*apart, group.union(*(other for other in merged if other not in apart))]
+    return merged
+
+
+__all__ = ["whole_products"]
