@@ -90,8 +90,16 @@ def random_inputs(region: FxRegion, call: SegmentCall, device: Any, magnitude: f
             values = torch.randint(whole[place], shape, generator=generator)
         else:
             values = magnitude * call.module.SCALES[place] * torch.randn(shape, generator=generator)
+        if not isinstance(given, Constant):
+            for dim in _expanded_dims(given.meta["val"]):
+                values = values.narrow(dim, 0, 1).expand(shape)
         tensors.append(values.to(getattr(torch, dtype)).to(device))
     return tensors
+
+
+def _expanded_dims(value: Any) -> list[int]:
+    """The dims whose elements are one in memory."""
+    return [dim for dim, stride in enumerate(value.stride()) if stride == 0 and value.shape[dim] > 1]
 
 
 def _errors(region: FxRegion, call: SegmentCall, module: Any, settings: Settings, device: Any) -> _Errors:
@@ -133,8 +141,19 @@ def _difference(got: Any, exact: Any) -> float:
 
 
 def _of_nodes(region: FxRegion, tensors: Sequence[Any]) -> list[Any]:
-    """The tensors without those of constants that import adds."""
-    return [tensor for tensor, given in zip(tensors, region.inputs, strict=True) if not isinstance(given, Constant)]
+    """The tensors without those of constants that import adds, in the memory layout that the nodes were traced with."""
+    pairs = zip(tensors, region.inputs, strict=True)
+    return [_as_traced(tensor, given.meta["val"]) for tensor, given in pairs if not isinstance(given, Constant)]
+
+
+def _as_traced(tensor: Any, value: Any) -> Any:
+    import torch
+
+    narrow = tensor
+    for dim in _expanded_dims(value):
+        narrow = narrow.narrow(dim, 0, 1)
+    laid_out = torch.empty_strided(narrow.shape, value.stride(), dtype=tensor.dtype, device=tensor.device)
+    return laid_out.copy_(narrow).expand(tensor.shape)
 
 
 def _measured(region: FxRegion, call: SegmentCall, module: Any, device: Any) -> GateTimes:

@@ -49,6 +49,7 @@ ELSEWHERE = {
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
+    "docs/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",
         "python notebooks/build.py": "property_tests/repository/test_notebooks.py",
@@ -185,6 +186,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/runtime.md", "# needs a GPU"): GPU,
     ("docs/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
     ("docs/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
+    ("docs/torch_compile.md", 'backend="mirage_eg"'): "property_tests/torch_compile/test_page.py",
 }
 
 
@@ -222,6 +224,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize rmsnorm": ".ci/run",
     "mkdocs build": "property_tests/repository/test_site.py",
     "mirage-eg optimize biased_gelu": "property_tests/repository/test_docs.py",
+    "mirage-eg bench models": "property_tests/cli/test_bench_models.py",
     "mirage-eg bench": "property_tests/bench/test_search.py",
     "mirage-eg bench search": "property_tests/bench/test_search.py",
     "mirage-eg bench paper": "property_tests/bench/test_paper_table.py",

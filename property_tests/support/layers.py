@@ -22,7 +22,9 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "search": ("ir", "backends", "egraph", "verify", "transforms"),
     "pipeline": ("version", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search"),
     "report": ("ir", "backends", "egraph", "verify", "optimizer", "search", "pipeline"),
-    "bench": ("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline"),
+    "bench": (
+        *("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline", "torch_compile"),
+    ),
     "torch_compile": ("ir", "backends", "frontend", "optimizer", "search", "pipeline"),
     "api": ("version", "ir", "backends", "frontend", "egraph", "verify", "report", "pipeline", "torch_compile"),
     "testing": ("ir", "egraph", "verify"),

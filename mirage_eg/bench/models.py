@@ -1,0 +1,91 @@
+"""`mirage-eg bench models`: layers of published shapes by this backend, by eager torch and by torch.compile's two modes.
+
+On a GPU all are captured in CUDA graphs and timed warm and cold. Without one nothing is timed: kernels run in Triton's
+interpreter. The row then says how many segments are used, and how far the results are from eager torch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from mirage_eg.backends.measure.timing import gpu_available, time_launches
+from mirage_eg.bench.model_layers import ROWS, layer_of
+from mirage_eg.ir.errors import ProgramError
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.records import graph_records
+
+BASELINES: dict[str, dict[str, Any] | None] = {
+    "eager": None,
+    "compile": {},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
+OURS = "mirage_eg"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """One row: segments used, error against eager torch, seconds to compile, µs of ours and the baselines, warm and cold."""
+
+    name: str
+    device: str
+    torch: str
+    used: int
+    segments: int
+    error: float
+    compile_seconds: float
+    warm_us: dict[str, float] = field(default_factory=dict)
+    cold_us: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def speedup(self) -> float | None:
+        """The fastest baseline's warm time over ours."""
+        return min(us for name, us in self.warm_us.items() if name != OURS) / self.warm_us[OURS] if self.warm_us else None
+
+
+def chosen_rows(names: Sequence[str]) -> list[str]:
+    """The names of rows that begin with one of `names`; without names those that this machine can compute in a minute.
+
+    Raises:
+        ProgramError: a name that no row begins with.
+    """
+    if not names:
+        return list(ROWS) if gpu_available() else ["tiny"]
+    for name in names:
+        if not any(row.startswith(name) for row in ROWS):
+            raise ProgramError(f"bench models: got {name!r}, wanted the beginning of one of {', '.join(ROWS)}")
+    return [row for row in ROWS if any(row.startswith(name) for name in names)]
+
+
+def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[ModelResult]:
+    """The results of rows, one after another."""
+    on_gpu = gpu_available()
+    for name in names:
+        layer, arguments = layer_of(ROWS[name], *(("cuda", torch.float16) if on_gpu else ("cpu", torch.float32)))
+        torch._dynamo.reset()
+        before, started = len(graph_records()), perf_counter()
+        options = {"budget": budget, "tune": tune}
+        with torch.no_grad():
+            ours = torch.compile(layer, backend=backend, options=options, dynamic=False)
+            got, wanted = ours(*arguments), layer(*arguments)
+            seconds = perf_counter() - started
+            error = ((got - wanted).abs().max() / wanted.abs().max()).item()
+            segments = [it for record in graph_records()[before:] for it in record.segments]
+            used = sum(record.used for record in graph_records()[before:])
+            times = _times(layer, ours, arguments) if on_gpu else ({}, {})
+        device = torch.cuda.get_device_name() if on_gpu else "cpu"
+        yield ModelResult(name, device, torch.__version__, used, len(segments), error, seconds, *times)
+
+
+def _times(layer: Any, ours: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[dict[str, float], dict[str, float]]:
+    runs = {OURS: ours}
+    for name, keywords in BASELINES.items():
+        runs[name] = layer if keywords is None else torch.compile(layer, dynamic=False, **keywords)
+    timings = {name: time_launches(lambda run=run: run(*arguments)) for name, run in runs.items()}  # type: ignore[misc]
+    warm = {name: timing.warm_us for name, timing in timings.items()}
+    return warm, {name: timing.cold_us for name, timing in timings.items()}
+
+
+__all__ = ["BASELINES", "OURS", "ModelResult", "chosen_rows", "model_results"]
