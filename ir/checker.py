@@ -10,6 +10,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP, Cut, Cuts, given_part, part_extent, result_cuts
 from mirage_eg.ir.result_dtypes import result_dtype
 from mirage_eg.ir.shapes import Shape, text
@@ -67,7 +68,7 @@ def _check_form(checker: Checker, item: Node) -> None:
         raise GraphError(f"got it at the {checker.level} level, wanted {', '.join(sorted(row.levels))}")
     if not row.arity[0] <= len(item.operands) <= row.arity[1]:
         wanted = row.arity[0] if row.arity[0] == row.arity[1] else f"{row.arity[0]} to {row.arity[1]}"
-        raise GraphError(f"got {len(item.operands)} operands, wanted {wanted}")
+        raise GraphError(f"got {counted(len(item.operands), 'operand')}, wanted {wanted}")
     for operand in item.operands:
         if not 0 <= operand < len(checker.types):
             raise GraphError(f"got operand %{operand}; wanted one of the {len(checker.types)} values before this node")
@@ -128,12 +129,12 @@ def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
         raise GraphError(f"got a {inner.level} graph inside, wanted a {item.op} graph")
     wanted = inner.input_types
     if len(wanted) != len(operands):
-        raise GraphError(f"got {len(operands)} operands for a graph of {len(wanted)} inputs")
+        raise GraphError(f"got {counted(len(operands), 'operand')} for a graph of {counted(len(wanted), 'input')}")
     for place, (got, want) in enumerate(zip(operands, wanted, strict=True)):
         if got != want:
             raise GraphError(f"got {got} as operand {place}, but input {place} of the graph inside is {want}")
     if item.op == "thread" and len(inner.outputs) != 1:
-        raise GraphError(f"got a thread graph of {len(inner.outputs)} outputs, wanted one")
+        raise GraphError(f"got a thread graph of {counted(len(inner.outputs), 'output')}, wanted one")
     return list(inner.output_types)
 
 
@@ -143,7 +144,7 @@ def _input_type(checker: Checker, item: Node) -> TensorType:
     if any(extent < 1 for extent in shape):
         raise GraphError(f"got shape {text(shape)}; extents must be at least 1")
     if (strides := item.get("strides")) is not None and len(strides) != len(shape):
-        raise GraphError(f"got {len(strides)} strides for the {len(shape)} dims of {text(shape)}")
+        raise GraphError(f"got {counted(len(strides), 'stride')} for the {counted(len(shape), 'dim')} of {text(shape)}")
     if checker.level is not Level.BLOCK:
         if any(item.get(name) is not None for name in ("imap", "fmap", "tile")):
             raise GraphError("got imap, fmap or tile outside a block graph")
@@ -244,7 +245,9 @@ def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozens
     shape = list(tile.shape)
     new: list[int] = []
     if (strides := item.get("strides")) is not None and len(strides) != len(shape) + omap.count(NEW_DIM):
-        raise GraphError(f"got {len(strides)} strides for an output of {len(shape) + omap.count(NEW_DIM)} dims")
+        raise GraphError(
+            f"got {counted(len(strides), 'stride')} for an output of {counted(len(shape) + omap.count(NEW_DIM), 'dim')}"
+        )
     for dim, (extent, target) in enumerate(zip(checker.grid, omap, strict=True)):
         if target == NEW_DIM:
             new.append(extent)

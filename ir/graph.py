@@ -13,6 +13,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType, is_kernel, result_count
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import Cuts
 from mirage_eg.ir.shapes import text
 from mirage_eg.ir.sizes import SizeExpression
@@ -55,7 +56,8 @@ class Graph(NestedGraph):
         for item in self.nodes:
             checker.append(item)
         if not checker.outputs:
-            raise GraphError(f"got a {self.level} graph of {len(self.nodes)} nodes without an output; wanted at least one")
+            nodes = counted(len(self.nodes), "node")
+            raise GraphError(f"got a {self.level} graph of {nodes} without an output; wanted at least one")
         return checker
 
     @property

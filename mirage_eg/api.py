@@ -26,6 +26,7 @@ from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.sizes import read_dims
 from mirage_eg.ir.whole_inputs import index_bounds
 from mirage_eg.pipeline.kernel_summary import kernel_summary
@@ -436,8 +437,8 @@ class Program(KernelGraph):
     def __repr__(self) -> str:
         used = {operand for item in self.nodes for operand in item.operands}
         if not used and not self._outputs:
-            return f"Program({len(self.nodes)} inputs, no ops yet)"
-        return f"Program({_interface(self.graph())}; {len(self.nodes) - len(self.graph().inputs)} ops)"
+            return f"Program({counted(len(self.nodes), 'input')}, no ops yet)"
+        return f"Program({_interface(self.graph())}; {counted(len(self.nodes) - len(self.graph().inputs), 'op')})"
 
     def _repr_svg_(self) -> str:
         return to_svg(self.graph())

@@ -24,6 +24,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.plurals import counted
 from mirage_eg.report.egraph import EGraphView, egraph_page
 from mirage_eg.report.proof_steps import chain_html
 from mirage_eg.report.tables import table
@@ -71,7 +72,7 @@ class Equivalence:
 
     def __str__(self) -> str:
         if self.chain is not None:
-            return f"equal by {len(self.chain.steps)} step{'' if len(self.chain.steps) == 1 else 's'}:\n{self.chain}"
+            return f"equal by {counted(len(self.chain.steps), 'step')}:\n{self.chain}"
         return f"{'equal' if self.equal else 'not shown equal'}: {self.reason}"
 
 
@@ -242,7 +243,7 @@ class EGraph:
         return self.view().widget()
 
     def __repr__(self) -> str:
-        size = f"{len(self.oracle.table)} e-nodes in {len(self._forms.nodes)} classes"
+        size = f"{counted(len(self.oracle.table), 'e-node')} in {counted(len(self._forms.nodes), 'class', 'classes')}"
         state = "saturated" if self.saturation.saturated else f"CUT: {self.saturation.stopped}"
         return f"EGraph of {self.name} ({self.split}, {self.rulebook.domain}): {size}, {state}"
 

@@ -34,6 +34,7 @@ from mirage_eg.ir.errors import GraphError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.verify.evidence import check_floats, verify_candidates
@@ -345,7 +346,7 @@ def assignments(law: str, domain: str = "indexed") -> st.SearchStrategy[Assignme
     rulebook = read_rules(law, domain)
     laws = rulebook.theories[-1].laws
     if len(laws) != 1:
-        raise RuleError(f"assignments: got a text with {len(laws)} laws, wanted 1")
+        raise RuleError(f"assignments: got a text with {counted(len(laws), 'law')}, wanted 1")
     [form, *_] = unfolded(laws[0], rulebook.laws, rulebook.signatures)
     checkable = checkable_law(form, rulebook.signatures)
     drawn = RandomAssignments.of(checkable, domain)

@@ -27,6 +27,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.tile_maps import load_map, store_map
 
@@ -56,7 +57,7 @@ def evaluate(
     """
     wanted = graph.input_types
     if len(inputs) != len(wanted):
-        raise GraphError(f"got {len(inputs)} inputs, wanted {len(wanted)}: {', '.join(graph.input_names)}")
+        raise GraphError(f"got {counted(len(inputs), 'input')}, wanted {len(wanted)}: {', '.join(graph.input_names)}")
     for name, value, want in zip(graph.input_names, inputs, wanted, strict=True):
         if (shape := algebra.shape(value)[stack:]) != want.shape:
             raise GraphError(f"got {text(shape)} as input {name}, wanted {text(want.shape)}")

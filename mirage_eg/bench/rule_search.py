@@ -11,6 +11,7 @@ from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.oracle import oracle_builder, spellings
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.ir.plurals import counted
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.segment_search import FieldCheck, Instantiated, Task, instantiate, instantiate_each
 from mirage_eg.search.structure import AnyStructure, SplitReduction
@@ -113,7 +114,7 @@ def describe(structure: AnyStructure) -> str:
     if isinstance(structure, SplitReduction):
         return f"{describe(structure.first)}; then {describe(structure.last)}"
     loop = "no loop" if structure.split.looped is None else "looped"
-    return f"{len(structure.steps)} ops, {loop}: {', '.join(step.op for step in structure.steps)}"
+    return f"{counted(len(structure.steps), 'op')}, {loop}: {', '.join(step.op for step in structure.steps)}"
 
 
 def lines(structure: AnyStructure) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mirage_eg.cli.terminal import Job
+from mirage_eg.ir.plurals import counted
 
 app = typer.Typer(help="Share found kernels.", no_args_is_help=True)
 
@@ -25,7 +26,7 @@ def export_entries(
         from mirage_eg.torch_compile.shared_cache import export_cache
 
         count = export_cache(file, folder)
-        print(f"{file}: {count} result{'' if count == 1 else 's'}")
+        print(f"{file}: {counted(count, 'result')}")
         return 0
 
     return job

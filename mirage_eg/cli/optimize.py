@@ -16,6 +16,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.checkpoint import NAME, holds_results
 from mirage_eg.pipeline.run.options import Options
@@ -152,7 +153,7 @@ def _write(result: "Result", program: Graph, folder: Path, source: str) -> "RunR
 
 def _print_result(result: "Result", folder: Path) -> None:
     report = result.report
-    table = Table(title=f"{report.program}: {len(result.candidates)} µGraphs, best first", title_justify="left")
+    table = Table(title=f"{report.program}: {counted(len(result.candidates), 'µGraph')}, best first", title_justify="left")
     for column in ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
         justify: Literal["left", "right"] = "left" if column in ("what it does", "verified", "compiled") else "right"
         table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
@@ -198,7 +199,7 @@ def _cells(candidate: "Candidate") -> tuple[str, ...]:
 def verification_text(candidate: "Candidate") -> str:
     """The verdict and the float check of a µGraph in one line."""
     verdict = candidate.verdict
-    tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {verdict.trials} trials"
+    tested = "tests alone undecided" if verdict.undecided_because else f"{verdict.verdict}, {counted(verdict.trials, 'trial')}"
     check = candidate.float_check
     proved = "proved where defined" if candidate.verdict.partial else "proved"
     return "; ".join(filter(None, [proved if candidate.proved else "", tested, check.problem]))

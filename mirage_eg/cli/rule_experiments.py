@@ -15,6 +15,7 @@ from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.run_report import plain
@@ -134,7 +135,7 @@ def _print_impact(result: "Impact") -> None:
     for row in result.programs:
         best = rule_pages.change(row.best_us_without, row.best_us_with, 1)
         none = "" if any(law.matches for law in row.laws) else "; no law of the file matches"
-        _print_line(f"{row.program}: newly found: {len(row.found):,} structures; best predicted µs {best}{none}")
+        _print_line(f"{row.program}: newly found: {counted(len(row.found), 'structure')}; best predicted µs {best}{none}")
         for entry in sorted(row.lost, key=len)[:3]:
             _print_line(f"{row.program}: lost: {entry}")
         _print_cut(row.program, (*row.without.cut, *row.with_.cut))

@@ -11,6 +11,7 @@ from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.run_report import plain
 
@@ -104,10 +105,10 @@ def _print_report(report: "Report") -> None:
 
     out = console()
     refuted = [finding for finding in report.findings if finding.truth is Truth.REFUTED]
-    write(f"{report.path}: {len(report.findings)} laws of the {report.domain} domain, {len(refuted)} refuted")
+    write(f"{report.path}: {counted(len(report.findings), 'law')} of the {report.domain} domain, {len(refuted)} refuted")
     for finding in report.findings:
         name = "" if finding.law.name == finding.law.place else f"{finding.law.name}: "
-        write(f"  {finding.law.place}: {name}{finding.truth} ({finding.trials} assignments)")
+        write(f"  {finding.law.place}: {name}{finding.truth} ({counted(finding.trials, 'assignment')})")
         for line in str(finding.counterexample).splitlines() if finding.counterexample else ():
             write(f"      {line}")
     for lint in report.lints:

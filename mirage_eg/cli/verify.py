@@ -13,6 +13,7 @@ from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.frontend.mirage_json import Unsupported, read_published
 from mirage_eg.ir import serialize
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.pipeline.run.run_report import plain
@@ -71,7 +72,7 @@ def run_verify(
                 _print_proof(verdict)
     if is_list and not as_json:
         kinds = ("equal", "not equal", "undecided", UNSUPPORTED)
-        print(f"{path}: {len(entries)} µGraphs: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
+        print(f"{path}: {counted(len(entries), 'µGraph')}: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
     return 2 if counts[UNSUPPORTED] else int(counts["equal"] < len(entries) or imprecise)
 
 
@@ -80,7 +81,7 @@ def _print_proof(verdict: Verdict) -> None:
         print(f"  the proof in steps: {verdict.no_chains_because}")
     for number, chain in enumerate(verdict.chains, 1):
         of = f" of output {number}" if len(verdict.chains) > 1 else ""
-        count = f"{len(chain.steps)} step{'' if len(chain.steps) == 1 else 's'}"
+        count = counted(len(chain.steps), "step")
         print(f"  proof{of}: {count}, replayed without the e-graph and tested in the model")
         print(indent(str(chain), "    "))
 
@@ -106,7 +107,7 @@ def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, che
         return
     bound = "" if verdict.error_bound is None else f"error bound {verdict.error_bound:.3g}, "
     bound = f"{bound}{verdict.bound_reason}; " if verdict.equal and verdict.undecided_because is None else ""
-    trials = "1 trial" if verdict.trials == 1 else f"{verdict.trials} trials"
+    trials = counted(verdict.trials, "trial")
     evidence = " and ".join(verdict.evidence)
     print(f"{label}: {verdict.verdict} ({evidence}; {trials}, seed {verdict.seed}; {bound}{seconds:.2f} s)")
     if verdict.laws:

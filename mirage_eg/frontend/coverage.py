@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.frontend.fx_partition import MOVES
 from mirage_eg.frontend.imported import Imported, InputKind, Outside
+from mirage_eg.ir.plurals import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def coverage(imported: Imported) -> Coverage:
     segments = []
     for number, segment in enumerate(imported.segments, 1):
         counts = Counter(segment.kinds)
-        inputs = ", ".join(f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in InputKind if counts[kind])
+        inputs = ", ".join(counted(counts[kind], kind) for kind in InputKind if counts[kind])
         ops = sum(name not in segment.views for name in segment.nodes)
         note = f"{inputs} → {len(segment.program.outputs)}"
         segments.append(CoverageRow(f"segment {number}", ops, product_flops(segment.program), segment.nbytes, note))

@@ -18,6 +18,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import MirageError, ProgramError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.plurals import counted
 
 LARGEST_FILE = 2**22  # bytes of Python
 
@@ -104,7 +105,7 @@ def _from_model(path: Path) -> Graph:
     if found.outside or len(found.segments) != 1:
         reasons = ", ".join(dict.fromkeys(f"{it.op} ({it.reason})" for it in found.outside[:3]))
         raise ProgramError(
-            f"{path}: got {len(found.segments)} programs and {len(found.outside)} nodes that stay outside"
+            f"{path}: got {counted(len(found.segments), 'program')} and {counted(len(found.outside), 'node')} that stay outside"
             f"{f', as {reasons}' if reasons else ''}; wanted a model that is one program: see mirage-eg explain {path}"
         )
     return found.programs[0]

@@ -17,6 +17,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.report_sections import Diagnosis
@@ -148,7 +149,7 @@ def _closest_of_limits(found: FailedRun, axes: Axes, options: Options, device: D
                 "shorter axes that no loop and no grid cuts, or a law that lets one of them be cut",
             )
     return (
-        f"every µGraph of {len(found.structures)} structures needs more than {scale} times what a block holds",
+        f"every µGraph of {counted(len(found.structures), 'structure')} needs more than {scale} times what a block holds",
         "a law that lets the whole axes of a tile be cut by a loop or the grid",
     )
 
@@ -166,7 +167,7 @@ def _largest_footprint(graph: Graph, limits: TileLimits) -> tuple[int, int]:
 
 def _extents(graph: Graph) -> str:
     blocks = [f"grid {'×'.join(map(str, block.grid)) or 1}, loop {block.loop}" for block in graph.blocks]
-    return f"a µGraph of {len(blocks)} kernel{'s' if len(blocks) > 1 else ''} ({'; '.join(blocks)})"
+    return f"a µGraph of {counted(len(blocks), 'kernel')} ({'; '.join(blocks)})"
 
 
 def _largest_part(found: FailedRun, rulebook: Rulebook, options: Options) -> str:

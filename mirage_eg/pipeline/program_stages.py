@@ -11,6 +11,7 @@ from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.choose_candidates import choose, deduplicated, diverse_by_kind, pool, with_library
@@ -92,6 +93,6 @@ def _no_kernel_note(whole: WholeProgram) -> str:
     if whole.failing() == len(whole.structures):
         return "no fused kernel was found: every structure failed the field check"
     return (
-        f"no fused kernel was found: the {len(whole.structures)} structures need tiles larger than a block can hold "
-        "or none of their µGraphs passes the filters"
+        f"no fused kernel was found: of {counted(len(whole.structures), 'structure')} all tiles are larger than a block can "
+        "hold or none of their µGraphs passes the filters"
     )

@@ -16,6 +16,7 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
@@ -130,7 +131,7 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
         nonlocal states, structures
         states += searched.found.visited
         structures += searched.found.count
-        watch.observer("search", done, len(choices), f"{states:,} states, {structures} structures")
+        watch.observer("search", done, len(choices), f"{counted(states, 'state')}, {counted(structures, 'structure')}")
 
     def is_final(searched: Searched) -> bool:
         return time() < task.until or searched.found.complete
@@ -195,7 +196,7 @@ def instantiate(
         nonlocal count, best
         count += entry.built
         best = min([best, *(kernels.us for kernels in entry.kernels[:1])])
-        text = f"{count} µGraphs" + (f", best {best:.1f} µs" if count else "")
+        text = f"{counted(count, 'µGraph')}" + (f", best {best:.1f} µs" if count else "")
         run.watch.observer("instantiate", done, len(structures), text)
 
     def is_final(entry: Instantiated) -> bool:

@@ -13,6 +13,7 @@ from mirage_eg.egraph.expression import Constant, Expression
 from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
 from mirage_eg.egraph.saturation_history import SaturationHistory
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.plurals import counted
 from mirage_eg.report.box_layout import Placement, Point, Size, place_boxes
 from mirage_eg.report.svg import LINE, PAD, PALETTE, dark_style, lines_of, picture, rectangle, text_size
 from mirage_eg.report.tables import table
@@ -129,7 +130,7 @@ class EGraphView:
             words = f"and {hidden} more class{'es' if hidden > 1 else ''}"
             body += lines_of(_MARGIN, height, [words])
             height += LINE + PAD
-        title = f"e-graph: {len(self.oracle.table)} e-nodes in {len(classes)} classes"
+        title = f"e-graph: {counted(len(self.oracle.table), 'e-node')} in {counted(len(classes), 'class', 'classes')}"
         style = f"<style>@media (prefers-color-scheme: dark) {{ {dark_style()} }}</style>"
         return picture(max(width, 220.0), height, style + body, title)
 

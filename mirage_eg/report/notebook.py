@@ -6,6 +6,7 @@ Formatters are registered by the name of the class, so that a class is imported 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mirage_eg.ir.plurals import counted
 from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.funnel import funnel
@@ -134,7 +135,7 @@ def time_bars(report: "RunReport", marks: Sequence[tuple[str, float]] = ()) -> s
     mugraphs = report.mugraphs
     shown = []
     for rank, entry in enumerate(mugraphs, 1):
-        kernels = f"{entry.kernels} kernel{'' if entry.kernels == 1 else 's'}"
+        kernels = counted(entry.kernels, "kernel")
         shown.append(Bar(f"#{rank} {kernels}", entry.us, not entry.fused))
     measured = mugraphs[0].measured_us is not None
     return bars(shown, marks, f"µs, measured on {report.device}" if measured else "µs, predicted by the cost model")
@@ -253,7 +254,9 @@ def _split_reduction(it: "SplitReduction") -> str:
 
 def _rules_report(report: "Report") -> str:
     """The verdict on every law with its counterexample, the lints, the growth of e-graphs."""
-    verdicts = [(it.law.place, it.law.text, it.truth, it.counterexample or f"{it.trials} trials") for it in report.findings]
+    verdicts = [
+        (it.law.place, it.law.text, it.truth, it.counterexample or counted(it.trials, "trial")) for it in report.findings
+    ]
     growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in report.growth]
     pages = [table(("law", "", "verdict", "counterexample"), verdicts)]
     if report.lints:

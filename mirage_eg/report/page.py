@@ -13,6 +13,7 @@ from pygments.lexers import PythonLexer
 from mirage_eg.backends.cost.lower_bound import device_lower_bound_us
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.layouts import laid_out
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.report_sections import MuGraphSummary, PartSummary
@@ -104,7 +105,7 @@ def _wide(drawing: str) -> str:
 
 
 def _kernels(count: int) -> str:
-    return f"{count} kernel{'' if count == 1 else 's'}"
+    return counted(count, "kernel")
 
 
 def _summary(report: RunReport, best: Graph) -> str:

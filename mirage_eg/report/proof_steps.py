@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from html import escape
 
 from mirage_eg.egraph.proof_chain import Path, ProofChain, ProofStep
+from mirage_eg.ir.plurals import counted
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()]|[^\s()"]+')
 _CELL = 'style="text-align: left; vertical-align: top"'
@@ -14,7 +15,7 @@ _MARK = 'style="background: #8886; color: inherit; border-radius: 3px"'
 
 def steps_of(chain: ProofChain) -> str:
     """The number of steps in words."""
-    return f"{len(chain.steps)} step{'' if len(chain.steps) == 1 else 's'}"
+    return counted(len(chain.steps), "step")
 
 
 def chain_html(chain: ProofChain) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.report_sections import SimplificationSummary, ThreadGraphsSummary
 from mirage_eg.report.tables import table
 
@@ -12,7 +13,7 @@ def simplification_html(record: SimplificationSummary) -> str:
     if not record.changed:
         return "<p>The program is searched as written: no pass simplified it.</p>\n"
     count = record.count
-    counts = f"<p>{count.before} ops as written, {count.after} as searched.</p>\n"
+    counts = f"<p>{counted(count.before, 'op')} as written, {count.after} as searched.</p>\n"
     passes = [
         f"<details><summary>{escape(step.pass_)}</summary>\n"
         f"{_side('before', step.before)}{_side('after', step.after)}</details>\n"

@@ -229,7 +229,7 @@ MISTAKES = {
     "an unknown attribute": (with_node(4, dim=1), 'node 4: matmul: got unknown field "dim"'),
     "an unknown dtype": (with_node(0, dtype="float17"), "node 0: input: got dtype 'float17'"),
     "operands that do not fit": (with_node(4, operands=[0, 1]), "node 4: matmul: got [2, 4096] and [4096]"),
-    "too few operands": (with_node(4, operands=[3]), "node 4: matmul: got 1 operands, wanted 2"),
+    "too few operands": (with_node(4, operands=[3]), "node 4: matmul: got 1 operand, wanted 2"),
     "a result too many": (with_node(5, results=[{"id": 9, "shape": [1]}]), "node 5: output: got 1 results, wanted 0"),
     "an id twice": (with_node(1, results=[{"id": 0, "shape": [4096]}]), "node 1: input: got result id 0 a second time"),
     "a rational that is a number": (with_node(3, eps=0.1), "node 3: rms_norm: got eps = 0.1"),

@@ -24,6 +24,7 @@ from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.plurals import counted
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
 EXAMPLES_PER_FILE, LEAST_EXAMPLES = 60_000, 200
@@ -167,7 +168,7 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
                 yield Lint(
                     Severity.NOTE,
                     theory.path,
-                    f"no time was left to check whether the last {left} laws follow from others",
+                    f"no time was left to ask of the last {counted(left, 'law')} whether others prove it",
                 )
                 return
             if (words := wording(law)) in others:

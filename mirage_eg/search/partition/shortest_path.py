@@ -18,6 +18,7 @@ from math import inf
 from time import time
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.windows import windows
@@ -201,7 +202,7 @@ def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: boo
     if used.max_ops < wanted.max_ops:
         yield f"kernels of more than {used.max_ops} ops"
     if cut:
-        end = "the budget was spent" if time() >= limits.until else f"{limits.max_states:,} states"
+        end = "the budget was spent" if time() >= limits.until else f"{counted(limits.max_states, 'state')}"
         yield f"kernels of several ops after {end}"
 
 
