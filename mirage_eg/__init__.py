@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mirage_eg.ir.sizes import Dim
     from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
     from mirage_eg.report.draw import picture
+    from mirage_eg.synthesis.minimize import minimize
+    from mirage_eg.synthesis.synthesize import synthesize
 
     float16, bfloat16, float32, float64, _, int32, int64 = DType
 
@@ -42,6 +44,8 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.sizes": ("Dim",),
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
+    "synthesis.minimize": ("minimize",),
+    "synthesis.synthesize": ("synthesize",),
 }
 _MODULES = {"onnx": "frontend.onnx_import", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
@@ -108,12 +112,14 @@ __all__ = [
     "from_json",
     "int32",
     "int64",
+    "minimize",
     "new_kernel_graph",
     "new_threadblock_graph",
     "onnx",
     "picture",
     "register_op",
     "superoptimize",
+    "synthesize",
     "to_json",
     "torch",
 ]

@@ -1,4 +1,7 @@
-"""`mirage-eg rules list | check`: list the laws, check a rule file for soundness; experiments are in `rule_experiments`."""
+"""`mirage-eg rules list | check`: list the laws, check a rule file for soundness.
+
+Experiments are in `rule_experiments`, finding and dropping laws in `synthesis`.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +10,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
+from mirage_eg.cli.synthesis import minimize, synthesize
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.load import load_program
@@ -18,10 +22,12 @@ from mirage_eg.pipeline.run.run_report import plain
 if TYPE_CHECKING:
     from mirage_eg.egraph.soundness.check_file import Report
 
-app = typer.Typer(help="Laws: list them, check a rule file, measure what laws are worth.", no_args_is_help=True)
+app = typer.Typer(help="Laws: list them, check a rule file, measure what laws are worth, find laws.", no_args_is_help=True)
 app.command("impact")(impact)
 app.command("ablate")(ablate)
 app.command("compare")(compare)
+app.command("minimize")(minimize)
+app.command("synthesize")(synthesize)
 
 RulesOption = Annotated[list[str] | None, typer.Option(metavar="PATH", help="More rules: a file or folder.")]
 

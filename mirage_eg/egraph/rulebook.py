@@ -115,6 +115,12 @@ class Rulebook:
                         names.add(law.name)
         return frozenset(names)
 
+    def add_laws(self, egraph: bindings.EGraph, names: Iterable[str]) -> None:
+        """Add the laws of these names to an e-graph that has the declarations."""
+        chosen = set(names)
+        steps = [step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts)]
+        egraph.run_program(*(step.command for step in steps if step.name in chosen))
+
     def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
         """A fresh e-graph with all declarations and the applicable laws, but the laws named in `without`.
 
@@ -122,9 +128,8 @@ class Rulebook:
         """
         names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
-        for theory in self.theories:
-            steps = _parsed(theory.path, theory.text, self._sorts)
-            egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
+        steps = [step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts)]
+        egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
         return egraph
 
     def new_egraph_by_law(
@@ -370,6 +375,12 @@ def _in_ruleset(command: Command, ruleset: str) -> Command:
 
 def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
     return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or name)
+
+
+def law_spans(path: str, text: str) -> dict[str, tuple[int, int]]:
+    """The first byte of each law of a file, and the byte after its last, by its name."""
+    laws = (_core(command) for command, _ in _commands(bindings.EGraph(), path, text) if isinstance(command, _LAWS))
+    return {law.name: (law.span.i, law.span.j) for law in laws}
 
 
 def _core(command: Command) -> Any:

@@ -73,7 +73,7 @@ def _expressions(checkable: CheckableLaw) -> set[str]:
 def _lint_expansion(checkable: CheckableLaw, left: Pattern, right: Pattern) -> Iterator[Lint]:
     """A right side that copies an expression or is larger, and that the left side matches again."""
     before, after = (sum(op_of(part.name) is not None for part in applications(side)) for side in (left, right))
-    again = [part for part in applications(right) if isinstance(left, Apply) and _matches(left, part, {})]
+    again = [part for part in applications(right) if isinstance(left, Apply) and matches(left, part, {})]
     often = [Counter(name for name in variables(side) if name in _expressions(checkable)) for side in (left, right)]
     copies = ", ".join(sorted(often[1] - often[0]))
     if after > before and again:
@@ -84,7 +84,8 @@ def _lint_expansion(checkable: CheckableLaw, left: Pattern, right: Pattern) -> I
         yield Lint(Severity.WARNING, checkable.law.place, f"expanding: every match copies {copies}; look at the growth")
 
 
-def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool:
+def matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool:
+    """Whether a term is an instance of a pattern; `bound` gets the terms of the pattern's variables."""
     match pattern, term:
         case Variable(name), _:
             return bound.setdefault(name, term) == term
@@ -92,7 +93,7 @@ def _matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool
             return (
                 name == other
                 and len(arguments) == len(others)
-                and all(_matches(a, b, bound) for a, b in zip(arguments, others, strict=True))
+                and all(matches(a, b, bound) for a, b in zip(arguments, others, strict=True))
             )
         case _:
             return pattern == term

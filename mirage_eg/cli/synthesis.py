@@ -1,0 +1,126 @@
+"""`mirage-eg rules minimize | synthesize`: drop the laws that follow from others, and find laws from ops alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
+from mirage_eg.pipeline.run.run_report import plain
+
+if TYPE_CHECKING:
+    from mirage_eg.synthesis.synthesize import Synthesis
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)
+]
+
+
+def check_rule_file(path: Path | None) -> None:
+    """Raise an OptionError unless `path` is a place for a rule file; before the work."""
+    if path is None:
+        return
+    if path.suffix != ".egg":
+        raise OptionError(f"--out: got {str(path)!r}, wanted a file that ends in .egg")
+    if path.is_dir():
+        raise OptionError(f"--out: got the folder {str(path)!r}, wanted a file that ends in .egg")
+    check_writable(path.parent)
+
+
+def minimize(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
+    out: OutOption = None,
+    domain: Annotated[
+        str | None, typer.Option(help=f"Read the file in this domain: {' or '.join(DOMAINS)}.", show_default=False)
+    ] = None,
+    with_packaged: Annotated[
+        bool, typer.Option("--with-packaged", help="Drop what follows from the packaged laws, too.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> Job:
+    """Print which laws of FILE follow from its other laws, each with its derivation; with --out write the file without them."""
+
+    def job() -> int:
+        from mirage_eg.synthesis.minimize import minimize as run
+
+        Options(domain=domain or DOMAINS[0])  # its argument checks
+        check_rule_file(out)
+        with progress() as observer:
+            found = run(file, domain, with_packaged, observer)
+        if out is not None:
+            write_atomically(out, found.text)
+        if as_json:
+            print(json_line(plain(found) | {"out": out}))
+            return 0
+        lines = console()
+
+        def write(text: str) -> None:
+            lines.print(text, soft_wrap=True, highlight=False, markup=False)
+
+        follow = "follows" if len(found.derived) == 1 else "follow"
+        write(f"{found.path}: {len(found.derived)} of {len(found.derived) + len(found.kept)} laws {follow} from others")
+        for it in found.derived:
+            write(f"{it.law.place}: {it.law.name} follows from {', '.join(it.laws) or 'the language'}")
+            for line in str(it.chain).splitlines() if it.chain else (f"  {it.missing}",):
+                write(f"  {line}")
+        if out is not None:
+            write(f"{out}: {len(found.kept)} laws")
+        return 0
+
+    return job
+
+
+def synthesize(
+    ops: Annotated[
+        str, typer.Option("--ops", metavar="Exp,Sum,…", help="Ops by constructor or name, with commas.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)],
+    size: Annotated[int, typer.Option("--size", help="Most ops on a side of a law.")] = 3,
+    domain: Annotated[str, typer.Option(help="The language of the terms: indexed.")] = "indexed",
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    as_json: JsonOption = False,
+) -> Job:
+    """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out."""
+
+    def job() -> int:
+        from mirage_eg.synthesis.rule_text import rule_text
+        from mirage_eg.synthesis.synthesize import synthesize as run
+
+        Options(seed=seed)  # its argument checks
+        check_rule_file(out)
+        with progress() as observer:
+            found = run([name.strip() for name in ops.split(",") if name.strip()], size, domain, seed, observer)
+        write_atomically(out, rule_text(found))
+        if as_json:
+            print(json_line(plain(found) | {"out": out}))
+        else:
+            _print_synthesis(found, out)
+        return 0
+
+    return job
+
+
+def _print_synthesis(found: "Synthesis", out: Path) -> None:
+    def write(text: str) -> None:
+        lines.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    lines = console()
+    funnel = plain(found.funnel)
+    table = Table(*funnel)
+    table.add_row(*(f"{count:,}" for count in funnel.values()))
+    lines.print(table)
+    for rejected in found.rejected:
+        write(f"refuted: {rejected.law.name}: {rejected.reason}")
+    derived = len(found.shipped) - len(found.missed)
+    write(f"packaged laws over these ops up to size {found.size}: {len(found.shipped)}, derived: {derived}")
+    for law in found.missed:
+        write(f"  not derived: {law.name}: {law.text}")
+    write(f"laws that the packaged laws do not derive: {len(found.new)}")
+    for law in found.new:
+        write(f"  {law.name}")
+    write(f"{out}: {len(found.laws)} laws")

@@ -1,0 +1,1 @@
+"""Synthesis of laws from ops alone, by enumeration and equality saturation, and minimization of rule files."""
