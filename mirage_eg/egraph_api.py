@@ -28,7 +28,7 @@ from mirage_eg.ir.plurals import counted
 from mirage_eg.report.egraph import EGraphView, egraph_page
 from mirage_eg.report.proof_steps import chain_html
 from mirage_eg.report.tables import table
-from mirage_eg.verify.proof import proof_in_steps
+from mirage_eg.verify.proof import chains_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class EGraph:
         laws = self._laws.find(joint)
         if isinstance(laws, str):
             return Equivalence(False, reason=laws)
-        found = proof_in_steps(joint, laws, self.rulebook, self.names)
+        found = chains_between(joint, laws, self.rulebook, self.names)
         return Equivalence(True, next(iter(found.chains), None), found.missing)
 
     def view(self, marked: Collection[str] = (), boxes: int = 40) -> EGraphView:

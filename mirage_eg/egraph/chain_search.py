@@ -31,7 +31,7 @@ _Match = dict[str, Any]  # of variables: numbers of terms, and constants
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A chain for each pair of outputs, or the reason why there is none to show."""
+    """A chain for each pair of outputs, or the reason why there is none to show, or only a part of the proof."""
 
     chains: tuple[ProofChain, ...] = ()
     missing: str | None = None

@@ -115,11 +115,11 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
     rulebook = run.rulebook if run.rulebook.domain == "indexed" else load_rules("indexed")
     with run.watch.stage(STAGE):
         try:
-            joint = express_both(run.program, candidate.graph).both
+            joint = express_both(run.program, candidate.graph)
             found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
         except UnsupportedError as error:
             found = Chains(missing=f"cannot be translated: {error}")
-    if found.missing is not None and not verdict.laws:
+    if not found.chains and not verdict.laws:
         found = Chains(missing="the search proves the structure, and no proof of the µGraph at full size was tried or found")
     return replace(candidate, verdict=replace(verdict, chains=found.chains, no_chains_because=found.missing))
 

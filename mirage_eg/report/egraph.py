@@ -131,8 +131,11 @@ class EGraphView:
             body += lines_of(_MARGIN, height, [words])
             height += LINE + PAD
         title = f"e-graph: {counted(len(self.oracle.table), 'e-node')} in {counted(len(classes), 'class', 'classes')}"
-        style = f"<style>@media (prefers-color-scheme: dark) {{ {dark_style()} }}</style>"
-        return picture(max(width, 220.0), height, style + body, title)
+        width = max(width, 220.0)
+        dark = dark_style().replace(".mg-", ".egraph .mg-")  # of this drawing alone, which may be within a page
+        style = f"<style>@media (prefers-color-scheme: dark) {{ {dark} }}</style>"
+        card = rectangle(0.5, 0.5, width - 1, height - 1, "card", round=8)
+        return picture(width, height, f'{style}<g class="egraph">{card}{body}</g>', title, card=False)
 
     def _cluster(self, class_: int, keys: Sequence[Key]) -> "_Cluster":
         shown = keys if len(keys) <= ENODES else keys[: ENODES - 1]

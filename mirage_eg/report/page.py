@@ -259,9 +259,9 @@ def _rules(report: RunReport) -> str:
 def _proof(report: RunReport) -> str:
     """The chain of steps for each output, or the reason why none is shown."""
     verify = report.verify
-    if verify.no_chains_because is not None:
-        return _paragraph(f"The proof in steps is not shown: {verify.no_chains_because}.")
     parts = []
+    if verify.no_chains_because is not None:
+        parts.append(_paragraph(f"The proof in steps: {verify.no_chains_because}."))
     for number, chain in enumerate(verify.chains, 1):
         of = f" of output {number}" if len(verify.chains) > 1 else ""
         parts.append(_more(f"Proof{of} in {steps_of(chain)}", chain_html(chain)))

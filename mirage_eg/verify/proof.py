@@ -72,7 +72,7 @@ class Prover:
         self._scope = ProofScope(self.rulebook)
         self._laws_of_slices = SufficientLaws(self.rulebook, PARTING_LIMITS)
         self._memo: dict[JointTerms, Proof] = {}
-        self._chains: dict[Expression, Chains] = {}
+        self._chains: dict[JointTerms, Chains] = {}
 
     @property
     def nodes(self) -> int:
@@ -94,7 +94,7 @@ class Prover:
         proof = self.prove(candidate)
         if not proof.proved:
             return Chains(missing=proof.reason)
-        joint = express_both(self.program, candidate).both
+        joint = express_both(self.program, candidate)
         if joint not in self._chains:
             self._chains[joint] = proof_in_steps(joint, proof.laws, self.rulebook, self.program.input_names)
         return self._chains[joint]
@@ -138,8 +138,19 @@ class Prover:
         return half == 1 or all(self._laws.suffices(needed_for(joint, pair), laws) for pair in pairs)
 
 
-def proof_in_steps(joint: Expression, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:
-    """A chain of steps by these laws for each output, replayed by the checker and tested in the model of the laws.
+def proof_in_steps(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:
+    """A chain of steps by these laws for each output, or for each part of it where slices and concatenations are dissolved.
+
+    The laws of slices prove that the parts are those of the outputs; this proof is not shown in steps, and `missing` says so.
+    """
+    found = chains_between(joint.both, laws, rulebook, names)
+    if joint.parting is None or found.missing is not None:
+        return found
+    return replace(found, missing="the steps are those of the parts; the laws of slices prove the partition, without steps")
+
+
+def chains_between(joint: Expression, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:
+    """A chain of steps by these laws for each pair of outputs, replayed by the checker and tested in the model of the laws.
 
     `names` are those of the inputs.
 

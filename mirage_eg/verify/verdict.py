@@ -53,7 +53,7 @@ class Verdict:
     ] = ()  # laws among them whose sides are not defined alike: the proof holds where both graphs are defined
     unproved_because: str | None = None  # where a proof was tried
     chains: tuple[ProofChain, ...] = ()  # the proof in steps, one chain for each output
-    no_chains_because: str | None = None  # where it is proved and the steps are not shown
+    no_chains_because: str | None = None  # where it is proved and the steps, or some of them, are not shown
 
     @property
     def equal(self) -> bool:
