@@ -4,9 +4,12 @@ Logarithms of exponentials go. An exponential comes after the factors that mask 
 share an exponential, each with a mask of its own, it is computed for each of them, since it has another maximum there.
 """
 
+from functools import lru_cache
+
 from mirage_eg.backends.triton.exp_factors import powers_of
 from mirage_eg.backends.triton.safe_exp import SafeExponential, judged_in_any_order
 from mirage_eg.backends.triton.tiles import flatten
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
@@ -14,12 +17,19 @@ from mirage_eg.ir.node import Node
 
 
 def prepared(block: Graph) -> Graph:
-    """The block graph in primitive ops, flat and ordered."""
+    """The block graph in primitive ops, flat and ordered; equal layers have equal ones."""
+    return _of_block(block) if REGISTRY else _known(block)
+
+
+def _of_block(block: Graph) -> Graph:
     graph = flatten(without_far_logarithms(flatten(expand_custom(block))))
     exponentials = [values[0] for item, values in graph.numbered() if item.op == "exp"]
     for exponential in reversed(exponentials):
         graph = _taken_apart(graph, exponential)
     return _after_factors(graph)
+
+
+_known = lru_cache(256)(_of_block)  # not where there are custom ops: their definitions may change
 
 
 def _judged(graph: Graph) -> dict[int, SafeExponential | str]:

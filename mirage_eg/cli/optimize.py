@@ -163,6 +163,10 @@ def _print_result(result: "Result", folder: Path) -> None:
     out.print(table)
     if report.cache == "hit":
         out.print(f"cache: hit, computed {report.computed}; try: --no-cache to run again", highlight=False)
+    if report.regions:
+        from mirage_eg.report.regions import regions_line
+
+        out.print(regions_line(report.regions), soft_wrap=True, highlight=False, markup=False)
     for note in report.notes:
         out.print(note, soft_wrap=True, highlight=False, markup=False)
     for line in _explained(report.explanation):

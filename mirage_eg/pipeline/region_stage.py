@@ -6,6 +6,7 @@ The µGraphs of regions are composed to µGraphs of the program. The budget is s
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
@@ -43,6 +44,7 @@ class SearchedRegion:
     numbers: tuple[int, ...]
     searched: SearchedProgram
     candidates: tuple[Candidate, ...]
+    seconds: float
 
     @property
     def library(self) -> Candidate:
@@ -81,7 +83,7 @@ def _search(run: Run, programs: Sequence[Graph], tuning: Tuning) -> Iterator[Sea
         budget = run.options.budget and run.options.budget * ops[program] / total
         options, work = replace(run.options, budget=budget, max_kernels=None), replace(run.work, part=f"{name} ")
         inner = replace(run, name=f"{run.name}, {name}", program=program, options=options, work=work)
-        notes = len(run.watch.notes)
+        notes, begin = len(run.watch.notes), perf_counter()
         with at_full_size(inner) as full_size:
             searched = search_program(inner, full_size, tuning)
         run.watch.notes[notes:] = [f"{name}: {note}" for note in run.watch.notes[notes:]]
@@ -90,7 +92,7 @@ def _search(run: Run, programs: Sequence[Graph], tuning: Tuning) -> Iterator[Sea
             trace_plans(run.tracer, searched.primitive, searched.finalists.plans)
             finalists = searched.finalists
             trace_whole_program(run.tracer, searched.whole, finalists.candidates, finalists.verified, candidates)
-        yield SearchedRegion(program, numbers, searched, tuple(candidates))
+        yield SearchedRegion(program, numbers, searched, tuple(candidates), perf_counter() - begin)
 
 
 Choice = Mapping[Graph, Candidate]  # of each region
@@ -228,6 +230,7 @@ def _summary(region: SearchedRegion) -> RegionSummary:
         left_out=partition.left_out,
         bound_us=partition.bound_us,
         parts=tuple(part_summary(primitive, part, finalists.verified.parts.get(part, first.verdict)) for part in parts),
+        seconds=region.seconds,
     )
 
 

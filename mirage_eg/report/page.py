@@ -24,6 +24,7 @@ from mirage_eg.report.layouts import layouts_svg
 from mirage_eg.report.memory import memory_svg, size
 from mirage_eg.report.notebook import time_bars
 from mirage_eg.report.proof_steps import chain_html, steps_of
+from mirage_eg.report.regions import regions_html
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
@@ -52,6 +53,7 @@ def report_page(report: RunReport, program: Graph, best: Graph, source: str) -> 
         _section("Program", _program(program)),
         _section("Simplification", simplification_html(report.simplification)),
         _section("Search", _search(report)),
+        _section("Regions", regions_html(report.regions)),
         _section("Partition into kernels", _partition(report)),
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),

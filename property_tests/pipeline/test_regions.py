@@ -1,5 +1,6 @@
 """Programs of several regions through all stages: each different region is searched once, and the composition is right."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
+from mirage_eg.report.page import report_page
+from mirage_eg.report.regions import regions_line
 from property_tests.search.partition.test_windows import layers, mlp
 from property_tests.support.hand_written import inputs_of
 
@@ -42,6 +45,10 @@ def test_equal_layers_are_searched_once_and_compose_to_the_program(run_program: 
     first = result.candidates[0]
     assert first.fused and first.compile.ok and first.kernels == 4 * region.kernels
     assert first.verdict.equal and "composed" in first.verdict.evidence
+    page = report_page(result.report, program, first.graph, first.source)
+    [section] = re.findall('<section id="regions">.*?</section>', page, re.DOTALL)
+    assert re.findall("<td[^>]*>([^<]*)</td>", section)[:4] == ["0", "0, 1, 2, 3", "3", "3"]
+    assert regions_line(result.report.regions).startswith("4 regions, 1 different (0: 4 times 3 of 3 ops in block graphs")
     arrays = inputs_of(program)
     [got] = run_program(first.source, arrays)
     [wanted] = evaluate(program, [array.astype(np.float64) for array in arrays], FloatAlgebra())

@@ -165,7 +165,7 @@ class RegionSummary:
     """A region of the program, searched once: its numbers among the regions, and the search and the first µGraph of it.
 
     `ops` are primitive, after simplification; those of `in_blocks` are computed by block graphs. `left_out` says what was not
-    searched.
+    searched. `seconds` are of all stages before the ranking.
     """
 
     occurrences: tuple[int, ...]
@@ -181,6 +181,7 @@ class RegionSummary:
     left_out: tuple[str, ...]
     bound_us: float
     parts: tuple[PartSummary, ...]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
