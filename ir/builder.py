@@ -15,6 +15,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import without_values
 from mirage_eg.ir.node import Node, TensorType, node, result_count
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import Shape, taken_by_slice, text
@@ -104,6 +105,7 @@ class Builder:
 
     def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
         self.nodes: list[Node] = []
+        self.averaged: set[int] = set()  # sums that became means
         self.checker = Checker(level, grid, loop)
 
     def op(self, name: str, /, *operands: Tensor, **attributes: Any) -> Tensor:
@@ -121,9 +123,9 @@ class Builder:
 
     def mean_of(self, x: Tensor, size: SizeExpression) -> Tensor:
         """x / size where x is the sum over a dim of this size: the mean. Other constants are no sizes."""
-        makers = [item for item in self.nodes for _ in range(result_count(item))]
-        item = makers[x.position]
+        item = [item for item in self.nodes for _ in range(result_count(item))][x.position]
         if item.op == "sum" and str(self.checker.types[item.operands[0]].shape[item["dim"]]) == str(size):
+            self.averaged.add(x.position)
             return self.op("mean", Tensor(self, item.operands[0]), dim=item["dim"])
         raise GraphError(f"div: got the size {size} as divisor of %{x.position}, wanted a number; x.sum / n of all n is mean")
 
@@ -486,9 +488,10 @@ class KernelGraph(Builder):
     def graph(self) -> Graph:
         """The program, frozen."""
         used = {operand for item in self.nodes for operand in item.operands}
-        sinks: dict[int, str | None] = {i: None for i in range(len(self.checker.types)) if i not in used}
+        sinks: dict[int, str | None] = dict.fromkeys(i for i in range(len(self.checker.types)) if i not in used | self.averaged)
         outputs = [node("output", position, name=name) for position, name in (self._outputs or sinks).items()]
-        return Graph(tuple(Node(item.op, item.operands, as_numbers(item.attributes)) for item in (*self.nodes, *outputs)))
+        nodes = [Node(item.op, item.operands, as_numbers(item.attributes)) for item in (*self.nodes, *outputs)]
+        return without_values(Graph(tuple(nodes)), self.averaged - used - self._outputs.keys())
 
     def __str__(self) -> str:
         return str(self.graph())

@@ -1,6 +1,6 @@
 """A copy of a graph in which some nodes are replaced by others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, result_count
@@ -36,4 +36,15 @@ class GraphCopy:
         return Graph(tuple(self._nodes), old.level, old.grid, old.loop, old.threads)
 
 
-__all__ = ["GraphCopy"]
+def without_values(program: Graph, dropped: Set[int]) -> Graph:
+    """The kernel graph without nodes of one value that no other node reads; `program` itself where none is dropped."""
+    if not dropped:
+        return program
+    copy = GraphCopy(program)
+    for item, values in copy:
+        if dropped.isdisjoint(values):
+            copy.copy(item, values)
+    return copy.graph()
+
+
+__all__ = ["GraphCopy", "without_values"]

@@ -48,13 +48,13 @@ def part_extent(extent: int, count: int) -> int | None:
 
 
 def given_part(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> int | None:
-    """`part`, if parts of it hold a dim of `extent` and no block of the slowest split is empty; else None.
+    """`part`, if parts of it hold a dim of `extent` and no block is empty; else None.
 
     A dim that nothing splits is one part, perhaps a short one. Iterations at the end of the last block may be empty.
     """
     count = prod(count for _, count in splits)
-    slowest = next((count for _, count in splits if count > 1), 1)
-    return part if 1 <= part and (slowest - 1) * (count // slowest) * part < extent <= count * part else None
+    before_last_block = count - prod(count for place, count in splits if place == LOOP)
+    return part if part >= 1 and before_last_block * part < extent <= count * part else None
 
 
 def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, attributes: Mapping[str, Any]) -> Cuts:

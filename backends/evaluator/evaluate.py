@@ -131,7 +131,6 @@ def _ragged(
     graph: Graph, bounds: ragged_parts.Bounds, inputs: Sequence[V], algebra: Algebra[V], slice_elements: int, stack: int
 ) -> list[V]:
     """The outputs of a ragged block graph's blocks within bounds."""
-    bounds = ragged_parts.without_empty_iterations(graph, bounds)
     if (grid := ragged_parts.divided(graph, bounds, loop=False)) is not None:
         place, *sides = grid
         results = [_ragged(graph, side, inputs, algebra, slice_elements, stack) for side in sides]
@@ -139,6 +138,7 @@ def _ragged(
         for item, kind, *parts in zip(graph.outputs, graph.output_types, *results, strict=True):
             joined.append(ragged_parts.join_sides(graph, item, kind.shape, place, sides, parts, algebra, stack))
         return joined
+    bounds = ragged_parts.without_empty_iterations(graph, bounds)
     taken = partial(ragged_parts.inputs_within, graph, inputs=inputs, algebra=algebra, stack=stack)
     if (loop := ragged_parts.divided(graph, bounds, loop=True)) is None:
         return _regular(ragged_parts.regular_part(graph, bounds), taken(bounds), algebra, slice_elements, stack, None)

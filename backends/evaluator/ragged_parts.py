@@ -26,7 +26,7 @@ def all_of(graph: Graph) -> Bounds:
 
 
 def without_empty_iterations(graph: Graph, bounds: Bounds) -> Bounds:
-    """Bounds without the iterations after the last part of a dim that the grid and the loop cut."""
+    """Bounds of blocks of equal extents, without the iterations after the last part of a dim that the grid and the loop cut."""
     for cut in (cut for cuts in graph.cuts.values() for cut in cuts if cut):
         if _has_last(graph, cut, bounds):
             stop = min([bounds[LOOP][1], *(last + 1 for place, last in _last(graph, cut) if place == LOOP)])

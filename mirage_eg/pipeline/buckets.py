@@ -200,7 +200,7 @@ class _BucketMaker:
                     seed=self._options.seed,
                     rulebook=self._rulebook,
                 )
-            except UnsupportedError as error:
+            except (UnsupportedError, GraphError) as error:
                 reasons.append(str(error))
                 continue
             if not (written.compile.ok and verdict.equal):

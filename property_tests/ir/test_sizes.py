@@ -7,11 +7,16 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes, dims_of, sizes_of
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, node
+from mirage_eg.ir.ops import Level
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.ir.sizes import Dim, SizeExpression, divisor, most, parts_of, read_dim
+from mirage_eg.ir.sizes import Dim, SizeExpression, SizeRange, divisor, most, parts_of, read_dim
 
 EXTENTS = st.integers(1, 50)
 
@@ -64,6 +69,7 @@ def test_a_sum_over_a_dim_divided_by_it_is_its_mean() -> None:
     x = graph.new_input((3, n), "float32")
     mean = graph.sum(x, 1) / x.shape[1]
     assert [item.op for item in graph.nodes] == ["input", "sum", "mean"] and mean.shape == (3, 1)
+    assert [item.op for item in graph.graph().nodes] == ["input", "mean", "output"]
     with pytest.raises(GraphError, match="got the size n as divisor"):
         _ = graph.square(x) / n
     with pytest.raises(GraphError, match="got the size n as a constant"):
@@ -96,3 +102,52 @@ def test_what_is_tied_to_the_present_size_is_refused() -> None:
     other.mark_output(other.add(other.new_input((n, 4)), other.new_input((n.hint, 4))))
     with pytest.raises(GraphError, match="aligned at the last dim"):
         at_sizes(other.graph(), {"n": 8})
+
+
+def spread_sums() -> Graph:
+    """Row sums and maxima of x, over 4 blocks of 4 iterations of 4 elements; a second kernel joins the parts."""
+    first = Graph(
+        (
+            node("input", shape=(3, 64), dtype="float32", imap=(1,), fmap=1),
+            node("sum", 0, dim=1),
+            node("accum_sum", 1),
+            node("max", 0, dim=1),
+            node("accum_max", 3),
+            node("output", 2, omap=(NEW_DIM,)),
+            node("output", 4, omap=(NEW_DIM,)),
+        ),
+        Level.BLOCK,
+        (4,),
+        4,
+    )
+    last = Graph(
+        (
+            node("input", shape=(4, 3, 1), dtype="float32", imap=(-1,), fmap=-1),
+            node("input", shape=(4, 3, 1), dtype="float32", imap=(-1,), fmap=-1),
+            node("sum", 0, dim=0),
+            node("max", 1, dim=0),
+            node("mul", 2, 3),
+            node("output", 4, omap=(-1,)),
+        ),
+        Level.BLOCK,
+        (1,),
+    )
+    x = node("input", shape=(3, 64), dtype="float32", name="X", dims=",n=1:64")
+    return Graph((x, node("block", 0, graph=first), node("block", 1, 2, graph=last), node("output", 3)))
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_blocks_and_iterations_without_elements_count_for_nothing(n: int) -> None:
+    there = at_sizes(spread_sums(), {"n": n})
+    assert there.blocks[0].grid == (-(-n // 16),) and there.blocks[0].loop == 4
+    x = np.random.default_rng(n).standard_normal((3, n)) - 9
+    [got] = evaluate(there, [x], FloatAlgebra())
+    np.testing.assert_allclose(got, (x.sum(1) * x.max(1)).reshape(1, 3, 1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 33, 64])
+def test_kernels_skip_what_is_empty(run_guarded: RunProgram, n: int) -> None:
+    source = emit_for_sizes(spread_sums(), {"n": SizeRange(1, 64)})
+    x = np.random.default_rng(n).standard_normal((3, n)) - 9
+    [got] = run_guarded(source, [x])
+    np.testing.assert_allclose(got, (x.sum(1) * x.max(1)).reshape(1, 3, 1), rtol=1e-5)
