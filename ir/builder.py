@@ -421,11 +421,9 @@ class KernelGraph(Builder):
     ) -> Tensor:
         """A tensor that the program takes; `strides` count elements, row-major where not given.
 
-        A dim may be a `Dim`, which is chosen later. `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that
-        name.
+        A dim may be a `Dim`. `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that name.
         """
-        dense = whole("new_input", strides, "strides") if strides is not None else None
-        shape = whole("new_input", dims, "dims")
+        shape, dense = whole("new_input", dims, "dims"), None if strides is None else whole("new_input", strides, "strides")
         return self.op("input", shape=shape, dtype=dtype_of(dtype), name=name, strides=dense, dims=dims_text(shape))
 
     def gather(self, x: Tensor, indices: Tensor, dim: int = 0) -> Tensor:
