@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import log, prod
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -183,6 +183,20 @@ def _reduction(op: str, sign: int = 1) -> Handler:
     return reduce
 
 
+def _product(call: Call) -> Tensor:
+    """The product of all elements, or of those along a dim: halves are multiplied until one element is left."""
+    x = _of_result_type(call)
+    if call.arguments.get("dim") is None:
+        x, dim = reshaped(x, (prod(x.shape),)), 0
+    else:
+        dim = call.dim("dim", len(x.shape))
+    while (extent := x.shape[dim]) > 1:
+        half = extent // 2
+        halves = cut(x, dim, 0, half) * cut(x, dim, half, 2 * half)
+        x = call.graph.concat([halves, cut(x, dim, 2 * half, extent)], dim) if extent % 2 else halves
+    return _kept(call, x)
+
+
 def _extreme_along(sign: int) -> Handler:
     """`max.dim` and `min.dim`: values and indices."""
 
@@ -309,6 +323,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.sum.dim_IntList": _reduction("sum"),
     "aten.mean.default": _reduction("mean"),
     "aten.mean.dim": _reduction("mean"),
+    "aten.prod.default": _product,
+    "aten.prod.dim_int": _product,
     "aten.amax.default": _reduction("max"),
     "aten.amin.default": _reduction("max", -1),
     "aten.max.default": _reduction("max"),

@@ -134,15 +134,17 @@ def _normalized_by_running(call: Call) -> Tensor:
 
 
 def _batch_norm(call: Call) -> Tensor:
-    if call.take("training"):
+    if not call.take("training"):
+        return _normalized_by_running(call)
+    if call.take("running_mean") is not None or call.take("running_var") is not None:
         raise UnsupportedError("batch norm in training updates its running statistics")
-    return _normalized_by_running(call)
+    call.ignore("momentum", "cudnn_enabled")
+    return _normalized_by_batch(call)[0]
 
 
-def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
-    """By the statistics of the batch; the running ones move toward them, the variance unbiased."""
-    call.require("training", True)
-    x, g, momentum = call.tensor("input"), call.graph, call.number("momentum")
+def _normalized_by_batch(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """The normalized input, and the mean and the variance of the batch."""
+    x, g = call.tensor("input"), call.graph
     mean = x
     for dim in (0, *range(2, len(x.shape))):
         mean = g.mean(mean, dim)
@@ -150,9 +152,16 @@ def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
     variance = g.square(centred)
     for dim in (0, *range(2, len(x.shape))):
         variance = g.mean(variance, dim)
-    count = prod(x.shape) // x.shape[1]
     normal = centred / g.sqrt(variance + call.number("eps"))
-    z = _over_channels(normal, call.optional("weight"), call.optional("bias"))
+    return _over_channels(normal, call.optional("weight"), call.optional("bias")), mean, variance
+
+
+def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
+    """By the statistics of the batch; the running ones move toward them, the variance unbiased."""
+    call.require("training", True)
+    x, momentum = call.tensor("input"), call.number("momentum")
+    z, mean, variance = _normalized_by_batch(call)
+    count = prod(x.shape) // x.shape[1]
 
     def moved(name: str, batch: Tensor) -> Lazy:
         running = call.tensor(name)

@@ -236,6 +236,8 @@ def written(x: Any) -> Any:
         lambda x: ((x > 0) ^ (x < 1)).to(x.dtype) + torch.clamp(x, max=x.abs() / 2) + torch.clamp_min(x, x.mean()),
         lambda x: torch.cdist(x, x[:4] + 1, compute_mode="donot_use_mm_for_euclid_dist") + torch.linalg.vector_norm(x, 3),
         lambda x: torch.addmv(x[0, :6], x, x[1], beta=0.5, alpha=2.0) + x.unsafe_split(4, 1)[1].sum(1),
+        lambda x: torch.prod(x, 1) + torch.prod(x, 0, keepdim=True)[0, :6] + torch.prod(x[:, :3]) + x[:, :7].prod(-1),
+        lambda x: f.batch_norm(x, None, None, training=True) + f.batch_norm(x, None, None, x[0], x[1], True, 0.3, 1e-3),
         lambda x: f.cosine_similarity(x, x.roll(1, 0)) + f.pairwise_distance(x, x.roll(1, 0)),
     ],
 )
