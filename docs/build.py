@@ -38,7 +38,7 @@ from mirage_eg.report.funnel import funnel
 from mirage_eg.report.roofline import RooflinePoint, program_point, roofline
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # docs and property_tests are in no package
-from docs import house, op_table, public_names
+from docs import ablation, house, op_table, public_names
 
 DOCS = Path(__file__).parent
 MODELS = DOCS / "measurements" / "models.jsonl"
@@ -59,6 +59,7 @@ def pages() -> dict[str, str]:
         "verification.md": verification(),
         "architecture.md": _framed(DOCS / "architecture.md", house.table() + "\n", _HOUSE),
         "models.md": _framed(DOCS / "models.md", models_table()),
+        "ablation.md": GENERATED + ablation.page(),
         "../README.md": readme(),
         "figures/results_bars.svg": result_bars(),
         "figures/results_roofline.svg": result_roofline(),

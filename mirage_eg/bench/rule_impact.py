@@ -36,7 +36,9 @@ from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
 
 FULL_SIZE = 4  # µGraphs of a program, the cheapest, that are also computed at full size
-PROVED = 16  # likewise, whose proof is reduced to the laws that it needs, in a third of a second each
+PROVED = 8  # likewise, whose proof is reduced to the laws that it needs, in a third of a second each
+
+TOP = 64  # new structures of a program that become µGraphs, where more are found the cheapest
 
 OnStage = Callable[[str, int, int], None]  # stage, done, total
 
@@ -79,6 +81,7 @@ class ProgramImpact:
     best_us_with: float | None
     laws: tuple[LawImpact, ...]
     found: tuple[NewMuGraph, ...]
+    new_structures: int  # `found` has those with the cheapest µGraphs
     lost: tuple[str, ...]
 
 
@@ -109,11 +112,13 @@ def impact(
     domain: str | None = None,
     limits: SearchLimits | None = None,
     device: Device | None = None,
+    top: int = TOP,
     on_progress: OnStage = lambda stage, done, total: None,
 ) -> Impact:
     """Search programs with the packaged laws, with those of a file besides, and without each law of the file in turn.
 
-    `programs` are workloads, files as `optimize` takes them, or graphs. `domain` is the file's where not given.
+    At most `top` new structures of a program become µGraphs, those with the cheapest. `programs` are
+    workloads, files as `optimize` takes them, or graphs. `domain` is the file's where not given.
 
     Raises:
         RuleError: a mistake in the file, or no law of it matches.
@@ -122,7 +127,7 @@ def impact(
     limits = limits or SearchLimits()
     named = [_named(program, position) for position, program in enumerate(programs, 1)]
     parts = [part for name, graph in named for part in search_programs(name, graph, limits.max_block_ops)]
-    return part_impacts(file, parts, domain, limits, device or default_device(), on_progress)
+    return part_impacts(file, parts, domain, limits, device or default_device(), on_progress, top)
 
 
 def _named(program: str | Path | Graph | KernelGraph, position: int) -> tuple[str, Graph]:
@@ -142,6 +147,7 @@ def part_impacts(
     limits: SearchLimits,
     device: Device,
     on_progress: OnStage,
+    top: int = TOP,
 ) -> Impact:
     """`impact` for programs that are prepared for the search."""
     chosen = domain or file_domain(file)
@@ -151,7 +157,7 @@ def part_impacts(
     if not laws:
         raise RuleError(f"{file}: got no law that is not loaded already, wanted a file with laws of your own")
     with worker_for(with_) as worker:
-        rows = [_ProgramRun(part, without, with_, laws, limits, device, worker, on_progress).row() for part in parts]
+        rows = [_ProgramRun(part, without, with_, laws, limits, device, worker, top, on_progress).row() for part in parts]
     result = Impact(str(file), chosen, limits.max_block_ops, device.name, tuple(rows))
     if len(result.never_matched()) == len(laws):
         names = ", ".join(part.name for part in parts)
@@ -177,6 +183,7 @@ class _ProgramRun:
     limits: SearchLimits
     device: Device
     worker: Worker | None
+    top: int
     on_progress: OnStage
 
     def row(self) -> ProgramImpact:
@@ -201,6 +208,7 @@ class _ProgramRun:
             min((us for us in both if us is not None), default=None),
             tuple(LawImpact(law.name, law.place, after.matched(law), len(lost.get(law.name, ()))) for law in self.laws),
             found,
+            len(new),
             tuple(map(describe, before.only(after))),
         )
 
@@ -216,7 +224,7 @@ class _ProgramRun:
         """The new structures as µGraphs, cheapest first."""
         stage = f"{self.part.name}: µGraphs"
         entries: list[Instantiated] = []
-        for entry in pricing.each(new):
+        for entry in pricing.each(new, self.top):
             entries.append(entry)
             raise_if_stopped()
             self.on_progress(stage, len(entries), 2 * len(new))

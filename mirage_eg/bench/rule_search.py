@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, Device, device_for
 from mirage_eg.bench.search_programs import SearchProgram
@@ -147,9 +147,16 @@ class Pricing:
         entries = [entry for entry in instantiate(self._task(), named, axes, structures, check) if entry.kernels]
         return (canonical(entries[0].structure), entries[0].kernels[0].us) if entries else None
 
-    def each(self, structures: Sequence[AnyStructure]) -> Iterator[Instantiated]:
-        """The cheapest µGraph of every structure, with the field check on a small instance."""
-        return iter(instantiate_each((self._task(), self.part.named, self.part.axes), structures))
+    def each(self, structures: Sequence[AnyStructure], top: int) -> Iterator[Instantiated]:
+        """The cheapest µGraph of every structure, with the field check on a small instance; of more than `top` structures
+        those with the `top` cheapest µGraphs."""
+        named, axes = self.part.named, self.part.axes
+        if len(structures) <= top:
+            yield from instantiate_each((self._task(), named, axes), structures)
+            return
+        check = FieldCheck(named.program, axes, 0, TRIALS)
+        task = replace(self._task(), keep=top)
+        yield from (entry for entry in instantiate(task, named, axes, structures, check) if entry.kernels)
 
 
 def default_device() -> Device:

@@ -39,6 +39,7 @@ def impact(
     options: Options,
     programs: ProgramsArgument = None,
     domain: DomainOption = None,
+    top: Annotated[int, typer.Option(help="New structures of a program that become µGraphs, the cheapest.")] = 64,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write impact.json, impact.svg, and each new µGraph as JSON and SVG.")
     ] = None,
@@ -53,6 +54,8 @@ def impact(
     def job() -> int:
         from mirage_eg.bench.rule_impact import part_impacts
 
+        if top < 1:
+            raise OptionError(f"--top: got {top}, wanted 1 or more")
         if domain is not None:
             replace(options, domain=domain)  # its argument checks
         if out is not None:
@@ -66,6 +69,7 @@ def impact(
                 _limits(options),
                 options.device_record,
                 lambda stage, done, total: observer(stage, done, total, ""),
+                top,
             )
         if out is not None:
             _write_impact(result, out)
@@ -135,7 +139,10 @@ def _print_impact(result: "Impact") -> None:
     for row in result.programs:
         best = rule_pages.change(row.best_us_without, row.best_us_with, 1)
         none = "" if any(law.matches for law in row.laws) else "; no law of the file matches"
-        _print_line(f"{row.program}: newly found: {counted(len(row.found), 'structure')}; best predicted µs {best}{none}")
+        count = counted(row.new_structures, "structure")
+        _print_line(f"{row.program}: newly found: {count}; best predicted µs {best}{none}")
+        if len(row.found) < row.new_structures:
+            _print_line(f"{row.program}: µGraphs of the {len(row.found)} cheapest of them; try: a larger --top")
         for entry in sorted(row.lost, key=len)[:3]:
             _print_line(f"{row.program}: lost: {entry}")
         _print_cut(row.program, (*row.without.cut, *row.with_.cut))

@@ -29,7 +29,7 @@ def impact_rows(impact: Any) -> list[tuple[str, ...]]:
             change(row.without.milliseconds, row.with_.milliseconds),
             change(row.without.visited, row.with_.visited),
             change(row.without.structures, row.with_.structures),
-            f"{len(row.found):,}{incomplete(row.without, row.with_)}",
+            f"{row.new_structures:,}{incomplete(row.without, row.with_)}",
             f"{len(row.lost):,}{incomplete(row.without, row.with_)}",
             change(row.best_us_without, row.best_us_with, 1),
         )

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from docs.ablation import KEPT
 from mirage_eg.bench.rule_ablation import ablation, equations
 from mirage_eg.bench.rule_comparison import comparison, rule_set
 from mirage_eg.bench.rule_impact import impact
@@ -18,7 +19,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir import serialize
-from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.report.rule_pages import ablation_html, ablation_svg, comparison_html, comparison_svg, impact_html, impact_svg
 from mirage_eg.search.structure_search import SearchLimits
@@ -84,6 +85,48 @@ def test_what_is_lost_without_a_law_is_what_a_search_without_it_lacks(part: Sear
         assert row.baseline.structures - law.lost + law.gained == without.side.structures
     assert result.without_change() == ("sums commute", "log of exp")
     assert "mul commutes" in ablation_html(result) and ElementTree.fromstring(ablation_svg(result)).tag.endswith("svg")
+
+
+def quotients(program: KernelGraph) -> Tensor:
+    x, y = (program.new_input((64, 512), name=name) for name in "XY")
+    total = program.reduction(x, 1)
+    return program.reduction(program.sub(program.div(x, total), program.div(y, total)), 1)
+
+
+def means(program: KernelGraph) -> Tensor:
+    x = program.new_input((64, 512, 16), name="X")
+    return program.sqrt(program.mean(program.mean(program.square(x), 2), 1))
+
+
+def scales(program: KernelGraph) -> Tensor:
+    x, y = program.new_input((64, 512), name="X"), program.new_input((64, 1), name="Y")
+    return program.reduction(program.square(program.scale(program.div(x, y), 3.0)), 1)
+
+
+def logarithms(program: KernelGraph) -> Tensor:
+    x, y = (program.new_input((64, 512), name=name) for name in "XY")
+    ratio = program.div(program.reduction(program.exp(y), 1), program.reduction(program.exp(x), 1))
+    return program.reduction(program.log(program.mul(program.sigmoid(x), ratio)), 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "law", "lost", "of"),
+    [
+        (quotients, "div distributes over sub", 43, 89),
+        (means, "means commute", 24, 32),
+        (scales, "scale of a quotient", 52, 104),
+        (logarithms, "exponentials are above zero", 8, 84),
+        (logarithms, "sum above zero", 8, 84),
+    ],
+)
+def test_laws_kept_for_other_programs(build: Callable[[KernelGraph], Tensor], law: str, lost: int, of: int) -> None:
+    program = new_kernel_graph()
+    program.mark_output(build(program))
+    [only] = search_programs("kept", program.graph())
+    rules = load_rules("indexed")
+    found, without = (rule_search(only, book, SearchLimits()) for book in (rules, rules.leaving_out([law])))
+    assert (len(found.only(without)), found.side.structures) == (lost, of)
+    assert f"loses {lost} of {of} structures" in KEPT[law]
 
 
 @pytest.mark.parametrize("domain", ["indexed", "abstract"])
