@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mirage_eg.bench.rule_ablation import equations
 from mirage_eg.egraph.laws import Law, applications, patterns
 from mirage_eg.egraph.rulebook import load_rules
 
@@ -39,7 +40,7 @@ workloads are searched in segments. Laws on axes and subexpressions are not trie
 [Measure laws](measuring_laws.md) shows the command for programs and laws of your own.
 
 Of {len(tried)} laws, {len(changing)} change the structures of a workload, {len(idle)} match and change nothing,
-{len(silent)} match in no workload.
+{len(silent)} match in no workload.{_later(tried)}
 
 ## Laws that change structures
 
@@ -64,6 +65,12 @@ Structures lost of all, structures gained, and the best predicted time in µs if
 
 
 _UNKNOWN = "**no reason is recorded: add one to docs/ablation.py, or delete the law**"
+
+
+def _later(tried: Sequence[str]) -> str:
+    """A sentence on the laws that the measurement did not have."""
+    later = [law.name for law in equations(load_rules("indexed")) if law.name not in tried]
+    return f" {len(later)} laws were added after the measurement and are not in the tables." if later else ""
 
 
 def _short(program: str) -> str:
