@@ -28,6 +28,8 @@ Constant = int | str | Fraction
 _RATIONALS = tuple(map(Fraction, ("3/7", "-5/11", "13/4", "-17/3", "3", "-5", "1", "-1")))  # tried for constants, in this order
 _FACTS = ("axes", "above_zero", "indicator", "part", "below")
 MOST_CORNERS = 8
+MOST_BITS = "(bigint 1000)"  # of computed constants, in the text of a found law
+_FEW_BITS = "(bigint 8)"  # in derivations: in a class that is its own power, constants multiply without end
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,8 @@ class Session:
 
     def add(self, *laws: Law) -> None:
         """Add laws, and apply all laws."""
-        self._egraph.run_program(*self._egraph.parse_program("\n".join(law.text for law in laws)))
+        text = "\n".join(law.text for law in laws).replace(MOST_BITS, _FEW_BITS)
+        self._egraph.run_program(*self._egraph.parse_program(text))
         for _ in range(self._effort.iterations):
             if self.nodes > self._effort.nodes or not run_once(self._egraph, OWN_RULESET).updated:
                 break
