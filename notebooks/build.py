@@ -70,7 +70,23 @@ def _compared(cell: nbformat.NotebookNode) -> list[str]:
         "".join(output.get("text", "")) + "".join(entry for _, entry in sorted(output.get("data", {}).items()))
         for output in cell.outputs
     ]
-    return [re.sub(r"\d+", "n", text) if "registers a thread" in text else text for text in shown]
+    return [re.sub(r"\d+", "n", text) if "registers a thread" in text else without_times(text) for text in shown]
+
+
+def without_times(text: str) -> str:
+    """HTML without the cells of columns of milliseconds: the head is `ms`."""
+
+    def untimed(table: re.Match[str]) -> str:
+        heads = [re.sub(r"<[^>]*>", "", head).strip() for head in re.findall(r"(?s)<th[^>]*>(.*?)</th>", table[0])]
+        timed = [place for place, head in enumerate(heads) if head == "ms"]
+
+        def row(found: re.Match[str]) -> str:
+            cells = re.findall(r"(?s)<td[^>]*>.*?</td>", found[0])
+            return "".join(cell for place, cell in enumerate(cells) if place not in timed) if cells else found[0]
+
+        return re.sub(r"(?s)<tr[^>]*>.*?</tr>", row, table[0]) if timed else table[0]
+
+    return re.sub(r"(?s)<table[^>]*>.*?</table>", untimed, text)
 
 
 def main(arguments: list[str]) -> int:
