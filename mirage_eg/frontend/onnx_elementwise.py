@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.frontend.onnx_values import Operator, Value, known, operand, tensor
-from mirage_eg.ir.errors import UnsupportedError
 
 
 def _torch(name: str) -> Operator:
@@ -143,17 +142,13 @@ def _products(x: Any, dims: list[int], keep: bool) -> Any:
 
 
 def _place_of(largest: bool) -> Operator:
-    def place(x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-        if select_last_index:
-            raise UnsupportedError("select_last_index = 1 is not supported")
+    def place(x: Value, *, axis: int = 0, keepdims: int = 1) -> Any:
         return (x.argmax if largest else x.argmin)(axis, bool(keepdims))
 
     return place
 
 
-def _cumsum(x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
-    if exclusive or reverse:
-        raise UnsupportedError(f"exclusive = {exclusive}, reverse = {reverse}, wanted 0")
+def _cumsum(x: Value, axis: Value) -> Any:
     return x.cumsum(int(known("axis", axis)))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mirage_eg.frontend.imported import Imported
 from mirage_eg.frontend.onnx_constants import CONSTANTS
 from mirage_eg.frontend.onnx_gelu import with_gelu
-from mirage_eg.frontend.onnx_ops import FIRST_RESULT_ALONE, OPERATORS
+from mirage_eg.frontend.onnx_ops import FIRST_RESULT_ALONE, NEUTRAL, OPERATORS, WITHOUT_INFLUENCE
 from mirage_eg.frontend.onnx_values import Value, array, tensor, torch_type
 from mirage_eg.frontend.torch_export import import_program
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
@@ -137,7 +137,9 @@ class OnnxNode:
         on_host = self.op in OPERATORS and all(it is None or isinstance(it, np.ndarray) for it in operands)
         if on_host:
             operands = [tensor(it) for it in operands]
-        attributes = dict(self.attributes)
+        attributes = {name: it for name, it in self.attributes.items() if not _is_neutral(name, it)}
+        if self.op == "Conv":
+            attributes.pop("kernel_shape", None)  # that of the weights
         if self.op == "Split":
             attributes["results"] = len(self.outputs)
         try:
@@ -153,6 +155,10 @@ class OnnxNode:
 
     def _place(self) -> str:
         return f"(result {self.outputs[0]})"
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    return name in WITHOUT_INFLUENCE or (name in NEUTRAL and value == NEUTRAL[name])
 
 
 def _nodes(sources: Sequence[Any]) -> Iterator[OnnxNode]:

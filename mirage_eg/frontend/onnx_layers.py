@@ -42,33 +42,23 @@ def _einsum(*operands: Value, equation: str) -> Any:
     return torch.einsum(equation.lower(), *operands)
 
 
-def _float_statistics(stash_type: int) -> None:
-    if stash_type != 1:
-        raise UnsupportedError(f"stash_type = {stash_type}, wanted 1 (float32)")
-
-
-def _layer_norm(
-    x: Value, scale: Value, bias: Value = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Any:
+def _layer_norm(x: Value, scale: Value, bias: Value = None, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
     import torch
 
-    _float_statistics(stash_type)
     shape = tuple(x.shape[axis:])
     return torch.nn.functional.layer_norm(x, shape, tensor(scale, x).expand(shape), tensor(bias, x), epsilon)
 
 
-def _rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
+def _rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
     import torch
 
-    _float_statistics(stash_type)
     shape = tuple(x.shape[axis:])
     return torch.nn.functional.rms_norm(x, shape, tensor(scale, x).expand(shape), epsilon)
 
 
-def _group_norm(x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
+def _group_norm(x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5) -> Any:
     import torch
 
-    _float_statistics(stash_type)
     if scale.shape[0] != x.shape[1]:
         raise UnsupportedError("scales of groups (opset 18) are deprecated, wanted one of each channel (opset 21)")
     return torch.nn.functional.group_norm(x, num_groups, tensor(scale, x), tensor(bias, x), epsilon)
@@ -88,13 +78,9 @@ def _batch_norm(
     variance: Value,
     *,
     epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    training_mode: int = 0,
 ) -> Any:
     import torch
 
-    if training_mode:
-        raise UnsupportedError("training_mode = 1 is not supported")
     mean, variance, scale, bias = (tensor(it, x) for it in (mean, variance, scale, bias))
     return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
 
@@ -112,16 +98,11 @@ def _attention(
     is_causal: int = 0,
     kv_num_heads: int = 0,
     q_num_heads: int = 0,
-    qk_matmul_output_mode: int = 0,
     scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int = 0,
 ) -> Any:
     """softmax(scale · Q Kᵀ + mask) V; operands of rank 3 hold the heads in their last dim."""
     import torch
 
-    if softcap:
-        raise UnsupportedError(f"softcap = {softcap} is not supported")
     packed = query.ndim == 3
     if packed:
         query, key, value = (
@@ -140,10 +121,8 @@ def _attention(
     return result.transpose(1, 2).flatten(2) if packed else result
 
 
-def _symmetric(pads: Sequence[int], rank: int, auto_pad: str) -> list[int]:
+def _symmetric(pads: Sequence[int], rank: int) -> list[int]:
     """The padding of torch's convolutions, which is equal on both sides."""
-    if auto_pad not in ("NOTSET", "VALID"):
-        raise UnsupportedError(f"auto_pad = {auto_pad} is not supported")
     before, after = list(pads[:rank]) or [0] * rank, list(pads[rank:]) or [0] * rank
     if before != after:
         raise UnsupportedError(f"pads = {list(pads)}, wanted the same on both sides")
@@ -155,10 +134,8 @@ def _conv(
     weight: Value,
     bias: Value = None,
     *,
-    auto_pad: str = "NOTSET",
     dilations: Sequence[int] = (),
     group: int = 1,
-    kernel_shape: Sequence[int] = (),
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> Any:
@@ -166,47 +143,41 @@ def _conv(
 
     rank = x.ndim - 2
     convolution = getattr(torch.nn.functional, f"conv{rank}d")
-    padding = _symmetric(pads, rank, auto_pad)
+    padding = _symmetric(pads, rank)
     return convolution(x, tensor(weight, x), tensor(bias, x), list(strides) or 1, padding, list(dilations) or 1, group)
 
 
 def _max_pool(
     x: Value,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     dilations: Sequence[int] = (),
     kernel_shape: Sequence[int],
     pads: Sequence[int] = (),
-    storage_order: int = 0,
     strides: Sequence[int] = (),
 ) -> Any:
     import torch
 
     rank = x.ndim - 2
     pool = getattr(torch.nn.functional, f"max_pool{rank}d")
-    padding = _symmetric(pads, rank, auto_pad)
+    padding = _symmetric(pads, rank)
     return pool(x, list(kernel_shape), list(strides) or [1] * rank, padding, list(dilations) or 1, bool(ceil_mode))
 
 
 def _average_pool(
     x: Value,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Sequence[int] = (),
     kernel_shape: Sequence[int],
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> Any:
     import torch
 
-    if any(it != 1 for it in dilations):
-        raise UnsupportedError(f"dilations = {list(dilations)}, wanted 1")
     rank = x.ndim - 2
     pool = getattr(torch.nn.functional, f"avg_pool{rank}d")
-    padding = _symmetric(pads, rank, auto_pad)
+    padding = _symmetric(pads, rank)
     return pool(x, list(kernel_shape), list(strides) or [1] * rank, padding, bool(ceil_mode), bool(count_include_pad))
 
 
@@ -218,7 +189,7 @@ def _global_max(x: Value) -> Any:
     return x.amax(tuple(range(2, x.ndim)), keepdim=True)
 
 
-def _dropout(x: Value, ratio: Value = None, training: Value = None, *, seed: int = 0) -> Any:
+def _dropout(x: Value, ratio: Value = None, training: Value = None) -> Any:
     if training is not None and known("training_mode", training):
         raise UnsupportedError("training_mode is set, wanted inference")
     return x

@@ -17,3 +17,21 @@ FIRST_RESULT_ALONE = frozenset(
     {"LayerNormalization", "BatchNormalization", "Attention", "MaxPool", "Dropout", "RMSNormalization"}
 )
 """Operators of which only the first result is supported."""
+WITHOUT_INFLUENCE = frozenset({"momentum", "seed", "storage_order"})
+"""Attributes that change no result of inference."""
+
+NEUTRAL: Mapping[str, object] = {
+    "auto_pad": "NOTSET",
+    "exclusive": 0,
+    "qk_matmul_output_mode": 0,
+    "reduction": "none",
+    "reverse": 0,
+    "round_mode": "up",
+    "saturate": 1,
+    "select_last_index": 0,
+    "softcap": 0.0,
+    "softmax_precision": 1,
+    "stash_type": 1,
+    "training_mode": 0,
+}
+"""Attributes of which one value alone is supported, which the functions do not name."""

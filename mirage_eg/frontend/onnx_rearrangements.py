@@ -124,17 +124,15 @@ def _trilu(x: Value, k: Value = None, *, upper: int = 1) -> Any:
     return x.triu(diagonal) if upper else x.tril(diagonal)
 
 
-def _cast(x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+def _cast(x: Value, *, to: int) -> Any:
     return x.to(torch_type(to))
 
 
-def _cast_like(x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Any:
+def _cast_like(x: Value, like: Value) -> Any:
     return tensor(x, like).to(tensor(like).dtype)
 
 
-def _scatter_elements(x: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none") -> Any:
-    if reduction != "none":
-        raise UnsupportedError(f"reduction = {reduction!r} is not supported")
+def _scatter_elements(x: Value, indices: Value, updates: Value, *, axis: int = 0) -> Any:
     return x.scatter(axis, tensor(indices, x), tensor(updates, x))
 
 
