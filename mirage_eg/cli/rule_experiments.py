@@ -142,7 +142,7 @@ def _print_impact(result: "Impact") -> None:
         count = counted(row.new_structures, "structure")
         _print_line(f"{row.program}: newly found: {count}; best predicted µs {best}{none}")
         if len(row.found) < row.new_structures:
-            _print_line(f"{row.program}: µGraphs of the {len(row.found)} cheapest of them; try: a larger --top")
+            _print_line(f"{row.program}: {len(row.found)} of them as µGraphs; the others fit no block or cost more (--top)")
         for entry in sorted(row.lost, key=len)[:3]:
             _print_line(f"{row.program}: lost: {entry}")
         _print_cut(row.program, (*row.without.cut, *row.with_.cut))
