@@ -22,6 +22,7 @@ from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, Ten
 from mirage_eg.ir.errors import RuleError
 
 EXAMPLES = 1_500  # assignments for a law
+INDEX_EXAMPLES = 300  # most assignments for a law of indices: each takes longer
 INDEX_ATTEMPTS = 8  # at an assignment for a law of indices: few assignments fit its slices and concatenations
 LEAST_SHARE = 50  # assignments for each of its forms
 RANGE = 1024  # bits: numbers beyond 2^±1024 overflow in float64 too
@@ -132,8 +133,11 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
         except UndefinedError:
             return False
 
-    trials = 0
-    for _ in range(examples * INDEX_ATTEMPTS if uses_indices(checkable) else examples):
+    trials, attempts = 0, examples
+    if uses_indices(checkable):
+        examples = min(examples, INDEX_EXAMPLES)
+        attempts = examples * INDEX_ATTEMPTS
+    for _ in range(attempts):
         if trials == examples:
             break
         assignment = assignments.next(random)
