@@ -344,7 +344,8 @@ def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
         for index in _indices(target):
             parts = parts_in(index)
             commands.append(assign("members", literal(index), _set_of(parts)))
-            commands.append(assign("extent", literal(index), literal(prod(extents[part] for part in parts))))
+            if extents.keys() >= {*parts}:  # a law alone, without a program, has no sizes
+                commands.append(assign("extent", literal(index), literal(prod(extents[part] for part in parts))))
             if parts:
                 commands.append(fact("fastest", index, index_name(parts[:-1]), parts[-1]))
     else:
