@@ -188,6 +188,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/runtime.md", "# needs a GPU"): GPU,
     ("docs/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
     ("docs/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
+    ("docs/testing.md", "def "): "property_tests/api/test_testing_page.py",
     ("docs/torch_compile.md", 'backend="mirage_eg"'): "property_tests/torch_compile/test_page.py",
 }
 
@@ -414,7 +415,10 @@ def test_the_errors_of_the_faq_are_those_that_a_person_meets(words: list[str], t
     assert any(len(part) > 12 and part.strip(": ") in done.stderr for part in quoted), done.stderr
 
 
-WRITTEN = ("best.py", "best.json", "report.json", "report.html", "checkpoint.jsonl")  # by `optimize`
+WRITTEN = (  # by `optimize` and `rules impact`
+    *("best.py", "best.json", "report.json", "report.html", "checkpoint.jsonl"),
+    *("impact.json", "impact.svg"),
+)
 OUTSIDE = ("mirage_out/", "mirage/", "candidates/", "DIR/", "OUT/", "~/", "…/")  # output folders; published checkpoints
 TOPS = ("ir", "rules", "backends", "mirage_eg", "property_tests", "benchmarks", "docs", "notebooks")
 PATH = re.compile(r"`([\w./~…-]+(?:/|\.(?:py|egg|md|json|jsonl|gz|svg|ipynb|toml|yml)))`")
