@@ -10,6 +10,7 @@ from mirage_eg.egraph.oracle import Limits, saturate
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.soundness.claims import CheckableLaw
+from mirage_eg.egraph.soundness.indices import uses_indices
 
 _CONSTANTS = (Fraction(3, 7), Fraction(-5, 11), Fraction(13, 4))
 
@@ -25,7 +26,7 @@ def sides(checkable: CheckableLaw, domain: str) -> Expression | None:
     """Both sides of a law as one expression with its variables as inputs; None if the law is no union or has conditions other
     than guards on axes."""
     action = checkable.law.actions[-1]
-    if action.kind != "union" or len(checkable.law.actions) > 1:
+    if action.kind != "union" or len(checkable.law.actions) > 1 or uses_indices(checkable):
         return None
     names = dict(checkable.named)
     excluded: dict[str, set[str]] = {}
