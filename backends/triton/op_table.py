@@ -11,9 +11,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import mpmath
-
-from mirage_eg.backends.evaluator import mpmath_ops
 from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec, OpTable
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
@@ -217,6 +214,10 @@ def _custom(spec: OpSpec) -> ElementwiseRow:
 
 
 def _keeps_zero(name: str, arity: int, attributes: Attributes) -> bool:
+    import mpmath  # here: a result from the cache is printed without it
+
+    from mirage_eg.backends.evaluator import mpmath_ops
+
     try:
         return bool(mpmath_ops.ELEMENTWISE[name](*[mpmath.mpf(0)] * arity, **attributes) == 0)
     except ZeroDivisionError:
