@@ -376,6 +376,7 @@ class Candidate:
     float_check: FloatCheck = ROUNDED
     compile: Compiled = COMPILED
     proved: bool = True
+    kernels: int = 1
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ BROKEN = {
 }
 
 
+ROOT = Path(__file__).parents[3]
+
+
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mirage_eg", *map(str, arguments)], capture_output=True, text=True, timeout=120
@@ -93,6 +96,13 @@ def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("sound\n")
     assert "rmsnorm" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "rules" / "indexed").glob("*.egg")))
+def test_check_finds_every_packaged_theory_sound(name: str) -> None:
+    done = run("rules", "check", ROOT / "rules" / "indexed" / name)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("sound\n")
 
 
 def test_check_exits_with_1_for_a_refuted_file_and_shows_the_values(tmp_path: Path) -> None:
