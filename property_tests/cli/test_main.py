@@ -389,6 +389,7 @@ class Report:
     seconds: float = nan
     notes: tuple[str, ...] = ()
     explanation: None = None
+    regions: tuple[object, ...] = ()
     cache: str = "off"
     source: str | None = None
 

@@ -98,8 +98,11 @@ def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Pat
     assert "rmsnorm" in done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "rules" / "indexed").glob("*.egg")))
+INDEXED = sorted((ROOT / "rules" / "indexed").glob("*.egg"))
+
+
+@pytest.mark.slow  # a theory that is off by default may make an e-graph grow
+@pytest.mark.parametrize("name", [path.name for path in INDEXED if "default: off" not in path.read_text(encoding="utf-8")])
 def test_check_finds_every_packaged_theory_sound(name: str) -> None:
     done = run("rules", "check", ROOT / "rules" / "indexed" / name)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("sound\n")
