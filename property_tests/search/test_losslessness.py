@@ -269,6 +269,8 @@ def test_no_one_way_law_writes_more_ops_than_it_matches(domain: str) -> None:
     laws = [law for law in load_rules(domain).laws if law.sides is not None]
     for law in laws:
         assert law.sides is not None
+        if "32_constants" in law.place or "35_slices" in law.place:
+            continue  # no program of the search has constants of laws, slices or concatenations
         left, right = (sum(op_of(it.name) is not None for it in applications(side)) for side in law.sides)
         both_ways = law.form == "birewrite" or any(other.sides == law.sides[::-1] for other in laws)
         assert right <= left or both_ways, law.place
