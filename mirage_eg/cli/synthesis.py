@@ -9,6 +9,7 @@ from rich.table import Table
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.run_report import plain
@@ -63,13 +64,15 @@ def minimize(
             lines.print(text, soft_wrap=True, highlight=False, markup=False)
 
         follow = "follows" if len(found.derived) == 1 else "follow"
-        write(f"{found.path}: {len(found.derived)} of {len(found.derived) + len(found.kept)} laws {follow} from others")
+        write(
+            f"{found.path}: {len(found.derived)} of {counted(len(found.derived) + len(found.kept), 'law')} {follow} from others"
+        )
         for it in found.derived:
             write(f"{it.law.place}: {it.law.name} follows from {', '.join(it.laws) or 'the language'}")
             for line in str(it.chain).splitlines() if it.chain else (f"  {it.missing}",):
                 write(f"  {line}")
         if out is not None:
-            write(f"{out}: {len(found.kept)} laws")
+            write(f"{out}: {counted(len(found.kept), 'law')}")
         return 0
 
     return job
@@ -123,4 +126,4 @@ def _print_synthesis(found: "Synthesis", out: Path) -> None:
     write(f"laws that the packaged laws do not derive: {len(found.new)}")
     for law in found.new:
         write(f"  {law.name}")
-    write(f"{out}: {len(found.laws)} laws")
+    write(f"{out}: {counted(len(found.laws), 'law')}")
