@@ -21,6 +21,8 @@ settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 # A run that a test asks for must run; tests of the cache choose a folder of their own.
 os.environ["MIRAGE_EG_CACHE"] = "off"
+# An unexpected error of the backend of torch.compile fails a test; the tests of fallbacks change this.
+os.environ["MIRAGE_EG_STRICT"] = "1"
 # Tests compare all of stderr; the test of progress lines asks for them.
 os.environ["MIRAGE_EG_PROGRESS"] = "off"
 

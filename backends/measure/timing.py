@@ -73,19 +73,25 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timi
     """
     if not gpu_available():
         raise MirageError("timing: torch finds no GPU here")
-    import torch
-
     with loaded(source) as module:
-        generator = torch.Generator(device="cuda").manual_seed(seed)
-        tensors = []
-        for position, (shape, dtype, strides) in enumerate(module.INPUTS.values()):
-            tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
-            numbers = torch.randn(shape, device="cuda", generator=generator)
-            if below := getattr(module, "WHOLE", {}).get(position):
-                numbers = torch.randint(below, shape, device="cuda", generator=generator)
-            tensors.append(tensor.copy_(numbers))
+        tensors = normal_inputs(module, seed)
         with timing_stream():
             return time_launches(RunningProgram(module, list(module.INPUTS)).repeated(tensors, torch_library()), repeats)
+
+
+def normal_inputs(module: Any, seed: int = 0) -> list[Any]:
+    """Standard normal tensors on the GPU for the inputs of an emitted program; whole numbers below their bounds."""
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    tensors = []
+    for position, (shape, dtype, strides) in enumerate(module.INPUTS.values()):
+        tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
+        numbers = torch.randn(shape, device="cuda", generator=generator)
+        if below := getattr(module, "WHOLE", {}).get(position):
+            numbers = torch.randint(below, shape, device="cuda", generator=generator)
+        tensors.append(tensor.copy_(numbers))
+    return tensors
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """`mirage-eg bench models`: layers of published shapes by this backend, by eager torch and by torch.compile's two modes.
 
-On a GPU all are captured in CUDA graphs and timed warm and cold. Without one nothing is timed: kernels run in Triton's
-interpreter. The row then says how many segments are used, and how far the results are from eager torch.
+On a GPU all are captured in CUDA graphs and timed warm and cold, and the profiler lists the kernels of each. Without one
+nothing is timed: kernels run in Triton's interpreter. The row then says how many segments are used, and how far the results are
+from eager torch. Each row has the gate's record of its segments: times of ours and of Inductor's code, or why there are none.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,16 @@ from typing import Any
 
 import torch
 
-from mirage_eg.backends.measure.timing import gpu_available, time_launches
+from mirage_eg.backends.measure.kernel_profile import KernelTime, profile_kernels
+from mirage_eg.backends.measure.timing import gpu_available, normal_inputs, time_launches
+from mirage_eg.backends.runtime.library_lookup import torch_library
+from mirage_eg.backends.runtime.running_program import RunningProgram
+from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.bench.model_layers import ROWS, layer_of
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import graph_records
+from mirage_eg.torch_compile.records import Compilation, SegmentRecord, graph_records
+from mirage_eg.torch_compile.segment_call import segment_call
 
 BASELINES: dict[str, dict[str, Any] | None] = {
     "eager": None,
@@ -23,6 +29,14 @@ BASELINES: dict[str, dict[str, Any] | None] = {
     "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
 OURS = "mirage_eg"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSegment:
+    """A segment: what the gate found, and on a GPU the kernels of ours, used or not."""
+
+    record: SegmentRecord
+    kernels: tuple[KernelTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +50,11 @@ class ModelResult:
     segments: int
     error: float
     compile_seconds: float
+    fallbacks: tuple[str, ...] = ()  # reasons of graphs that Inductor compiled whole
+    parts: tuple[ModelSegment, ...] = ()
     warm_us: dict[str, float] = field(default_factory=dict)
     cold_us: dict[str, float] = field(default_factory=dict)
+    kernels: dict[str, tuple[KernelTime, ...]] = field(default_factory=dict)  # of ours and of Inductor's default mode
 
     @property
     def speedup(self) -> float | None:
@@ -72,20 +89,39 @@ def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[
             got, wanted = ours(*arguments), layer(*arguments)
             seconds = perf_counter() - started
             error = ((got - wanted).abs().max() / wanted.abs().max()).item()
-            segments = [it for record in graph_records()[before:] for it in record.segments]
-            used = sum(record.used for record in graph_records()[before:])
-            times = _times(layer, ours, arguments) if on_gpu else ({}, {})
+            compilation = Compilation(graph_records()[before:])
+            parts = tuple(_part(segment, on_gpu) for graph in compilation.graphs for segment in graph.segments)
+            times = _times(layer, ours, arguments) if on_gpu else ({}, {}, {})
         device = torch.cuda.get_device_name() if on_gpu else "cpu"
-        yield ModelResult(name, device, torch.__version__, used, len(segments), error, seconds, *times)
+        yield ModelResult(
+            *(name, device, torch.__version__, compilation.used, len(parts), error, seconds),
+            *(compilation.fallbacks, parts, *times),
+        )
 
 
-def _times(layer: Any, ours: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[dict[str, float], dict[str, float]]:
+def _part(segment: SegmentRecord, on_gpu: bool) -> ModelSegment:
+    """A segment with the kernels that it has, or would have, on the GPU."""
+    if not on_gpu or not segment.kernels:
+        return ModelSegment(segment)
+    with loaded(segment_call(segment.key).source) as module:
+        run = RunningProgram(module, list(module.INPUTS)).repeated(normal_inputs(module), torch_library())
+        return ModelSegment(segment, profile_kernels(run))
+
+
+Times = dict[str, float]
+
+
+def _times(
+    layer: Any, ours: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Times, Times, dict[str, tuple[KernelTime, ...]]]:
+    """Warm and cold times of ours and the baselines, and the kernels of ours and of Inductor's."""
     runs = {OURS: ours}
     for name, keywords in BASELINES.items():
         runs[name] = layer if keywords is None else torch.compile(layer, dynamic=False, **keywords)
     timings = {name: time_launches(lambda run=run: run(*arguments)) for name, run in runs.items()}  # type: ignore[misc]
     warm = {name: timing.warm_us for name, timing in timings.items()}
-    return warm, {name: timing.cold_us for name, timing in timings.items()}
+    kernels = {name: profile_kernels(lambda run=runs[name]: run(*arguments)) for name in (OURS, "compile")}  # type: ignore[misc]
+    return warm, {name: timing.cold_us for name, timing in timings.items()}, kernels
 
 
-__all__ = ["BASELINES", "OURS", "ModelResult", "chosen_rows", "model_results"]
+__all__ = ["BASELINES", "OURS", "ModelResult", "ModelSegment", "chosen_rows", "model_results"]

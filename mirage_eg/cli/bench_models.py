@@ -21,14 +21,16 @@ def bench_models(
 ) -> Job:
     """Time layers of published shapes against eager torch, torch.compile and max-autotune, in CUDA graphs, warm and cold.
 
-    Without a GPU nothing is timed: a row says how many segments run our kernels, in Triton's interpreter, and their error.
+    A second table has each segment: the gate's decision, and times of our kernels and of Inductor's code for it. Without a GPU
+    nothing is timed: a row says how many segments run our kernels, in Triton's interpreter, and their error.
     """
 
     def job() -> int:
         if not budget > 0 or tune < 0:
             raise OptionError(f"got --budget {budget} and --tune {tune}, wanted seconds above 0, and seconds")
         try:
-            from mirage_eg.bench.models import BASELINES, chosen_rows, model_results
+            from mirage_eg.bench.models import BASELINES, ModelResult, chosen_rows, model_results
+            from mirage_eg.cli.segment_table import kernel_lines, segment_table
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -36,9 +38,11 @@ def bench_models(
 
         chosen = chosen_rows(names or ())
         table = Table("model", "segments used", "error", "compile s", "ours µs (cold)", *BASELINES, "best baseline / ours")
+        results: list[ModelResult] = []
         with progress() as observe:
             observe("models", 0, len(chosen), chosen[0])
             for done, row in enumerate(model_results(chosen, budget, tune), 1):
+                results.append(row)
                 if out is not None:
                     append_line(out, json_line(row))
                 times = [f"{row.warm_us[it]:.1f} ({row.cold_us[it]:.1f})" for it in row.warm_us] or ["–"] * (1 + len(BASELINES))
@@ -47,6 +51,9 @@ def bench_models(
                 table.add_row(row.name, used, f"{row.error:.1e}", f"{row.compile_seconds:.1f}", *times, speedup)
                 observe("models", done, len(chosen), row.name)
         console().print(table)
+        console().print(segment_table(results))
+        for line in kernel_lines(results):
+            print(line)
         return 0
 
     return job

@@ -1,12 +1,15 @@
 """Values of FX nodes: their types, and what torch computes for them on the host."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from mirage_eg.frontend.aten_call import TorchType
 from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.ir.errors import UnsupportedError
 
+_LOGGER = logging.getLogger("mirage_eg.torch")
 Fx = Any  # torch.fx.Node; torch is imported inside functions
 
 
@@ -152,9 +155,10 @@ def nbytes_of(node: Fx) -> int:
 
 
 def flops_of(node: Fx) -> int | None:
-    """Operations of a matrix product, convolution or attention, as torch counts them; 0 for other ATen ops, else None.
+    """Operations of a matrix product, convolution or attention; 0 for other ATen ops, None where torch cannot count them.
 
-    A whole convolution, which torch does not count, has two for each result and each weight of its channel.
+    A whole convolution, which torch does not count, has two for each result and each weight of its channel. Attention, of which
+    torch refuses to count grouped heads, has two for each query, key and element of a head, in either product.
     """
     from torch.fx.node import map_arg
     from torch.utils.flop_counter import flop_registry
@@ -162,13 +166,26 @@ def flops_of(node: Fx) -> int | None:
     count = flop_registry.get(getattr(node.target, "overloadpacket", None))
     values = [node.meta.get("val"), *(it.meta.get("val") for it in node.all_input_nodes)]
     fixed = all(_is_fixed(value.shape) for value in values if hasattr(value, "shape"))
-    if fixed and str(node.target).startswith(("aten.conv1d", "aten.conv2d", "aten.conv3d")):
+    name = str(node.target)
+    if fixed and name.startswith(("aten.conv1d", "aten.conv2d", "aten.conv3d")):
         weight = node.args[1].meta["val"]
         return int(2 * values[0].numel() * weight[0].numel())
+    attention = name.startswith(("aten.scaled_dot_product", "aten._scaled_dot_product")) and "backward" not in name
+    if fixed and attention and len(node.args) >= 3:
+        return _attention_flops(*(each.meta["val"].shape for each in node.args[:3]))
     if count is None or not fixed:
-        return 0 if str(node.target).startswith("aten.") else None
+        return 0 if name.startswith("aten.") else None
     args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda it: it.meta.get("val"))
-    return int(count(*args, **kwargs, out_val=node.meta["val"]))
+    try:
+        return int(count(*args, **kwargs, out_val=node.meta["val"]))
+    except Exception as error:  # noqa: BLE001 - torch's counters assert what they expect; a count is no reason to stop
+        _LOGGER.debug("flops of %s: not counted: %s: %s", name, type(error).__name__, error)
+        return None
+
+
+def _attention_flops(queries: Sequence[int], keys: Sequence[int], values: Sequence[int]) -> int:
+    *heads, tokens, width = queries
+    return 2 * prod(heads) * tokens * keys[-2] * (width + values[-1])
 
 
 def _is_fixed(shape: Any) -> bool:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from mirage_eg.frontend import torch_export
-from mirage_eg.ir.errors import ProgramError
+from mirage_eg.ir.errors import OptionError, ProgramError
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.operator import segment_op
+from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, withdraw_records
 from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _DEFAULT = Settings()
 
@@ -39,7 +41,16 @@ def compile(
     except (RuntimeError, ValueError, TypeError) as error:
         raise ProgramError(f"compile: torch.export: {' '.join(str(error).split())[:300]}") from error
     module = torch_export.functional(program).module(check_guards=False)
-    compile_graph(module, (), settings)
+    before, nodes = len(graph_records()), len(module.graph.nodes)
+    try:
+        compile_graph(module, (), settings)
+    except OptionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an exported model must not fail here; the record and the log say why
+        reason = reason_of(error)
+        module = torch_export.functional(program).module(check_guards=False)
+        withdraw_records(before)
+        add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=True))
     if settings.rest == "inductor":
         module.compile(backend="inductor")
     return module

@@ -1,15 +1,18 @@
 """`torch.compile(model, backend="mirage_eg")`: segments of Dynamo's graphs become our kernels, Inductor compiles the rest.
 
-A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for or if it has symbolic sizes.
+A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for, if it has symbolic sizes, or after an
+unexpected error.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.compile_graph import compile_graph
-from mirage_eg.torch_compile.records import GraphRecord, add_record, new_number
+from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, withdraw_records
 from mirage_eg.torch_compile.settings import Settings, check_mode, settings_of
+from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 
 def backend(
@@ -23,13 +26,21 @@ def backend(
         OptionError: an option or mode that is not offered.
     """
     settings, mode = settings_of(options), check_mode(mode)
-    reason = _left_whole(example_inputs)
+    reason, nodes, before = _left_whole(example_inputs), len(gm.graph.nodes), len(graph_records())
     if reason is not None:
-        add_record(GraphRecord(new_number(), len(gm.graph.nodes), fallback=reason))
-    if settings.rest == "eager":
-        compiled: Callable[..., Any] = gm.forward if reason is not None else _with_eager(gm, example_inputs, settings)
+        add_record(GraphRecord(new_number(), nodes, fallback=reason))
+        return _whole(gm, example_inputs, settings, mode)
+    try:
+        with_segments = _with_eager if settings.rest == "eager" else _with_inductor
+        return with_segments(gm, example_inputs, settings, mode)
+    except OptionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; the record and the log say why
+        reason = reason_of(error)
+        compiled = _whole(gm, example_inputs, settings, mode)
+        withdraw_records(before)
+        add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=True))
         return compiled
-    return _with_inductor(gm, example_inputs, None if reason is not None else settings, mode)
 
 
 def _left_whole(example_inputs: Sequence[Any]) -> str | None:
@@ -47,16 +58,27 @@ def _left_whole(example_inputs: Sequence[Any]) -> str | None:
     return None
 
 
-def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings | None, mode: str | None) -> Callable[..., Any]:
-    """Inductor's code; with settings for the segments, if the graph may have some."""
+def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode: str | None) -> Callable[..., Any]:
+    """The graph without segments of ours."""
+    from torch._inductor.compile_fx import compile_fx
+
+    eager = settings.rest == "eager"
+    compiled: Callable[..., Any] = gm.forward if eager else compile_fx(gm, example_inputs, config_patches=_patches(mode))
+    return compiled
+
+
+def _patches(mode: str | None) -> dict[str, Any]:
+    """The configuration of Inductor in a mode."""
     import torch
+
+    patches: dict[str, Any] = torch._inductor.list_mode_options(mode) if mode else {}
+    return patches
+
+
+def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode: str | None) -> Callable[..., Any]:
+    """Our kernels for segments, Inductor's code for the rest."""
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    patches = torch._inductor.list_mode_options(mode) if mode else {}
-    if settings is None:
-        compiled: Callable[..., Any] = compile_fx(gm, example_inputs, config_patches=patches)
-        return compiled
 
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
@@ -69,12 +91,12 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings | 
     # AOTAutograd's cache would load a graph without calling `inner`, that is without its kernels.
     table = _decompositions()
     with functorch.patch(enable_autograd_cache=False):
-        result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, patches, table)
+        result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, _patches(mode), table)
     return result
 
 
-def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
-    """Torch's own ops for the rest."""
+def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode: str | None) -> Callable[..., Any]:
+    """Our kernels for segments, torch's own ops for the rest, which have no modes."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
 

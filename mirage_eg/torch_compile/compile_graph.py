@@ -16,6 +16,7 @@ from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import add_call
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _EVERY = 2.0  # seconds between lines of progress
 
@@ -74,6 +75,8 @@ def _gated(module: Any, found: FxRegions, settings: Settings) -> tuple[list[Segm
                     raise
                 except MirageError as error:
                     by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
+                except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
+                    by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
             records.append(by_program[same])
             if by_program[same].decision is Decision.USED:
                 chosen.append((region, by_program[same].key))

@@ -5,7 +5,7 @@ element. The gate decides while the model is compiled; a call costs nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from mirage_eg.backends.measure.timing import time_launches
 from mirage_eg.frontend.imported import Constant
 from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.records import Decision, SegmentRecord
@@ -35,39 +36,41 @@ def gated(
     found: FoundSegment, region: FxRegion, call: SegmentCall, module: Any, settings: Settings, store: SegmentStore, device: Any
 ) -> SegmentRecord:
     """The record of a segment with a fused kernel; `module` computes the same from the region's nodes as they are."""
-    assert found.candidate is not None
-
-    def record(
-        decision: Decision, reason: str, errors: _Errors | None, times: tuple[float, float], measured: bool
-    ) -> SegmentRecord:
-        assert found.candidate is not None
-        ours, theirs = (None, None) if errors is None else (errors.ours, errors.torch)
-        return SegmentRecord(
-            *(found.key, region.ops, decision, reason, found.candidate.kernels, *times, measured),
-            *(ours, theirs, found.from_cache),
-        )
-
-    predicted = found.candidate.predicted_us, found.library_us
+    candidate = found.candidate
+    assert candidate is not None
+    base = SegmentRecord(
+        *(found.key, region.ops, Decision.USED, "the gate is off", candidate.kernels, candidate.predicted_us, found.library_us),
+        from_cache=found.from_cache,
+        tuned=candidate.measured_us is not None,
+        summary=kernel_summary(candidate.graph),
+    )
     if settings.gate == "off":
-        return record(Decision.USED, "the gate is off", None, predicted, False)
+        return base
     errors = _errors(region, call, module, settings, device)
+    base = replace(base, error=errors.ours, torch_error=errors.torch)
     if not errors.ours <= errors.allowed:
         reason = (
             f"error {errors.ours:.1e} against float64, wanted at most {errors.allowed:.1e} (torch's own: {errors.torch:.1e})"
         )
-        return record(Decision.WRONG, reason, errors, predicted, False)
+        return replace(base, decision=Decision.WRONG, reason=reason)
     if settings.gate == "cost" or not can_time(device):
-        ours, other = predicted
-        decision = Decision.USED if ours < other else Decision.SLOWER
-        return record(decision, "by the cost model, against library kernels", errors, predicted, False)
+        decision = Decision.USED if candidate.predicted_us < found.library_us else Decision.SLOWER
+        return replace(base, decision=decision, reason="by the cost model, against library kernels")
     times = store.times(found.key) if settings.search != "always" else None
     if times is None:
         times = _measured(region, call, module, device)
         store.keep_times(found.key, times)
     faster = times.ours_us * HEURISTICS.close_measured < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us
-    reason = f"against Inductor; cold {times.ours_cold_us:.1f}, {times.inductor_cold_us:.1f} µs"
-    decision = Decision.USED if faster else Decision.SLOWER
-    return record(decision, reason, errors, (times.ours_us, times.inductor_us), True)
+    return replace(
+        base,
+        decision=Decision.USED if faster else Decision.SLOWER,
+        reason=f"against Inductor; cold {times.ours_cold_us:.1f}, {times.inductor_cold_us:.1f} µs",
+        ours_us=times.ours_us,
+        other_us=times.inductor_us,
+        ours_cold_us=times.ours_cold_us,
+        other_cold_us=times.inductor_cold_us,
+        measured=True,
+    )
 
 
 def can_time(device: Any) -> bool:

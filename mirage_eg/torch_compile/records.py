@@ -17,6 +17,7 @@ class Decision(StrEnum):
     SLOWER = "slower"  # than Inductor's code, by the gate
     WRONG = "wrong"  # beyond the allowed error, by the gate
     FAILED = "failed"  # a stage of the search or a kernel refused it
+    ERROR = "error"  # an unexpected error of this package
     NOT_FUSED = "not fused"  # the search found library kernels only
     NOT_SEARCHED = "not searched"  # search="offline", and the cache has nothing
     SMALL = "small"  # fewer ops than min_ops
@@ -25,9 +26,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """One segment of a graph; `ours_us` and `other_us` are predicted, or `measured` against Inductor.
+    """One segment of a graph; `ours_us` and `other_us` are predicted, or `measured` against Inductor, then also cold.
 
-    `error` and `torch_error` are the largest differences from float64 on random inputs, of the largest element.
+    `error` and `torch_error` are the largest differences from float64 on random inputs, of the largest element. `summary`
+    describes the kernels; `tuned`: their schedules were chosen by timing.
     """
 
     key: str
@@ -41,17 +43,25 @@ class SegmentRecord:
     error: float | None = None
     torch_error: float | None = None
     from_cache: bool = False
+    ours_cold_us: float | None = None
+    other_cold_us: float | None = None
+    tuned: bool = False
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRecord:
-    """One graph that Dynamo passed on; `fallback` is the reason why Inductor compiled it whole, if it did."""
+    """One graph that Dynamo passed on; `fallback` is the reason why Inductor compiled it whole, if it did.
+
+    `unexpected`: the reason is an error of this package.
+    """
 
     number: int
     nodes: int
     segments: tuple[SegmentRecord, ...] = ()
     outside: tuple[Outside, ...] = ()
     fallback: str | None = None
+    unexpected: bool = False
 
     @property
     def used(self) -> int:
@@ -86,6 +96,12 @@ class Compilation:
         """The segments that run our kernels."""
         return sum(graph.used for graph in self.graphs)
 
+    @property
+    def unexpected(self) -> int:
+        """The graphs and segments that are left to Inductor after an error of this package."""
+        segments = [segment for graph in self.graphs for segment in graph.segments]
+        return sum(graph.unexpected for graph in self.graphs) + sum(it.decision is Decision.ERROR for it in segments)
+
     def __str__(self) -> str:
         head = ("", "ops", "", "µs: ours, without", "")
         rows = [head, *(row for graph in self.graphs for row in graph.rows())]
@@ -94,6 +110,8 @@ class Compilation:
             "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
             for row in rows
         ]
+        if self.unexpected:
+            lines.append(f"unexpected errors: {self.unexpected}")
         return "\n".join(lines)
 
 
@@ -103,6 +121,7 @@ def _times(segment: SegmentRecord) -> str:
     return f"{segment.ours_us:.1f}, {segment.other_us:.1f} {'measured' if segment.measured else 'predicted'}"
 
 
+_LOGGED_DECISIONS = (Decision.WRONG, Decision.FAILED, Decision.ERROR)
 _GRAPHS: list[GraphRecord] = []
 _LOGGED: set[str] = set()
 
@@ -111,9 +130,7 @@ def add_record(record: GraphRecord) -> None:
     """Keep a record, and log a reason once."""
     _GRAPHS.append(record)
     reasons = [record.fallback] if record.fallback else []
-    reasons += [
-        f"a segment of {it.ops} ops: {it.reason}" for it in record.segments if it.decision in (Decision.WRONG, Decision.FAILED)
-    ]
+    reasons += [f"a segment of {it.ops} ops: {it.reason}" for it in record.segments if it.decision in _LOGGED_DECISIONS]
     for reason in reasons:
         if reason not in _LOGGED:
             _LOGGED.add(reason)
@@ -130,10 +147,24 @@ def new_number() -> int:
     return len(_GRAPHS) + 1
 
 
+def withdraw_records(kept: int) -> None:
+    """Forget the records of graphs that are compiled again: all but the first `kept`."""
+    del _GRAPHS[kept:]
+
+
 def forget_records() -> None:
     """Begin anew."""
     _GRAPHS.clear()
     _LOGGED.clear()
 
 
-__all__ = ["Compilation", "Decision", "GraphRecord", "SegmentRecord", "add_record", "graph_records", "new_number"]
+__all__ = [
+    "Compilation",
+    "Decision",
+    "GraphRecord",
+    "SegmentRecord",
+    "add_record",
+    "graph_records",
+    "new_number",
+    "withdraw_records",
+]

@@ -21,3 +21,7 @@ def test_a_tiny_layer_runs_in_our_kernels(capsys: pytest.CaptureFixture[str], tm
     [row] = map(json.loads, out.read_text().splitlines())
     assert code == 0 and "tiny" in shown
     assert row["used"] >= 1 and row["error"] <= 1e-5
+    records = [part["record"] for part in row["parts"]]
+    assert len(records) == row["segments"] and [it["decision"] for it in records].count("used") == row["used"]
+    assert all(it["kernels"] and it["summary"] for it in records if it["decision"] == "used")
+    assert all(f"tiny, {number}" in shown for number in range(1, row["segments"] + 1)) and "predicted" in shown

@@ -1,0 +1,87 @@
+"""Unexpected errors: a model still runs, the log and `explain` say why, and MIRAGE_EG_STRICT=1 raises them."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import flop_registry
+
+import mirage_eg as mi
+from mirage_eg.frontend.fx_values import flops_of
+from mirage_eg.torch_compile import backend as backend_module
+from mirage_eg.torch_compile import compile_graph
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
+from mirage_eg.torch_compile.segment_store import SegmentStore
+from property_tests.support.torch_cases import WIDTH, projected
+
+PLACES = {"graph": (compile_graph, "fx_regions"), "segment": (SegmentStore, "find"), "rest": (backend_module, "_decomposed")}
+OPTIONS: dict[str, Any] = {"budget": 1.0, "rest": "eager"}
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise KeyError("a table without this op")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_unexpected_error_leaves_the_graph_to_torch(
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
+    monkeypatch.setattr(*PLACES[place], refuse)
+    options = OPTIONS | ({"rest": "inductor"} if place == "rest" else {})
+    x = torch.randn(8, WIDTH)
+    fast = torch.compile(projected, backend=backend, options=options)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), projected(x))
+    [record] = graph_records()
+    found = Compilation(graph_records())
+    assert record.unexpected is (place != "segment") and found.unexpected == 1 and record.used == 0
+    assert [it.decision for it in record.segments] == [Decision.ERROR] * (place == "segment")
+    assert "unexpected KeyError: 'a table without this op'" in str(found) and "unexpected errors: 1" in str(found)
+    [line] = caplog.messages
+    assert "left to Inductor" in line and "unexpected KeyError" in line
+
+
+@pytest.mark.parametrize("place", ["graph", "segment"])
+def test_an_unexpected_error_is_raised_if_that_is_asked_for(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*PLACES[place], refuse)
+    with torch.no_grad(), pytest.raises(Exception, match="a table without this op"):
+        torch.compile(projected, backend=backend, options=OPTIONS)(torch.randn(8, WIDTH))
+    assert graph_records() == ()
+
+
+def test_ahead_of_time_an_unexpected_error_leaves_the_module_as_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
+    monkeypatch.setattr(compile_graph, "replace_regions", refuse)
+    model, x = torch.nn.Sequential(torch.nn.RMSNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH)), torch.randn(8, WIDTH)
+    made = mi.torch.compile(model, (x,), settings=mi.torch.Settings(budget=1.0, rest="eager", gate="off", min_ops=1))
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), model(x))
+    assert [record.unexpected for record in graph_records()] == [True]
+
+
+def test_a_flop_counter_that_refuses_ends_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(flop_registry, torch.ops.aten.mm, refuse)
+    x = torch.randn(8, WIDTH)
+    with torch.no_grad():
+        got = torch.compile(projected, backend=backend, options=OPTIONS | {"executed_by_torch": ["mm"]})(x)
+    torch.testing.assert_close(got, projected(x))
+    [record] = graph_records()
+    assert [(it.op, it.flops) for it in record.outside] == [("aten.mm.default", None)]
+
+
+@pytest.mark.parametrize(
+    "op", [torch.ops.aten.scaled_dot_product_attention.default, torch.ops.aten._scaled_dot_product_flash_attention.default]
+)
+def test_flops_of_grouped_attention_are_those_of_all_query_heads(op: Any) -> None:
+    graph = torch.fx.Graph()
+    operands = []
+    for name, shape in {"q": (2, 8, 5, 16), "k": (2, 2, 7, 16), "v": (2, 2, 7, 12)}.items():
+        operands.append(graph.placeholder(name))
+        operands[-1].meta["val"] = torch.empty(shape, device="meta")
+    attention = graph.call_function(op, tuple(operands))
+    attention.meta["val"] = torch.empty(2, 8, 5, 12, device="meta")
+    assert flops_of(attention) == 2 * (2 * 8) * 5 * 7 * (16 + 12)
