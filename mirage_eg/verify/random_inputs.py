@@ -78,6 +78,7 @@ class RandomInputs:
         self.written = without_far_logarithms(self.primitive)  # the same function, for numbers of any size
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
         self._budget = MemoBudget(MEMO_BYTES)  # for the memos of all trials
+        self._own_errors: dict[tuple[str, float], list[float]] = {}
         self._memory: dict[tuple[int, int], Array] = {}
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
         self._fields: dict[tuple[bool, tuple[int, ...]], FieldTrial] = {}
@@ -189,6 +190,7 @@ class RandomInputs:
         if name in self._floats:
             return self._floats[name]
         far, usual, exact = FAR[name], self.usual, ShiftedFloats(FloatAlgebra(self._xp))
+        holds = far.holds or any(item.op == "exp" for item in self.primitive.nodes)
         inputs, moving = self._to_move(name, usual)
         last, before = far.sizes[-1], far.usual
         for size in far.sizes:
@@ -203,12 +205,15 @@ class RandomInputs:
                 continue
             outputs = [exact.number(x) for x in values]
             trial = FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), size)
-            if size == last or not far.holds or all(map(isfinite, self.own_errors(trial))):
+            if size == last or not holds or all(map(isfinite, self.own_errors(trial))):
                 break
         return self._remember(trial)
 
     def own_errors(self, trial: FloatTrial) -> list[float]:
         """The error of each output of the program in its own types, op by op; infinite where they cannot hold it."""
+        key = trial.name, trial.magnitude
+        if key in self._own_errors:
+            return self._own_errors[key]
         algebra = ShiftedFloats(FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True))
         values = evaluate(self.written, trial.inputs, algebra, self.slice_elements, rounded=True)
         errors = []
@@ -216,6 +221,7 @@ class RandomInputs:
             with np.errstate(all="ignore"):
                 wrong = self._xp.where(abs(want) <= kind.dtype.largest, abs(x - want), 0)
             errors.append(float(self._xp.where(self._xp.isnan(wrong), np.inf, wrong).max()))
+        self._own_errors[key] = errors
         return errors
 
     def _to_move(self, name: str, usual: str) -> tuple[list[Array], list[tuple[Array, TensorType, float]]]:

@@ -74,6 +74,16 @@ def test_scores_that_are_far_apart_are_tried() -> None:
         assert not wrong.ok and wrong.overflows and wrong.problem == "OVERFLOWS on far inputs"
 
 
+def test_scores_are_as_large_as_the_program_itself_can_hold() -> None:
+    graph = new_kernel_graph()
+    x, w, u = (graph.new_input((64, 64), "float16") for _ in range(3))
+    scores = graph.matmul(graph.matmul(x, w), graph.transpose(graph.matmul(x, u), (1, 0)))
+    graph.mark_output(graph.matmul(graph.softmax(scores, 1), x))
+    program = graph.graph()
+    check = float_check(program, program)
+    assert check.ok and check.magnitude < 64  # 64⁴ · 64 scores do not fit
+
+
 def test_exponentials_that_vanish_by_a_common_offset_are_tried() -> None:
     def bounded(p: KernelGraph, x: Tensor) -> Tensor:  # what is large does not overflow, what is small vanishes
         return ratio(p, p.exp(p.clamp(x, -500, 60)))
