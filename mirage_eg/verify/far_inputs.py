@@ -20,7 +20,7 @@ class Far:
     """A kind of far inputs; `sizes` are tried in order until the program's outputs fit their types.
 
     `move(x, size, before, scale)` works in place: usual inputs have the size `usual`. With `holds` all intermediate values must
-    fit the types of the program, too; in a program with exponentials they always must, since where scores overflow, any rounding
+    fit the types of the program, too. In a program with exponentials they always must: where scores overflow, any rounding
     decides which one is the largest.
     """
 
