@@ -1,0 +1,1 @@
+"""Laws of whole tensors at the kernel level, found by synthesis."""
