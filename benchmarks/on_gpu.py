@@ -25,7 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name
 from mirage_eg.bench.gpu import BATCHES
-from mirage_eg.frontend.workloads import PAPER, WORKLOADS
+from mirage_eg.frontend.load import BUILT_IN
+from mirage_eg.frontend.long_rows import LONG_ROWS
+from mirage_eg.frontend.prefill import PREFILL
+from mirage_eg.frontend.workloads import PAPER
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
@@ -95,6 +98,13 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
         Step("gpu", "the rows against their baselines", tuple(rows), 580),
         Step(
+            "long_rows",
+            "row-wise programs with long rows",
+            ((*COMMAND, "bench", "gpu", *LONG_ROWS, "--batch", "1", *tuned),),
+            300,
+        ),
+        Step("prefill", "programs of prefill", ((*COMMAND, "bench", "gpu", *PREFILL, "--batch", "1", *tuned),), 400),
+        Step(
             "decoder",
             "a decoder layer, tuned and measured as a whole",
             ((*COMMAND, *layer), (PYTHON, str(optimized / "decoder_layer" / "best.py"))),
@@ -149,9 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = Path(os.environ.get("OUT", "gpu_out")).resolve()
     for row in given.rows:
         name, _, batch = row.partition(":")
-        if name not in WORKLOADS or not batch.isdecimal() or int(batch) < 1:
+        if name not in BUILT_IN or not batch.isdecimal() or int(batch) < 1:
             print(
-                f"on_gpu: --rows: got {row!r}, wanted WORKLOAD:BATCH, say {every[0]}; workloads: {', '.join(WORKLOADS)}",
+                f"on_gpu: --rows: got {row!r}, wanted WORKLOAD:BATCH, say {every[0]}; workloads: {', '.join(BUILT_IN)}",
                 file=sys.stderr,
             )
             return 2

@@ -171,7 +171,7 @@ def _decoder_layer_library(tensors: Sequence[Any]) -> Run:
     return run
 
 
-def _sdpa(backend: str, normalized: bool = False) -> Callable[[Sequence[Any]], Run]:
+def _sdpa(backend: str, normalized: bool = False, causal: bool = False) -> Callable[[Sequence[Any]], Run]:
     """Scaled-dot-product attention with one back end; K has a row for each key, as all back ends require."""
 
     def make(tensors: Sequence[Any]) -> Run:
@@ -179,7 +179,7 @@ def _sdpa(backend: str, normalized: bool = False) -> Callable[[Sequence[Any]], R
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         functional = torch.nn.functional
-        q, k, v = (tensor[None] for tensor in tensors)
+        q, k, v = (tensor[None] for tensor in tensors[:3])
         k = k.transpose(-1, -2).contiguous()
 
         def norms(q: Any, k: Any) -> Any:
@@ -193,11 +193,89 @@ def _sdpa(backend: str, normalized: bool = False) -> Callable[[Sequence[Any]], R
         def run() -> Any:
             queries, keys = norms(q, k) if normalized else (q, k)
             with sdpa_kernel([getattr(SDPBackend, backend)]):
-                return functional.scaled_dot_product_attention(queries, keys, v, scale=0.125)[0]
+                return functional.scaled_dot_product_attention(queries, keys, v, is_causal=causal)[0]
 
         return run
 
     return make
+
+
+def _flex(causal: bool = False) -> Callable[[Sequence[Any]], Run]:
+    """FlexAttention, compiled, with the mask in its own form: it skips masked tiles."""
+
+    def make(tensors: Sequence[Any]) -> Run:
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        q, k, v = (tensor[None] for tensor in tensors[:3])
+        k = k.transpose(-1, -2).contiguous()
+        rows, columns = q.shape[-2], k.shape[-2]
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, rows, columns, device=q.device) if causal else None
+        torch._dynamo.reset()
+        compiled = torch.compile(flex_attention, dynamic=False)
+
+        def run() -> Any:
+            return compiled(q, k, v, block_mask=mask)[0]
+
+        run()
+        return run
+
+    return make
+
+
+def _masked_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    import torch
+
+    scores = (q @ k / q.shape[-1] ** 0.5).masked_fill(~mask.bool(), float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v
+
+
+def _wide_attention(q: Any, k: Any, v: Any) -> Any:
+    import torch
+
+    return torch.softmax(q @ k / q.shape[-1] ** 0.5, dim=-1) @ v
+
+
+def _softmax(x: Any) -> Any:
+    import torch
+
+    return torch.softmax(x, dim=-1)
+
+
+def _log_softmax(x: Any) -> Any:
+    import torch
+
+    return torch.log_softmax(x, dim=-1)
+
+
+def _cross_entropy(x: Any, target: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(x, target[:, 0], reduction="none")[:, None]
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias)
+
+
+def _group_norm(x: Any, weight: Any, bias: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.group_norm(x, 32, weight, bias)
+
+
+def _add_rms_norm(x: Any, r: Any, g: Any) -> Any:
+    residual = x + r
+    return _norm(residual) * g, residual
+
+
+def _add_rms_norm_library(x: Any, r: Any, g: Any) -> Any:
+    import torch
+
+    residual = x + r
+    return torch.nn.functional.rms_norm(residual, (residual.shape[-1],), g, eps=0.0), residual
 
 
 def _call(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Run]:
@@ -215,6 +293,18 @@ EAGER: dict[str, Callable[..., Any]] = {
     "mqa": _attention,
     "mlp_block": _mlp_block,
     "decoder_layer": _decoder_layer,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "cross_entropy": _cross_entropy,
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "add_rms_norm": _add_rms_norm,
+    "norm_linear_prefill": _rmsnorm,
+    "gated_mlp_prefill": _gated_mlp,
+    "lora_prefill": _lora,
+    "attention_prefill": _attention,
+    "wide_attention_prefill": _wide_attention,
+    "causal_attention_prefill": _masked_attention,
 }
 _ATTENTION = {
     "SDPA FlashAttention": _sdpa("FLASH_ATTENTION"),
@@ -235,6 +325,17 @@ _LIBRARY: dict[str, dict[str, Callable[[Sequence[Any]], Run]]] = {
     "mqa": _ATTENTION,
     "mlp_block": {"F.rms_norm + addmm": _call(_mlp_block_library)},
     "decoder_layer": {"packed QKV + SDPA + addmm": _decoder_layer_library},
+    "add_rms_norm": {"F.rms_norm": _call(_add_rms_norm_library)},
+    "norm_linear_prefill": {"F.rms_norm + matmul": _call(_rmsnorm_library)},
+    "gated_mlp_prefill": {"one matmul of packed weights": _gated_mlp_packed},
+    "lora_prefill": {"addmm": _call(_lora_addmm)},
+    "attention_prefill": _ATTENTION | {"FlexAttention": _flex()},
+    "wide_attention_prefill": _ATTENTION | {"FlexAttention": _flex()},
+    "causal_attention_prefill": {
+        "SDPA FlashAttention": _sdpa("FLASH_ATTENTION", causal=True),
+        "SDPA cuDNN": _sdpa("CUDNN_ATTENTION", causal=True),
+        "FlexAttention": _flex(causal=True),
+    },
 }
 
 

@@ -13,13 +13,12 @@ from typing import Annotated, Any, get_origin
 import typer
 
 from mirage_eg.cli.terminal import Job
-from mirage_eg.frontend.load import load_program
-from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.frontend.load import BUILT_IN, load_program
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
 
-_PROGRAM_HELP = f"A workload ({', '.join(WORKLOADS)}), a graph in JSON, or a Python file that defines program()."
+_PROGRAM_HELP = f"A workload ({', '.join(BUILT_IN)}), a graph in JSON, or a Python file that defines program()."
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
 ProgramsArgument = Annotated[list[str] | None, typer.Argument(metavar="PROGRAM…", help=_PROGRAM_HELP, show_default=False)]
 GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]

@@ -12,7 +12,8 @@ from rich.table import Table
 from mirage_eg.bench.gpu_row_records import GpuOptions
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.frontend.workloads import PAPER, WORKLOADS
+from mirage_eg.frontend.load import BUILT_IN
+from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -48,7 +49,7 @@ def bench_gpu(
         if any(size < 1 for size in batches):
             raise OptionError(f"--batch: got {min(batches)}, wanted 1 or more")
         arguments = [*dict.fromkeys(programs or PAPER)]
-        wanted = [(it, size) for size in batches for it in arguments if batch or it in WORKLOADS or size == batches[0]]
+        wanted = [(it, size) for size in batches for it in arguments if batch or it in BUILT_IN or size == batches[0]]
         for size in batches:  # refuses before any work
             load_programs([argument for argument, its in wanted if its == size], PAPER, size)
         if options.reuse is not None and not Path(options.reuse).is_file():

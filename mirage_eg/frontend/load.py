@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from mirage_eg.frontend.imported import Imported
+from mirage_eg.frontend.long_rows import LONG_ROWS
+from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
@@ -21,6 +24,8 @@ from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 
 LARGEST_FILE = 2**22  # bytes of Python
+BUILT_IN = ChainMap(WORKLOADS, LONG_ROWS, PREFILL)
+"""All programs that have a name."""
 
 
 def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
@@ -31,8 +36,8 @@ def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
         GraphError: a JSON file that holds no legal graph.
     """
     path = Path(argument)
-    if argument in WORKLOADS:
-        return argument, WORKLOADS[argument](batch)
+    if argument in BUILT_IN:
+        return argument, BUILT_IN[argument](batch)
     match path.suffix:
         case ".json":
             graph = serialize.load(path)
@@ -47,12 +52,12 @@ def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
             return _name(path), _from_model(path)
         case _ if os.path.exists(path):  # Path.exists raises where the name is too long
             raise ProgramError(
-                f"{path}: wanted a workload ({', '.join(WORKLOADS)}), a .json graph, a .py file or a .onnx or .pt2 model"
+                f"{path}: wanted a workload ({', '.join(BUILT_IN)}), a .json graph, a .py file or a .onnx or .pt2 model"
             )
         case _:
-            near = get_close_matches(argument, WORKLOADS, n=1, cutoff=0.5)
+            near = get_close_matches(argument, BUILT_IN, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else "a path ends in .py, .json, .onnx or .pt2"
-            raise ProgramError(f"no program {argument[:80]!r}: the workloads are {', '.join(WORKLOADS)}; {hint}")
+            raise ProgramError(f"no program {argument[:80]!r}: the workloads are {', '.join(BUILT_IN)}; {hint}")
 
 
 def _name(path: Path) -> str:
