@@ -113,6 +113,8 @@ def field_meaning_of(row: Op) -> str:
         return "as the ops that it expands to"
     if row.name in ("max", "accum_max"):
         return _FIELD["_extreme"].replace("larger", "largest")
+    if row.name == "max_pool2d":
+        return _FIELD["_extreme"].replace("larger", "largest of each window")
     if row.name == "argsort":
         return "the places in the random order"
     return "–" if row.kind in (Kind.BOUNDARY, Kind.GRAPH) else "exact"

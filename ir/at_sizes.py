@@ -150,7 +150,9 @@ class _Resizing:
         known = [factors for operand in item.operands for factors in self._dims[operand]]
         if item.op == "broadcast":
             attributes["shape"] = tuple(self._extent(extent, known) for extent in item["shape"])
-        elif item.op == "iota":
+        elif item.op == "full":
+            attributes["shape"] = tuple(self._extent(extent, ()) for extent in item["shape"])
+        elif item.op in ("iota", "eye"):
             attributes["extent"] = self._extent(item["extent"], ())
         elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
             if item.op == "split" or (item["start"], item["stop"], item["step"]) != (0, _old(cut), 1):

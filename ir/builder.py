@@ -1,408 +1,19 @@
-"""Writing a program by hand: tensors, the methods for ops, inputs and outputs; the names are those of mirage-project/mirage.
+"""Writing a program by hand: inputs, outputs, and the methods for ops of kernel graphs alone (`ir.tensor` has the others).
 
-A builder checks each node as it appends it; `graph()` gives the frozen graph.
+The names are those of mirage-project/mirage.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from math import inf
-from numbers import Integral
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
-from mirage_eg.ir.arguments import AS_INPUT, Number, described, dtype_of, exact, whole
-from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.arguments import Number, dtype_of, exact, whole
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import without_values
-from mirage_eg.ir.node import Node, TensorType, node, result_count
-from mirage_eg.ir.ops import OPS, Level
-from mirage_eg.ir.shapes import Shape, taken_by_slice, text
-from mirage_eg.ir.sizes import SizeExpression, as_numbers, dims_text
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
-    """A value of a builder; `+ - * / @ **` and `abs` append ops, and numbers become exact constants."""
-
-    __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves `array + tensor` to the tensor, which refuses it
-
-    builder: "Builder"
-    position: int
-
-    @property
-    def type(self) -> TensorType:
-        """Shape and element type."""
-        return self.builder.checker.types[self.position]
-
-    @property
-    def shape(self) -> Shape:
-        """Shape (of the tile, in a block graph)."""
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Element type."""
-        return self.type.dtype
-
-    def __add__(self, other: "Tensor | Number") -> "Tensor":
-        return self.builder.add(self, other) if isinstance(other, Tensor) else self.builder.shift(self, other)
-
-    def __sub__(self, other: "Tensor | Number") -> "Tensor":
-        return self.builder.sub(self, other) if isinstance(other, Tensor) else self.builder.shift(self, -exact(other))
-
-    def __mul__(self, other: "Tensor | Number") -> "Tensor":
-        return self.builder.mul(self, other) if isinstance(other, Tensor) else self.builder.scale(self, other)
-
-    def __truediv__(self, other: "Tensor | Number") -> "Tensor":
-        if isinstance(other, Tensor):
-            return self.builder.div(self, other)
-        if isinstance(other, SizeExpression):
-            return self.builder.mean_of(self, other)
-        if exact(other) == 0:
-            raise GraphError(f"div: got {other!r} as divisor of %{self.position}, wanted a number that is not 0")
-        return self.builder.scale(self, 1 / exact(other))
-
-    def __matmul__(self, other: "Tensor") -> "Tensor":
-        return self.builder.matmul(self, other)
-
-    def __neg__(self) -> "Tensor":
-        return self.builder.scale(self, -1)
-
-    def __pos__(self) -> "Tensor":
-        return self
-
-    def __abs__(self) -> "Tensor":
-        return self.builder.abs(self)
-
-    def __pow__(self, exponent: Number) -> "Tensor":
-        named = _POWERS.get(exact(exponent))
-        return self.builder.op(named, self) if named else self.builder.pow(self, exponent)
-
-    def __rsub__(self, other: Number) -> "Tensor":
-        return self.builder.shift(-self, other)
-
-    def __rtruediv__(self, other: Number) -> "Tensor":
-        reciprocal = self.builder.pow(self, -1)
-        return reciprocal if exact(other) == 1 else self.builder.scale(reciprocal, other)
-
-    def __rmatmul__(self, other: object) -> "Tensor":
-        raise GraphError(f"matmul: got {described(other)} as operand 0, wanted a tensor of this graph; {AS_INPUT}")
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __repr__(self) -> str:
-        return f"Tensor(%{self.position}: {self.type})"
-
-
-_POWERS = {Fraction(2): "square", Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt"}  # exponents that have an op of their own
-
-
-class Builder:
-    """The ops that kernel and block graphs share; each method appends a node and returns its value."""
-
-    def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
-        self.nodes: list[Node] = []
-        self.averaged: set[int] = set()  # sums that became means
-        self.checker = Checker(level, grid, loop)
-
-    def op(self, name: str, /, *operands: Tensor, **attributes: Any) -> Tensor:
-        """Append an op of the op table that has one value; dims are counted from 0."""
-        kinds = OPS[name].attributes if name in OPS else {}
-        given = {
-            key: exact(value) if kinds.get(key, "").startswith("rational") and value is not None else value
-            for key, value in attributes.items()
-        }
-        return self._append(node(name, *self._positions(name, operands), **given))[0]
-
-    def graph(self) -> Graph:
-        """The graph, frozen."""
-        raise NotImplementedError
-
-    def mean_of(self, x: Tensor, size: SizeExpression) -> Tensor:
-        """x / size where x is the sum over a dim of this size: the mean. Other constants are no sizes."""
-        item = [item for item in self.nodes for _ in range(result_count(item))][x.position]
-        if item.op == "sum" and str(self.checker.types[item.operands[0]].shape[item["dim"]]) == str(size):
-            self.averaged.add(x.position)
-            return self.op("mean", Tensor(self, item.operands[0]), dim=item["dim"])
-        raise GraphError(f"div: got the size {size} as divisor of %{x.position}, wanted a number; x.sum / n of all n is mean")
-
-    def _positions(self, name: str, operands: Iterable[Tensor]) -> list[int]:
-        positions = []
-        for index, operand in enumerate(operands):
-            if not isinstance(operand, Tensor):
-                hint = f"; {AS_INPUT}" if hasattr(operand, "shape") else ""
-                raise GraphError(f"{name}: got {described(operand)} as operand {index}, wanted a tensor of this graph{hint}")
-            if operand.builder is not self:
-                raise GraphError(f"{name}: operand {index} belongs to another graph, wanted a tensor of this one")
-            positions.append(operand.position)
-        return positions
-
-    def _append(self, item: Node) -> list[Tensor]:
-        values = self.checker.append(item)
-        self.nodes.append(item)
-        return [Tensor(self, position) for position in values]
-
-    def _dim(self, name: str, x: Tensor, dim: int) -> int:
-        self._positions(name, [x])
-        rank = len(x.shape)
-        if isinstance(dim, bool) or not isinstance(dim, Integral) or not -rank <= dim < rank:
-            raise GraphError(f"{name}: got dim {dim!r} for shape {text(x.shape)}; wanted {-rank} ≤ dim < {rank}")
-        return int(dim) % rank
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """x + y."""
-        return self.op("add", x, y)
-
-    def sub(self, x: Tensor, y: Tensor) -> Tensor:
-        """x − y."""
-        return self.op("sub", x, y)
-
-    def mul(self, x: Tensor, y: Tensor) -> Tensor:
-        """x · y, element by element."""
-        return self.op("mul", x, y)
-
-    def div(self, x: Tensor, y: Tensor) -> Tensor:
-        """x / y, element by element."""
-        return self.op("div", x, y)
-
-    def maximum(self, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
-        """The larger of x and y, element by element; one of them may be a number."""
-        return self._extreme("maximum", x, y)
-
-    def minimum(self, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
-        """The smaller of x and y, element by element; one of them may be a number."""
-        return self._extreme("minimum", x, y)
-
-    def _extreme(self, name: str, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
-            return self.op(name, x, y)
-        tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
-        if not isinstance(tensor, Tensor):
-            raise GraphError(f"{name}: got {described(x)} and {described(y)}, wanted at least one tensor of this graph")
-        constant = exact(number)  # type: ignore[arg-type]
-        if constant == 0:
-            return self.relu(tensor) if name == "maximum" else -self.relu(-tensor)
-        return self.op(name, tensor, self._constant(tensor, constant))
-
-    def abs(self, x: Tensor) -> Tensor:
-        """The absolute value."""
-        return self.op("abs", x)
-
-    def where(self, condition: Tensor, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
-        """x where `condition` is 1 and y where it is 0; undefined elsewhere. At most one of x and y may be a number.
-
-        `condition` is an indicator: an input of dtype bool, or zeros and ones of any element type.
-        """
-        if any(isinstance(it, float) and it == -inf for it in (x, y)):
-            raise GraphError("where: got −∞, wanted a finite number; a softmax masks its scores by softmax(x, dim, mask)")
-        tensor = x if isinstance(x, Tensor) else y
-        if not isinstance(tensor, Tensor):
-            raise GraphError(f"where: got {described(x)} and {described(y)}, wanted at least one tensor of this graph")
-        self._positions("where", [condition])
-        return self.op("where", condition, *(it if isinstance(it, Tensor) else self._constant(tensor, it) for it in (x, y)))
-
-    def _constant(self, like: Tensor, value: Number) -> Tensor:
-        """A constant in the shape and element type of a tensor."""
-        zero = self.scale(like, 0)
-        return zero if exact(value) == 0 else self.shift(zero, value)
-
-    def less(self, x: Tensor, y: "Tensor | Number") -> Tensor:
-        """The indicator of x < y: 1 where it holds, 0 elsewhere, in the element type of x and y."""
-        return self._compared("less", x, y)
-
-    def less_equal(self, x: Tensor, y: "Tensor | Number") -> Tensor:
-        """The indicator of x ≤ y."""
-        return self._compared("less_equal", x, y)
-
-    def equal(self, x: Tensor, y: "Tensor | Number") -> Tensor:
-        """The indicator of x = y."""
-        return self._compared("equal", x, y)
-
-    def _compared(self, name: str, x: Tensor, y: "Tensor | Number") -> Tensor:
-        self._positions(name, [x])
-        return self.op(name, x, y if isinstance(y, Tensor) else self._constant(x, y))
-
-    def cast(self, x: Tensor, dtype: object) -> Tensor:
-        """x in another element type: rounded to it, or computed with in it from here on."""
-        return self.op("cast", x, dtype=dtype_of(dtype))
-
-    def neg(self, x: Tensor) -> Tensor:
-        """−x."""
-        return self.scale(x, -1)
-
-    def reciprocal(self, x: Tensor) -> Tensor:
-        """1 / x."""
-        return self.pow(x, -1)
-
-    def exp(self, x: Tensor) -> Tensor:
-        """e to the x."""
-        return self.op("exp", x)
-
-    def log(self, x: Tensor) -> Tensor:
-        """Natural logarithm."""
-        return self.op("log", x)
-
-    def square(self, x: Tensor) -> Tensor:
-        """x · x."""
-        return self.op("square", x)
-
-    def sqrt(self, x: Tensor) -> Tensor:
-        """Square root."""
-        return self.op("sqrt", x)
-
-    def rsqrt(self, x: Tensor) -> Tensor:
-        """1 / √x."""
-        return self.op("rsqrt", x)
-
-    def pow(self, x: Tensor, exponent: Number) -> Tensor:
-        """x to a constant power."""
-        return self.op("pow", x, exponent=exact(exponent))
-
-    def silu(self, x: Tensor) -> Tensor:
-        """x · sigmoid(x)."""
-        return self.op("silu", x)
-
-    def sigmoid(self, x: Tensor) -> Tensor:
-        """1 / (1 + exp(−x))."""
-        return self.op("sigmoid", x)
-
-    def gelu(self, x: Tensor) -> Tensor:
-        """x · Φ(x) with the normal distribution function Φ, exact form."""
-        return self.op("gelu", x)
-
-    def gelu_tanh(self, x: Tensor) -> Tensor:
-        """x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, the approximate form of gelu."""
-        return self.op("gelu_tanh", x)
-
-    def softplus(self, x: Tensor) -> Tensor:
-        """log(1 + exp(x))."""
-        return self.op("softplus", x)
-
-    def mish(self, x: Tensor) -> Tensor:
-        """x · tanh(softplus(x))."""
-        return self.op("mish", x)
-
-    def leaky_relu(self, x: Tensor, slope: Number = 0.01) -> Tensor:
-        """x where it is positive, slope · x elsewhere."""
-        return self.op("leaky_relu", x, slope=exact(slope))
-
-    def elu(self, x: Tensor, alpha: Number = 1.0) -> Tensor:
-        """x where it is positive, alpha · (exp(x) − 1) elsewhere."""
-        return self.op("elu", x, alpha=exact(alpha))
-
-    def relu(self, x: Tensor) -> Tensor:
-        """max(x, 0)."""
-        return self.op("relu", x)
-
-    def tanh(self, x: Tensor) -> Tensor:
-        """Hyperbolic tangent."""
-        return self.op("tanh", x)
-
-    def clamp(self, x: Tensor, low: Number, high: Number) -> Tensor:
-        """min(max(x, low), high)."""
-        return self.op("clamp", x, low=exact(low), high=exact(high))
-
-    def scale(self, x: Tensor, c: Number) -> Tensor:
-        """c · x for an exact constant c."""
-        return self.op("scale", x, factor=exact(c))
-
-    def shift(self, x: Tensor, c: Number) -> Tensor:
-        """x + c for an exact constant c."""
-        return self.op("shift", x, offset=exact(c))
-
-    def matmul(self, x: Tensor, y: Tensor) -> Tensor:
-        """[…, m, k] @ […, k, n] → […, m, n]; leading dims broadcast."""
-        return self.op("matmul", x, y)
-
-    def reduction(self, x: Tensor, dim: int) -> Tensor:
-        """Sum over `dim`, whose extent becomes 1."""
-        return self.op("sum", x, dim=self._dim("reduction", x, dim))
-
-    def sum(self, x: Tensor, dim: int) -> Tensor:
-        """Sum over `dim`, whose extent becomes 1."""
-        return self.op("sum", x, dim=self._dim("sum", x, dim))
-
-    def mean(self, x: Tensor, dim: int) -> Tensor:
-        """Mean over `dim`, whose extent becomes 1."""
-        return self.op("mean", x, dim=self._dim("mean", x, dim))
-
-    def max(self, x: Tensor, dim: int) -> Tensor:
-        """Maximum over `dim`, whose extent becomes 1."""
-        return self.op("max", x, dim=self._dim("max", x, dim))
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """The same elements in row-major order under another shape."""
-        return self.op("reshape", x, shape=whole("reshape", shape, "the shape"))
-
-    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
-        """Result dim i is dim permutation[i] of x."""
-        return self.op("transpose", x, permutation=tuple(self._dim("transpose", x, dim) for dim in permutation))
-
-    def concat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
-        """The tensors joined along `dim`, in order."""
-        if not tensors:
-            raise GraphError("concat: got no tensors, wanted at least one")
-        return self.op("concat", *tensors, dim=self._dim("concat", tensors[0], dim))
-
-    def slice(self, x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
-        """Every `step`-th element from `start` to before `stop` along `dim`, as in Python; `split` gives equal parts."""
-        dim = self._dim("slice", x, dim)
-        taken = taken_by_slice(x.shape[dim], *whole("slice", (start, stop, step), "its bounds"))
-        return self.op("slice", x, dim=dim, start=taken.start, stop=taken.stop, step=taken.step)
-
-    def split(self, x: Tensor, parts: int, dim: int) -> list[Tensor]:
-        """`parts` equal parts along `dim`; `slice` gives any part."""
-        dim = self._dim("split", x, dim)
-        return [self.op("split", x, dim=dim, parts=parts, index=index) for index in range(parts)]
-
-    def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """x with extents of 1 repeated up to `shape`."""
-        return self.op("broadcast", x, shape=whole("broadcast", shape, "the shape"))
-
-    def repeat(self, x: Tensor, times: int, dim: int) -> Tensor:
-        """Each slice along `dim` `times` times in a row (torch.repeat_interleave)."""
-        return self.op("repeat", x, times=times, dim=self._dim("repeat", x, dim))
-
-    def softmax(self, x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
-        """exp(x) / Σ exp(x) over `dim`; with a mask exp(x) · mask / Σ exp(x) · mask, as if x were −∞ where the mask is 0.
-
-        The mask is of dtype bool. A row that is masked whole is undefined, as it is in torch.
-        """
-        operands = (x,) if mask is None else (x, mask)
-        return self.op("softmax", *operands, dim=self._dim("softmax", x, dim))
-
-    def rms_norm(
-        self, x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: Number = 0.0
-    ) -> Tensor:
-        """x / √(mean(x²) + eps), times `weight`, over the last dims, whose extents are `normalized_shape`."""
-        operands = [operand for operand in (x, weight) if operand is not None]
-        dims = self._normalized_dims("rms_norm", x, normalized_shape)
-        return self.op("rms_norm", *operands, dims=dims, eps=exact(eps) or None)
-
-    def layer_norm(
-        self,
-        x: Tensor,
-        normalized_shape: int | Sequence[int],
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: Number = 0.0,
-    ) -> Tensor:
-        """(x − mean) / √(variance + eps), times `weight`, plus `bias`, over the last dims."""
-        if bias is not None and weight is None:
-            raise GraphError("layer_norm: got a bias without a weight; add the bias with add()")
-        operands = [operand for operand in (x, weight, bias) if operand is not None]
-        dims = self._normalized_dims("layer_norm", x, normalized_shape)
-        return self.op("layer_norm", *operands, dims=dims, eps=exact(eps) or None)
-
-    def _normalized_dims(self, name: str, x: Tensor, normalized_shape: int | Sequence[int]) -> int:
-        self._positions(name, [x])
-        wanted = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if not wanted or x.shape[-len(wanted) :] != wanted:
-            raise GraphError(f"{name}: got normalized_shape {text(wanted)} for {text(x.shape)}; wanted its last extents")
-        return len(wanted)
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.sizes import as_numbers, dims_text
+from mirage_eg.ir.tensor import Builder, Tensor
 
 
 class KernelGraph(Builder):
@@ -464,6 +75,119 @@ class KernelGraph(Builder):
         """0, 1, …, extent − 1, of int64."""
         return self.op("iota", extent=extent)
 
+    def full(self, shape: Sequence[int], value: Number, dtype: object = DType.float16) -> Tensor:
+        """A constant tensor of this shape, with `value` in each element."""
+        return self.op("full", shape=whole("full", shape, "the shape"), value=exact(value), dtype=dtype_of(dtype))
+
+    def ones(self, shape: Sequence[int], dtype: object = DType.float16) -> Tensor:
+        """A constant tensor of ones."""
+        return self.full(shape, 1, dtype)
+
+    def eye(self, extent: int, dtype: object = DType.float16) -> Tensor:
+        """The identity matrix, a constant [extent, extent]."""
+        return self.op("eye", extent=extent, dtype=dtype_of(dtype))
+
+    def delta_kernel(
+        self, channels: int, window: int | Sequence[int], groups: int = 1, dtype: object = DType.float16
+    ) -> Tensor:
+        """The weight [channels, channels / groups, kh, kw] of the identity: `conv2d` with it and pads (k − 1)/2 gives x."""
+        if groups < 1 or channels % groups:
+            raise GraphError(f"delta_kernel: got groups {groups}, wanted a number that divides {channels} channels")
+        own = channels // groups
+        matrices = self.broadcast(self.reshape(self.eye(own, dtype), (1, own, own)), (groups, own, own))
+        return self.enlarge(self.reshape(matrices, (channels, own, 1, 1)), window)
+
+    def pad(self, x: Tensor, widths: Sequence[Sequence[int]], value: Number = 0) -> Tensor:
+        """x with copies of `value` around it; `widths` has a pair (before, after) for each dim."""
+        self._positions("pad", [x])
+        pairs = [whole("pad", pair, "the widths") for pair in widths]
+        if any(len(pair) != 2 for pair in pairs):
+            raise GraphError(f"pad: got widths {list(map(list, pairs))}, wanted a pair (before, after) for each dim")
+        before, after = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+        return self.op("pad", x, before=before, after=after, value=exact(value))
+
+    def flip(self, x: Tensor, dims: int | Sequence[int]) -> Tensor:
+        """x with the elements along these dims in reverse order."""
+        given = dims if isinstance(dims, Sequence) else (dims,)
+        return self.op("flip", x, dims=tuple(sorted(self._dim("flip", x, dim) for dim in given)))
+
+    def conv2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        strides: int | Sequence[int] = 1,
+        pads: int | Sequence[int] = 0,
+        dilations: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """The cross-correlation of images [N, C, H, W] with a weight [O, C / groups, kh, kw], as torch's conv2d.
+
+        `pads` is one number, (rows, columns), or (top, left, bottom, right); the image counts as 0 there.
+        """
+        return self.op(
+            "conv2d",
+            *(x, weight),
+            strides=_pair("conv2d", "strides", strides),
+            pads=_pads("conv2d", pads),
+            dilations=_pair("conv2d", "dilations", dilations),
+            groups=groups,
+        )
+
+    def max_pool2d(
+        self,
+        x: Tensor,
+        window: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        pads: int | Sequence[int] = 0,
+        dilations: int | Sequence[int] = 1,
+    ) -> Tensor:
+        """The maximum over each window of images [N, C, H, W]; padding never takes part. Strides are the window by default."""
+        return self.op(
+            "max_pool2d",
+            x,
+            window=_pair("max_pool2d", "window", window),
+            strides=_pair("max_pool2d", "strides", window if strides is None else strides),
+            pads=_pads("max_pool2d", pads),
+            dilations=_pair("max_pool2d", "dilations", dilations),
+        )
+
+    def avg_pool2d(
+        self,
+        x: Tensor,
+        window: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        pads: int | Sequence[int] = 0,
+        count_include_pad: bool = True,
+    ) -> Tensor:
+        """The mean over each window of images [N, C, H, W]; padding counts as 0, or not at all. Strides as `max_pool2d`."""
+        return self.op(
+            "avg_pool2d",
+            x,
+            window=_pair("avg_pool2d", "window", window),
+            strides=_pair("avg_pool2d", "strides", window if strides is None else strides),
+            pads=_pads("avg_pool2d", pads),
+            count_include_pad=int(count_include_pad),
+        )
+
+    def batch_norm(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: Number = 0.0,
+    ) -> Tensor:
+        """(x − mean) / √(variance + eps), times `weight`, plus `bias`, for each channel (dim 1): batch norm at inference."""
+        if bias is not None and weight is None:
+            raise GraphError("batch_norm: got a bias without a weight; add the bias with add()")
+        operands = [operand for operand in (x, mean, variance, weight, bias) if operand is not None]
+        return self.op("batch_norm", *operands, eps=exact(eps) or None)
+
+    def enlarge(self, weight: Tensor, window: int | Sequence[int]) -> Tensor:
+        """A weight [O, C, kh, kw] of odd extents with zeros around, so that its kernels have the odd extents `window`."""
+        return self.op("enlarge", weight, window=_pair("enlarge", "window", window))
+
     def mark_output(self, x: Tensor, name: str | None = None) -> None:
         """Make x an output; outputs are in the order of the calls.
 
@@ -495,6 +219,21 @@ class KernelGraph(Builder):
         return str(self.graph())
 
 
+def _pair(op: str, name: str, given: int | Sequence[int]) -> tuple[int, ...]:
+    """Two numbers, or one for both dims of an image."""
+    numbers = whole(op, given if isinstance(given, Sequence) else (given,), name)
+    return numbers * 2 if len(numbers) == 1 else numbers
+
+
+def _pads(op: str, given: int | Sequence[int]) -> tuple[int, ...]:
+    """Four numbers (top, left, bottom, right), or one for each dim of an image, or one for all."""
+    numbers = _pair(op, "pads", given)
+    return numbers * 2 if len(numbers) == 2 else numbers
+
+
 def new_kernel_graph() -> KernelGraph:
     """Start a tensor program."""
     return KernelGraph()
+
+
+__all__ = ["Builder", "KernelGraph", "Tensor", "new_kernel_graph"]

@@ -8,9 +8,10 @@ elementwise op computes is a row of each algebra's own table (`backends/`); a pr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any
 
-from mirage_eg.ir import indexing, shapes
+from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.shapes import Shape
@@ -33,7 +34,7 @@ class Kind(StrEnum):
     MATMUL = "matmul"
     REARRANGEMENT = "rearrangement"  # moves elements, computes nothing
     ACCUMULATOR = "accumulator"  # over the loop of a block graph
-    LIBRARY = "library"  # always a kernel of its own, of the library: moves by computed indices, scans, orders
+    LIBRARY = "library"  # always a kernel of its own, of the library: convolutions, moves by indices, scans, orders
     DERIVED = "derived"  # expands into other ops
     GRAPH = "graph"  # holds a graph of the next level
 
@@ -145,6 +146,25 @@ def _layer_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], 
     for name, operand in zip(("mul", "add"), affine, strict=False):
         normalized = apply(name, normalized, operand)
     return normalized
+
+
+def _batch_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    """(x − mean) · (variance + eps)^(−1/2) · weight + bias, each of them a number for each channel, dim 1 of x."""
+    x, *given = operands
+    per_channel = (shapes[0][1], *[1] * (len(shapes[0]) - 2))
+    mean, variance, *affine = (apply("reshape", operand, shape=per_channel) for operand in given)
+    if attributes.get("eps"):
+        variance = apply("shift", variance, offset=attributes["eps"])
+    normalized = apply("mul", apply("sub", x, mean), apply("rsqrt", variance))
+    for name, operand in zip(("mul", "add"), affine, strict=False):
+        normalized = apply(name, normalized, operand)
+    return normalized
+
+
+def _enlarge(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    """Zeros around the last two dims, as many before as after."""
+    around = tuple((new - old) // 2 for old, new in zip(shapes[0][2:], attributes["window"], strict=True))
+    return apply("pad", operands[0], before=(0, 0, *around), after=(0, 0, *around), value=Fraction(0))
 
 
 def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -281,6 +301,31 @@ _ROWS = (
         dtype=DType.int64,
     ),
     _library("iota", shapes.of_extent, 0, attributes={"extent": "int"}, dtype=DType.int64),  # 0, 1, 2, …
+    _library("full", windows.full_shape, 0, attributes={"shape": "ints", "value": "rational", "dtype": "text"}),
+    _library("eye", windows.eye_shape, 0, attributes={"extent": "int", "dtype": "text"}),
+    _library(
+        "pad",
+        windows.pad_shape,
+        rearrange=windows.pad,
+        attributes={"before": "ints", "after": "ints", "value": "rational"},
+    ),
+    _library("flip", windows.flip_shape, rearrange=windows.flip, attributes={"dims": "ints"}),
+    _library(
+        "conv2d",
+        windows.conv2d_shape,
+        2,
+        attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},  # pads: top, left, bottom, right
+    ),
+    _library(
+        "max_pool2d",
+        windows.pool2d_shape,
+        attributes={"window": "ints", "strides": "ints", "pads": "ints", "dilations": "ints"},
+    ),
+    _library(
+        "avg_pool2d",
+        windows.pool2d_shape,
+        attributes={"window": "ints", "strides": "ints", "pads": "ints", "count_include_pad": "int"},
+    ),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
     _accumulator("accum_sum", "sum"),
     _accumulator("accum_mean", "mean"),
@@ -328,6 +373,24 @@ _ROWS = (
         shape=shapes.normalize,
         attributes={"dims": "int", "eps": "rational?"},
         expand=_layer_norm,
+    ),
+    Op(
+        name="batch_norm",
+        kind=Kind.DERIVED,
+        arity=(3, 5),  # mean and variance, then weight and bias
+        levels=KERNEL,
+        shape=windows.batch_norm_shape,
+        attributes={"eps": "rational?"},
+        expand=_batch_norm,
+    ),
+    Op(
+        name="enlarge",
+        kind=Kind.DERIVED,
+        arity=(1, 1),
+        levels=KERNEL,
+        shape=windows.enlarged_shape,
+        attributes={"window": "ints"},
+        expand=_enlarge,
     ),
     # Graphs of the next level.
     Op(

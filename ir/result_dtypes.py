@@ -15,6 +15,7 @@ _CLOSED = frozenset(
         *("less", "less_equal", "equal", "where", "sum", "max"),
     }
 )
+_OF_FLOATS = frozenset({"conv2d", "max_pool2d", "avg_pool2d"})
 _INDICATORS = frozenset({"mul", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
 
 
@@ -66,9 +67,22 @@ def _library_dtype(item: Node, operands: Sequence[DType]) -> DType:
         raise GraphError(f"got {' and '.join(data)}, wanted one element type: cast one of them")
     if row.dtype is not None:
         return row.dtype
+    if "dtype" in row.attributes:
+        _check_value(item, DType(item["dtype"]))
+        return DType(item["dtype"])
+    _check_value(item, data[0])
+    if item.op in _OF_FLOATS and (data[0].is_integer or data[0] is DType.bool):
+        raise GraphError(f"got {data[0]}, wanted floating-point numbers: cast the operand")
     if item.op == "cumsum" and (data[0].is_integer or data[0] is DType.bool):
         return DType.int64
     return data[0]
+
+
+def _check_value(item: Node, dtype: DType) -> None:
+    """Refuse an attribute `value` that is no number of the element type."""
+    value = item.get("value", 0)
+    if (dtype.is_integer and value.denominator != 1) or (dtype is DType.bool and value not in (0, 1)):
+        raise GraphError(f"got value {value} for {dtype}, wanted {'0 or 1' if dtype is DType.bool else 'a whole number'}")
 
 
 __all__ = ["result_dtype"]

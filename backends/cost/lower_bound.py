@@ -1,4 +1,4 @@
-"""Lower bounds of a program's time on a device: bytes of its inputs and outputs, operations of its matrix products."""
+"""Lower bounds of a program's time on a device: bytes of its inputs and outputs, operations of its products."""
 
 from collections.abc import Mapping
 from math import prod
@@ -6,6 +6,7 @@ from math import prod
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 
 
 def lower_bound_us(program: Graph, rates: Mapping[str, float]) -> float:
@@ -20,13 +21,22 @@ def device_lower_bound_us(program: Graph, device: Device) -> float:
 
 
 def product_flops(program: Graph) -> int:
-    """Floating-point operations of a program's matrix products."""
+    """Floating-point operations of a program's matrix products and convolutions."""
     graph = expand(program)
-    return sum(
-        2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
-        for item, values in graph.numbered()
-        if item.op == "matmul"
-    )
+    return sum(flops_of_product(graph, item, values[0]) for item, values in graph.numbered() if item.op in PRODUCTS)
 
 
-__all__ = ["device_lower_bound_us", "lower_bound_us", "product_flops"]
+PRODUCTS = frozenset({"matmul", "conv2d"})
+"""Ops that matrix units compute."""
+
+
+def flops_of_product(graph: Graph, item: Node, value: int) -> int:
+    """Floating-point operations of one of PRODUCTS, whose result is `value`."""
+    if item.op == "conv2d":
+        terms = prod(graph.types[item.operands[1]].shape[1:])
+    else:
+        terms = graph.types[item.operands[0]].shape[-1]
+    return 2 * prod(graph.types[value].shape) * terms
+
+
+__all__ = ["PRODUCTS", "device_lower_bound_us", "flops_of_product", "lower_bound_us", "product_flops"]

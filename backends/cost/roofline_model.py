@@ -11,6 +11,7 @@ from math import ceil, prod
 from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
 from mirage_eg.backends.triton.views import joined_values
@@ -78,10 +79,9 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
         if item.op == "block":
             block: Graph = item["graph"]
             kernels.append(KernelWork(item.op, dram, work=block_work(block), blocks=prod(block.grid), loop=block.loop))
-        elif item.op == "matmul":
-            left = graph.types[item.operands[0]]
-            flops = 2 * prod(graph.types[values[0]].shape) * left.shape[-1]
-            kernels.append(KernelWork(item.op, dram, flops, slowdown(left.dtype)))
+        elif item.op in PRODUCTS:
+            flops = flops_of_product(graph, item, values[0])
+            kernels.append(KernelWork(item.op, dram, flops, slowdown(graph.types[item.operands[0]].dtype)))
         else:
             kernels.append(KernelWork(item.op, dram))
     return tuple(kernels)
@@ -92,16 +92,16 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     if kernel.work is not None:
         return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
     times = {"memory": kernel.dram / device.memory_bandwidth}
-    if kernel.op == "matmul":
+    if kernel.op in PRODUCTS:
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
     return _cost(times, kernel.dram, kernel.flops, device.launch_us * _launches(kernel.op, device))
 
 
 def _launches(op: str, device: Device) -> float:
     """The overhead of a library kernel, in launches of a generated kernel."""
+    if op in PRODUCTS:
+        return device.library_product
     match OPS[op].kind:
-        case Kind.MATMUL:
-            return device.library_product
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:
             return device.library_reduction
         case _:

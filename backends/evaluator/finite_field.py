@@ -270,7 +270,9 @@ class FieldAlgebra:
             return library_semantics.component(self.random, row, k, known, lead, attributes)
 
         levels = min((x.levels for x in own), default=len(PRIMES))
-        return FieldValue(shape, levels, unfaithful | {row.name} if row.name == "argsort" else unfaithful, computation)
+        return FieldValue(
+            shape, levels, unfaithful | {row.name} if row.name in library_semantics.KEYED else unfaithful, computation
+        )
 
     def view(self, x: FieldValue, shape: Shape, move: Callable[[Array], Array]) -> FieldValue:
         """`move` on the residues, and on the mask."""

@@ -159,11 +159,15 @@ class _SampleAlgebra:
         self.settle(x)
         self.settle(y)
         shape = (*broadcast((x.extents[:-2], y.extents[:-2]), {}), x.extents[-2], y.extents[-1])
+        return self._contracted(x, y, shape, x.extents[-1])
+
+    def _contracted(self, x: _Sample, y: _Sample, shape: Shape, count: int) -> _Sample:
+        """Sums of `count` products."""
         with np.errstate(all="ignore"):
             products = x.numbers * self._generator.permutation(y.numbers)
             if _mean(x.numbers) == 0 or _mean(y.numbers) == 0:
                 products -= np.mean(products)
-        numbers = self._reduced("sum", products, x.extents[-1])
+        numbers = self._reduced("sum", products, count)
         sources = [source for source in (y.source, x.source) if source is not None]  # weights are mostly on the right
         return _Sample(shape, numbers, None, sources[0] if sources else None, len(sources) == 2 and sources[0] == sources[1])
 
@@ -180,8 +184,19 @@ class _SampleAlgebra:
         data = [x for place, x in enumerate(operands) if place != row.indices]
         if row.rearrange is not None:
             return _moved(data[0], shape) if len(data) == 1 else self._mixed(data, shape)
-        if row.name == "cumsum":
-            return _Sample(shape, self._reduced("sum", self.settle(data[0]).numbers, shape[lead + attributes["dim"]]))
+        match row.name:
+            case "cumsum":
+                return _Sample(shape, self._reduced("sum", self.settle(data[0]).numbers, shape[lead + attributes["dim"]]))
+            case "conv2d":
+                x, weight = map(self.settle, data)
+                return self._contracted(x, weight, shape, prod(weight.extents[lead + 1 :]))
+            case "max_pool2d" | "avg_pool2d":
+                kind = "max" if row.name == "max_pool2d" else "mean"
+                return _Sample(shape, self._reduced(kind, self.settle(data[0]).numbers, prod(attributes["window"])))
+            case "full":
+                return _Sample(shape, np.full(SAMPLES, float(attributes["value"])))
+            case "eye":
+                return _Sample(shape, np.floor(self._generator.random(SAMPLES) + 1 / attributes["extent"]))
         extents = [self.settle(x).extents[lead + attributes["dim"]] for x in data] or [attributes["extent"]]
         return _Sample(shape, np.floor(extents[0] * self._generator.random(SAMPLES)))
 

@@ -1,20 +1,27 @@
 """The semantics of library ops in the finite field. Trusted.
 
-A move reads component k of what it moves, and component 0 of the indices, which are small whole numbers: it is exact. So is a
-cumulative sum. The order of elements is the keyed total order of the maxima in component 0, in all components, so that it is an
-unknown permutation that depends on the elements alone.
+A move reads component k of what it moves, and component 0 of the indices, which are small whole numbers: it is exact. So are
+cumulative sums, convolutions, means over windows and constants. The order of elements is the keyed total order of the maxima in
+component 0, in all components, so that it is an unknown permutation that depends on the elements alone. Maxima over windows are
+those of the order of their component.
 
     k   component: 0, 1, 2 for p, q, r
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
-from mirage_eg.backends.evaluator.library_ops import iota, moved, places_in_order
+from mirage_eg.backends.evaluator.convolution import convolved, pooled
+from mirage_eg.backends.evaluator.field_semantics import Component, Randomness, affine, rational
+from mirage_eg.backends.evaluator.library_ops import eye, iota, moved, places_in_order
 from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.windows import window_counts
+
+KEYED = frozenset({"argsort", "max_pool2d"})
+"""Library ops that satisfy other laws here than on numbers."""
 
 
 def read_components(row: Op, operands: int, k: int) -> list[int]:
@@ -28,9 +35,20 @@ def component(
     """Component k of the result from components of the operands, all of them reduced and in float64."""
     xp, arrays = random.xp, [operand.residues for operand in operands]
     match row.name:
-        case "iota":
-            trials = (len(random.trials),) if lead else ()
-            return Component(xp.broadcast_to(iota(xp, lead, attributes), (*trials, attributes["extent"])))
+        case "iota" | "eye":
+            constant = iota(xp, lead, attributes) if row.name == "iota" else eye(xp, lead, attributes)
+            return Component(xp.broadcast_to(constant, ((len(random.trials),) if lead else ()) + constant.shape[lead:]))
+        case "full":
+            zeros = xp.zeros(((len(random.trials),) if lead else ()) + attributes["shape"])
+            return affine(random.modulus(k), Component(zeros), Fraction(0), attributes["value"])
+        case "pad":
+            return _padded(random, row, k, operands[0], lead, attributes)
+        case "conv2d":
+            return _convolved(random, k, operands, lead, attributes)
+        case "max_pool2d":
+            return _largest_of_windows(random, k, operands[0], lead, attributes)
+        case "avg_pool2d":
+            return _mean_of_windows(random, k, operands[0], lead, attributes)
         case "cumsum":
             undefined = operands[0].undefined
             axis = lead + attributes["dim"]
@@ -45,8 +63,7 @@ def component(
             return Component(places, _any_along(x.undefined, lead + attributes["dim"], places))
         case _:
             result = moved(xp, row, arrays, lead, attributes)
-            if xp is not np:  # an index that is not a number makes every element so, as in `_undefined`
-                assert row.indices is not None
+            if xp is not np and row.indices is not None:  # one that is no number makes every element so, as in `_undefined`
                 result = result + (arrays[row.indices] * 0).sum()
             return Component(result, _undefined(row, operands, lead, attributes))
 
@@ -64,13 +81,64 @@ def _undefined(row: Op, operands: Sequence[Component], lead: int, attributes: At
         for place, operand in enumerate(operands)
     ]
     mask: Array = moved(np, row, masks, lead, attributes)
-    assert row.indices is not None
+    if row.indices is None:
+        return mask
     unknown = operands[row.indices].undefined
     return mask if unknown is None or not unknown.any() else np.ones_like(mask)
+
+
+def _padded(random: Randomness, row: Op, k: int, x: Component, lead: int, attributes: Attributes) -> Component:
+    """Undefined where the prime divides the denominator of the value."""
+    value = rational(attributes["value"], random.modulus(k).prime)
+    mask = None if x.undefined is None and value is not None else _defined(x)
+    fill = {**attributes, "value": np.nan if value is None and random.xp is not np else float(value or 0)}
+    residues = moved(random.xp, row, [x.residues], lead, fill)
+    if mask is None or random.xp is not np:
+        return Component(residues)
+    return Component(residues, moved(np, row, [mask], lead, {**attributes, "value": value is None}))
+
+
+def _defined(x: Component) -> Array:
+    return np.zeros(x.residues.shape, bool) if x.undefined is None else x.undefined
+
+
+def _convolved(random: Randomness, k: int, operands: Sequence[Component], lead: int, attributes: Attributes) -> Component:
+    """Undefined where an element of the window or of the weight that is multiplied is."""
+    x, weight = operands
+    result = convolved(random.xp, x.residues, weight.residues, lead, attributes, random.modulus(k).matmul)
+    if x.undefined is None and weight.undefined is None:
+        return Component(result)
+    masks = [_defined(x).astype(np.float64), _defined(weight).astype(np.float64)]
+    ones = [np.ones_like(mask) for mask in masks]
+    counts = [convolved(np, *pair, lead, attributes, np.matmul) for pair in ((masks[0], ones[1]), (ones[0], masks[1]))]
+    return Component(result, (counts[0] + counts[1]) > 0)
+
+
+def _largest_of_windows(random: Randomness, k: int, x: Component, lead: int, attributes: Attributes) -> Component:
+    """In the keyed order of the maxima; with `joins` a keyed product."""
+    xp, modulus, rank = random.xp, random.modulus(k), x.residues.ndim
+    ranks = modulus.shuffled(x.residues, *random.order(k, rank))
+    if random.joins:
+        ranks = pooled(xp, ranks, lead, attributes, xp.add, 0.0) % (modulus.prime - 1)
+    else:
+        ranks = pooled(xp, ranks, lead, attributes, xp.maximum, -1.0)
+    return Component(modulus.unshuffled(ranks, *random.inverse_order(k, rank)), _any_in_window(x, lead, attributes))
+
+
+def _mean_of_windows(random: Randomness, k: int, x: Component, lead: int, attributes: Attributes) -> Component:
+    xp, modulus = random.xp, random.modulus(k)
+    sums = modulus.reduced(pooled(xp, x.residues, lead, attributes, xp.add, 0.0) + 0.0)
+    counts = xp.asarray(window_counts(xp, x.residues.shape[-2:], attributes), dtype=np.float64)
+    shares = modulus.inverse(xp.broadcast_to(counts, sums.shape[-2:]) + 0.0)
+    return Component(modulus.multiply(sums, shares), _any_in_window(x, lead, attributes))
+
+
+def _any_in_window(x: Component, lead: int, attributes: Attributes) -> Array | None:
+    return None if x.undefined is None else pooled(np, x.undefined, lead, attributes, np.logical_or, 0.0)
 
 
 def _any_along(undefined: Array | None, axis: int, like: Array) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined.any(axis=axis, keepdims=True), like.shape)
 
 
-__all__ = ["component", "read_components"]
+__all__ = ["KEYED", "component", "read_components"]

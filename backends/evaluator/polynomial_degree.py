@@ -113,8 +113,16 @@ class DegreeAlgebra:
         leading = broadcast([x.extents[:lead] for x in operands], {}) if operands else (1,) * lead
         shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
         match row.name:
-            case "iota":
+            case "iota" | "eye" | "full":
                 return DegreeValue(shape, Degree(0, 0, 0))
+            case "pad" | "flip":
+                return DegreeValue(shape, operands[0].degree, operands[0].beyond)
+            case "conv2d":
+                x, weight = operands
+                products = x.degree.times(weight.degree)
+                return DegreeValue(shape, products.summed(prod(weight.extents[lead + 1 :])), _beyond(operands))
+            case "avg_pool2d":
+                return DegreeValue(shape, operands[0].degree.summed(prod(attributes["window"])), operands[0].beyond)
             case "cumsum":
                 return DegreeValue(shape, operands[0].degree.summed(shape[lead + attributes["dim"]]), operands[0].beyond)
             case _:

@@ -71,11 +71,18 @@ class RandomRounding:
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """The terms of sums move as in `reduce`; what moves elements or orders them is exact."""
-        if row.name != "cumsum":
-            return self.plain.library(row, operands, lead, attributes)
-        [x] = operands
+        match row.name:
+            case "cumsum":
+                terms = operands[0].shape[lead + attributes["dim"]]
+            case "conv2d":
+                terms = prod(operands[1].shape[lead + 1 :])
+            case "avg_pool2d":
+                terms = prod(attributes["window"])
+            case _:
+                return self.plain.library(row, operands, lead, attributes)
         with np.errstate(all="ignore"):
-            return self.plain.library(row, [self._moved(x, log2(2 * x.shape[lead + attributes["dim"]]))], lead, attributes)
+            moved = self.plain.library(row, [self._moved(operands[0], log2(2 * terms)), *operands[1:]], lead, attributes)
+            return moved if row.name == "cumsum" else self._moved(moved)
 
     def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
         """As `plain` does."""

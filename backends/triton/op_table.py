@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from mirage_eg.backends.triton.image_calls import image_call
 from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec, OpTable
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
@@ -308,6 +309,15 @@ _NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
     "cumsum": "running_sum",
     "argsort": "order",
     "iota": "places",
+    "full": "constant",
+    "eye": "identity",
+    "pad": "padded",
+    "flip": "reversed",
+    "conv2d": "images",
+    "max_pool2d": "largest",
+    "avg_pool2d": "averaged",
+    "batch_norm": "normalized",
+    "enlarge": "enlarged",
     "softmax": "softmax",
     "rms_norm": "normalized",
     "layer_norm": "normalized",
@@ -360,6 +370,16 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             return f"torch.argsort({x[0]}, dim={attributes['dim']}, descending={bool(attributes['descending'])}, stable=True)"
         case "iota":  # on the device of the operand given
             return f"torch.arange({attributes['extent']}, device={x[0]}.device)"
+        case "full":
+            filling = int(attributes["value"]) if DType(attributes["dtype"]).is_integer else number(attributes["value"])
+            made = f"dtype=torch.{attributes['dtype']}, device={x[0]}.device"
+            return f"torch.full({tuple(attributes['shape'])}, {filling}, {made})"
+        case "eye":
+            return f"torch.eye({attributes['extent']}, dtype=torch.{attributes['dtype']}, device={x[0]}.device)"
+        case "flip":
+            return f"torch.flip({x[0]}, {tuple(attributes['dims'])})"
+        case "pad" | "enlarge" | "conv2d" | "max_pool2d" | "avg_pool2d" | "batch_norm":
+            return image_call(name, x, attributes, shapes)
         case "softmax":
             scores = x[0] if len(x) == 1 else f"{x[0]}.masked_fill({x[1]} == 0, -float('inf'))"
             return f"torch.softmax({scores}, dim={attributes['dim']})"

@@ -44,7 +44,10 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 taken.add(names[value])
                 operands = [names[i] for i in item.operands] or inputs[:1]
                 shapes = [program.types[i].shape for i in item.operands]
-                call = torch_call(item.op, operands, torch_attributes(item, program.types[value].dtype), shapes)
+                attributes = dict(torch_attributes(item, program.types[value].dtype))
+                if item.op in ("full", "eye") and not program.types[value].dtype.is_integer:
+                    attributes["dtype"] = precision
+                call = torch_call(item.op, operands, attributes, shapes)
                 lines.append(f"    {names[value]} = {call}")
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
 

@@ -1,8 +1,8 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First slices and concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), and
-logarithms of ratios lose the ratio. Then dead code and
-common subexpressions are removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is
+First convolutions of 1×1 windows become products (`pointwise_convolutions`), slices and concatenations move to the ends
+(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), and logarithms of ratios lose the ratio. Then dead code
+and common subexpressions are removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is
 extracted; it replaces the given one only if it is cheaper. Last, chains of products are associated (`matrix_chains`). Nothing
 here is trusted: results of the search are verified against the program as it was written.
 """
@@ -33,6 +33,7 @@ from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.extract import LISTS, CheapestTerms, ENode
 from mirage_eg.transforms.matrix_chains import associate
+from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
 from mirage_eg.transforms.whole_products import whole_products
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
@@ -62,7 +63,8 @@ def simplify(program: Graph) -> Simplification:
     start = perf_counter()
     if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
-    sliced = dissolved(program, whole_products(program))
+    multiplied = with_pointwise_products(program)
+    sliced = dissolved(multiplied, whole_products(multiplied))
     narrow = with_late_broadcasts(sliced)
     near = without_far_logarithms(narrow)
     alive = without_dead_code(near)
@@ -78,7 +80,7 @@ def simplify(program: Graph) -> Simplification:
         alive = plain = after = near
     associated = associate(after)
     passes = (
-        *(("slices", sliced), ("broadcasts", narrow), ("logarithms", near)),
+        *(("1×1 convolutions", multiplied), ("slices", sliced), ("broadcasts", narrow), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
     return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)

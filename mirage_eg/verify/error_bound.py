@@ -48,6 +48,9 @@ def _degrees(graph: Graph) -> list[DegreeValue]:
     return evaluate(graph, inputs, algebra)
 
 
+_POOLING = {("avg_pool2d", None), ("avg_pool2d", "mean"), ("max_pool2d", None), ("max_pool2d", "max")}
+
+
 def longest_reduction(graph: Graph, kind: str | None = None) -> int:
     """The largest number of values that one op of the graph reduces; an accumulator reduces over the loop.
 
@@ -62,6 +65,10 @@ def longest_reduction(graph: Graph, kind: str | None = None) -> int:
                 longest = max(longest, longest_reduction(item["graph"], kind))
             case Kind.MATMUL if kind is None:
                 longest = max(longest, graph.types[item.operands[0]].shape[-1])
+            case Kind.LIBRARY if item.op == "conv2d" and kind is None:
+                longest = max(longest, prod(graph.types[item.operands[1]].shape[1:]))
+            case Kind.LIBRARY if (item.op, kind) in _POOLING:
+                longest = max(longest, prod(item["window"]))
             case Kind.REDUCTION | Kind.ACCUMULATOR if kind in (None, item.op, OPS[item.op].reduction):
                 reduced = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
                 longest = max(longest, graph.loop * reduced)

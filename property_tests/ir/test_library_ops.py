@@ -55,6 +55,10 @@ def _i(graph: KernelGraph, *shape: int) -> Any:
     return graph.new_input(shape or (3,), "int64")
 
 
+def _image(graph: KernelGraph) -> Any:
+    return graph.new_input((1, 4, 6, 5))
+
+
 MISTAKES: dict[str, tuple[Callable[[KernelGraph], object], str]] = {
     "indices of floats": (
         lambda g: g.gather(_x(g), g.new_input((3,), "float32")),
@@ -79,6 +83,31 @@ MISTAKES: dict[str, tuple[Callable[[KernelGraph], object], str]] = {
     "integers and floats": (lambda g: g.reshape(_i(g), (3, 1)) + _x(g).builder.new_input((3, 4)), "cast the integers"),
     "a function of integers": (lambda g: g.exp(_i(g)), "got int64, wanted floating-point numbers: cast the integers"),
     "half of an integer": (lambda g: _i(g) * 0.5, "got factor 1/2 for int64, wanted a whole number"),
+    "a weight of other channels": (
+        lambda g: g.conv2d(_image(g), g.new_input((4, 2, 3, 3))),
+        r"conv2d: got groups 1 for \[1, 4, 6, 5\] and weight \[4, 2, 3, 3\]",
+    ),
+    "groups that do not divide": (lambda g: g.conv2d(_image(g), g.new_input((4, 1, 3, 3)), groups=3), "got groups 3 for"),
+    "images without a batch": (lambda g: g.conv2d(_x(g), g.new_input((4, 2, 3, 3))), r"wanted \[N, C, H, W\]"),
+    "a window beyond the image": (
+        lambda g: g.conv2d(_image(g), g.new_input((4, 4, 3, 3)), dilations=3),
+        "reaches over 7 of 6 elements of dim 2",
+    ),
+    "three pads": (lambda g: g.max_pool2d(_image(g), 2, pads=(1, 1, 1)), r"got pads \[1, 1, 1\], wanted 4 numbers"),
+    "a stride of 0": (lambda g: g.max_pool2d(_image(g), 2, strides=0), "got strides .*wanted 2 numbers of at least 1"),
+    "a window of padding": (lambda g: g.max_pool2d(_image(g), 2, strides=1, pads=2), "window 0 has no element of it"),
+    "a mean of padding": (lambda g: g.avg_pool2d(_image(g), 1, 1, 1, count_include_pad=False), "window 0 has no element"),
+    "images of integers": (lambda g: g.max_pool2d(g.new_input((1, 1, 4, 4), "int64"), 2), "got int64, wanted floating-point"),
+    "half a pad of integers": (lambda g: g.pad(_i(g), ((1, 1),), 0.5), "got value 1/2 for int64, wanted a whole number"),
+    "pads of another rank": (lambda g: g.pad(_x(g), ((1, 1),)), "wanted 2 numbers ≥ 0 each"),
+    "a negative pad": (lambda g: g.pad(_i(g), ((-1, 1),)), "wanted 1 numbers ≥ 0 each"),
+    "a pad of three": (lambda g: g.pad(_i(g), ((0, 1, 1),)), r"wanted a pair \(before, after\) for each dim"),
+    "one dim twice": (lambda g: g.flip(_x(g), (0, -2)), "wanted each dim at most once"),
+    "an even kernel": (lambda g: g.enlarge(g.new_input((4, 4, 2, 2)), 3), "of odd extents"),
+    "a smaller kernel": (lambda g: g.enlarge(g.new_input((4, 4, 3, 3)), 1), "of odd extents"),
+    "statistics of another size": (lambda g: g.batch_norm(_image(g), *[g.new_input((5,))] * 2), "one number for each channel"),
+    "no constant": (lambda g: g.ones((2, 0)), "wanted extents of at least 1"),
+    "half an integer": (lambda g: g.full((2,), 0.5, "int64"), "got value 1/2 for int64"),
     "floats to integers": (lambda g: g.cast(_x(g), "int64"), "got float16 to int64: no op rounds to whole numbers"),
 }
 

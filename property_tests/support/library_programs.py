@@ -48,6 +48,35 @@ def _ordered(x: Any, count: int | None, dim: int, descending: bool) -> tuple[Any
     return np.take_along_axis(x, places, dim), places
 
 
+def _windows(x: Any, window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int] = (1, 1)) -> Any:
+    """The elements of each window: [N, C, H′, W′, kh, kw]."""
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, window, strict=True)]
+    views = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
+    return views[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+
+
+def _framed(x: Any, pads: tuple[int, int, int, int], value: float = 0.0) -> Any:
+    top, left, bottom, right = pads
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=value)
+
+
+def _convolved(x: Any, w: Any, groups: int = 1, **given: Any) -> Any:
+    """Each group of channels by itself."""
+    pads, strides, dilations = (given.get(name, default) for name, default in _DEFAULTS)
+    views = _windows(_framed(x, pads), w.shape[2:], strides, dilations)
+    parts = zip(np.split(views, groups, 1), np.split(w, groups, 0), strict=True)
+    return np.concatenate([np.einsum("nchwij,ocij->nohw", part, own) for part, own in parts], 1)
+
+
+_DEFAULTS = (("pads", (0, 0, 0, 0)), ("strides", (1, 1)), ("dilations", (1, 1)))
+
+
+def _averaged(x: Any, window: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int]) -> Any:
+    """Without the padding in the count."""
+    views = _windows(_framed(x, pads, np.nan), window, strides)
+    return np.nanmean(views, axis=(-1, -2))
+
+
 LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
     "embedding": LibraryProgram(
         (((11, 8), ""), ((2, 3), "int64")),
@@ -105,6 +134,70 @@ LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
         lambda g, x: g.where(g.less_equal(g.reshape(g.iota(5), (1, 5)), g.reshape(g.iota(5), (5, 1))), x[0], 0),
         lambda x: np.tril(x),
     ),
+    "conv2d": LibraryProgram(
+        (((2, 3, 6, 5), ""), ((4, 3, 3, 2), "")),
+        lambda g, x: g.conv2d(x[0], x[1], strides=(2, 1), pads=(1, 0, 2, 1), dilations=(1, 2)),
+        lambda x, w: _convolved(x, w, strides=(2, 1), pads=(1, 0, 2, 1), dilations=(1, 2)),
+    ),
+    "conv2d of groups, then relu": LibraryProgram(
+        (((2, 4, 5, 5), ""), ((6, 2, 3, 3), ""), ((6, 1, 1), "")),
+        lambda g, x: g.relu(g.conv2d(x[0], x[1], pads=1, groups=2) + x[2]) * 2,
+        lambda x, w, b: 2 * np.maximum(_convolved(x, w, 2, pads=(1, 1, 1, 1)) + b, 0),
+    ),
+    "conv2d of 1x1": LibraryProgram(
+        (((2, 16, 4, 4), ""), ((32, 16, 1, 1), "")),
+        lambda g, x: g.relu(g.conv2d(x[0], x[1])),
+        lambda x, w: np.maximum(_convolved(x, w), 0),
+    ),
+    "conv2d, batch_norm": LibraryProgram(
+        (((2, 3, 4, 4), ""), ((4, 3, 3, 3), ""), ((4,), ""), ((4,), ""), ((4,), "")),
+        lambda g, x: g.batch_norm(g.conv2d(x[0], x[1]), x[2], g.square(x[3]), x[4], x[2], eps=1),
+        lambda x, w, m, s, b: (
+            (_convolved(x, w) - m[:, None, None]) * (b / np.sqrt(s * s + 1))[:, None, None] + m[:, None, None]
+        ),
+    ),
+    "max_pool2d": LibraryProgram(
+        (((2, 3, 7, 6), ""),),
+        lambda g, x: g.max_pool2d(x[0], 3, strides=2, pads=1),
+        lambda x: _windows(_framed(x, (1, 1, 1, 1), -np.inf), (3, 3), (2, 2)).max((-1, -2)),
+    ),
+    "max_pool2d with dilations": LibraryProgram(
+        (((2, 1, 7, 6), ""),),
+        lambda g, x: g.max_pool2d(x[0], (2, 3), strides=1, pads=(0, 2, 1, 0), dilations=(2, 1)),
+        lambda x: _windows(_framed(x, (0, 2, 1, 0), -np.inf), (2, 3), (1, 1), (2, 1)).max((-1, -2)),
+    ),
+    "avg_pool2d": LibraryProgram(
+        (((2, 3, 7, 6), ""),),
+        lambda g, x: g.avg_pool2d(x[0], (3, 2), strides=2, pads=1),
+        lambda x: _windows(_framed(x, (1, 1, 1, 1)), (3, 2), (2, 2)).mean((-1, -2)),
+    ),
+    "avg_pool2d without its padding": LibraryProgram(
+        (((2, 3, 7, 6), ""),),
+        lambda g, x: g.avg_pool2d(x[0], 3, strides=(2, 1), pads=(0, 1, 2, 1), count_include_pad=False),
+        lambda x: _averaged(x, (3, 3), (2, 1), (0, 1, 2, 1)),
+    ),
+    "pad": LibraryProgram(
+        (((3, 4), ""),),
+        lambda g, x: g.exp(g.pad(x[0], ((1, 0), (0, 2)), 0.5)),
+        lambda x: np.exp(np.pad(x, ((1, 0), (0, 2)), constant_values=0.5)),
+    ),
+    "pad of integers": LibraryProgram(
+        (((3, 4), "int64"),),
+        lambda g, x: g.pad(x[0], ((1, 0), (0, 2)), 7),
+        lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=7),
+    ),
+    "flip": LibraryProgram((((3, 4, 2), ""),), lambda g, x: g.flip(x[0], (0, -1)) * x[0], lambda x: x[::-1, :, ::-1] * x),
+    "constants": LibraryProgram(
+        (((4, 4), ""),),
+        lambda g, x: g.eye(4, x[0].dtype) * x[0] + g.full((4, 1), 0.5, x[0].dtype) * g.ones((4,), x[0].dtype),
+        lambda x: np.eye(4) * x + 0.5,
+    ),
+    "an enlarged kernel": LibraryProgram(
+        (((2, 4, 5, 5), ""), ((4, 4, 1, 3), "")),
+        lambda g, x: g.conv2d(x[0], g.enlarge(x[1], (3, 5)) + g.delta_kernel(4, (3, 5), dtype=x[0].dtype), pads=(1, 2, 1, 2)),
+        lambda x, w: _convolved(x, w, pads=(0, 1, 0, 1)) + x,
+    ),
+    "a scalar": LibraryProgram((((), ""), ((3, 4), "")), lambda g, x: g.exp(x[0]) * x[1], lambda s, x: np.exp(s) * x),
     "a cast of integers": LibraryProgram(
         (((4, 3), ""), ((3,), "int32")), lambda g, x: x[0] * g.cast(x[1], x[0].dtype), lambda x, i: x * i
     ),

@@ -1,5 +1,6 @@
 """Library ops: on arrays what NumPy computes, in the field exact moves and sums, in emitted files the same calls of torch."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.finite_field import FieldAlgebra
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir import indexing
@@ -150,6 +152,161 @@ DIFFERENT: dict[str, tuple[Op, Op]] = {
     "the other direction": (lambda g, x, y, i, j: g.sort(x, 0)[0], lambda g, x, y, i, j: g.sort(x, 0, descending=True)[0]),
     "the order of another": (lambda g, x, y, i, j: g.argsort(x, 0), lambda g, x, y, i, j: g.argsort(y, 0)),
 }
+
+
+def _images(*ops: Any) -> tuple[Graph, ...]:
+    """Programs of images x and y [2, 4, 5, 5], a weight w [4, 4, 3, 3], a numbers of channels m [4]."""
+    graphs = []
+    for op in ops:
+        graph = new_kernel_graph()
+        x, y = (graph.new_input((2, 4, 5, 5), "float32", name=name) for name in "xy")
+        w, m = graph.new_input((4, 4, 3, 3), "float32", name="w"), graph.new_input((4,), "float32", name="m")
+        graph.mark_output(op(graph, x, y, w, m))
+        graphs.append(graph.graph())
+    return tuple(graphs)
+
+
+def _by_channel(g: KernelGraph, m: Tensor) -> Tensor:
+    return g.reshape(m, (4, 1, 1, 1))
+
+
+def _folded(g: KernelGraph, x: Tensor, w: Tensor, m: Tensor) -> Tensor:
+    """A batch norm of mean m, variance m², weight m and bias m in the weight of the convolution before it."""
+    factor = g.mul(m, g.rsqrt(g.square(m) + 1))
+    z = g.conv2d(x, w * _by_channel(g, factor), pads=1)
+    return z + g.reshape(m - m * factor, (4, 1, 1))
+
+
+IMAGES_EQUAL: dict[str, tuple[Op, Op]] = {
+    "linear in the image": (
+        lambda g, x, y, w, m: g.conv2d(x + y, w, 2, 1),
+        lambda g, x, y, w, m: g.conv2d(x, w, 2, 1) + g.conv2d(y, w, 2, 1),
+    ),
+    "the identity": (
+        lambda g, x, y, w, m: g.conv2d(x, g.delta_kernel(4, 3, dtype="float32"), pads=1),
+        lambda g, x, y, w, m: x + y - y,
+    ),
+    "the identity of groups": (
+        lambda g, x, y, w, m: g.conv2d(x, g.delta_kernel(4, (3, 5), 2, "float32"), pads=(1, 2), groups=2) * 1,
+        lambda g, x, y, w, m: x + y - y,
+    ),
+    "a residual in the weight": (
+        lambda g, x, y, w, m: x + g.conv2d(x, w, pads=1),
+        lambda g, x, y, w, m: g.conv2d(x, w + g.delta_kernel(4, 3, dtype="float32"), pads=1),
+    ),
+    "merged convolutions": (
+        lambda g, x, y, w, m: g.concat([g.conv2d(x, w), g.conv2d(x, w * 2)], 1),
+        lambda g, x, y, w, m: g.conv2d(x, g.concat([w, w * 2], 0)),
+    ),
+    "merged images": (
+        lambda g, x, y, w, m: g.conv2d(x, w) + g.conv2d(y, w * 2),
+        lambda g, x, y, w, m: g.conv2d(g.concat([x, y], 1), g.concat([w, w * 2], 1)),
+    ),
+    "an enlarged kernel": (
+        lambda g, x, y, w, m: g.conv2d(x, g.slice(w, 3, 1, 2), pads=(1, 0)),
+        lambda g, x, y, w, m: g.conv2d(x, g.enlarge(g.slice(w, 3, 1, 2), 3), pads=1),
+    ),
+    "pads of a call of its own": (
+        lambda g, x, y, w, m: g.conv2d(x, w, pads=(1, 0, 2, 1)),
+        lambda g, x, y, w, m: g.conv2d(g.pad(x, ((0, 0), (0, 0), (1, 2), (0, 1))), w),
+    ),
+    "batch norm in the weight": (
+        lambda g, x, y, w, m: g.batch_norm(g.conv2d(x, w, pads=1), m, g.square(m), m, m, eps=1),
+        lambda g, x, y, w, m: _folded(g, x, w, m),
+    ),
+    "relu of maxima, maxima of relu": (
+        lambda g, x, y, w, m: g.relu(g.max_pool2d(x, 3, 1, 1)),
+        lambda g, x, y, w, m: g.max_pool2d(g.relu(x), 3, 1, 1),
+    ),
+    "maxima of maxima": (
+        lambda g, x, y, w, m: g.max_pool2d(g.max_pool2d(x, 3, 1, 1), 3, 1, 1),
+        lambda g, x, y, w, m: g.max_pool2d(x, 5, 1, 2),
+    ),
+    "means are a convolution": (
+        lambda g, x, y, w, m: g.avg_pool2d(x, 3, 2, 1),
+        lambda g, x, y, w, m: g.conv2d(x, g.full((4, 1, 3, 3), Fraction(1, 9), "float32"), 2, 1, groups=4),
+    ),
+    "means without padding": (
+        lambda g, x, y, w, m: g.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+        lambda g, x, y, w, m: g.avg_pool2d(x, 3, 1, 1) / g.avg_pool2d(g.ones((1, 1, 5, 5), "float32"), 3, 1, 1),
+    ),
+    "flips": (
+        lambda g, x, y, w, m: g.flip(g.conv2d(x, w, pads=1), (2, 3)),
+        lambda g, x, y, w, m: g.conv2d(g.flip(x, (2, 3)), g.flip(w, (2, 3)), pads=1),
+    ),
+}
+IMAGES_DIFFERENT: dict[str, tuple[Op, Op]] = {
+    "another border": (
+        lambda g, x, y, w, m: g.conv2d(x, w, pads=1),
+        lambda g, x, y, w, m: g.pad(g.conv2d(x, w), ((0, 0), (0, 0), (1, 1), (1, 1))),
+    ),
+    "other pads": (lambda g, x, y, w, m: g.conv2d(x, w, 1, (1, 0)), lambda g, x, y, w, m: g.conv2d(x, w, 1, (2, 0, 0, 0))),
+    "one corner": (lambda g, x, y, w, m: g.conv2d(x, w, 2, (1, 1)), lambda g, x, y, w, m: g.conv2d(x, w, 2, (0, 0, 2, 2))),
+    "convolution instead of correlation": (
+        lambda g, x, y, w, m: g.conv2d(x, w),
+        lambda g, x, y, w, m: g.conv2d(x, g.flip(w, (2, 3))),
+    ),
+    "padding among maxima": (
+        lambda g, x, y, w, m: g.max_pool2d(x, 3, 1, 1),
+        lambda g, x, y, w, m: g.max_pool2d(g.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), 3, 1),
+    ),
+    "padding in the count": (
+        lambda g, x, y, w, m: g.avg_pool2d(x, 3, 1, 1),
+        lambda g, x, y, w, m: g.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+    ),
+    "relu of means": (
+        lambda g, x, y, w, m: g.relu(g.avg_pool2d(x, 3)),
+        lambda g, x, y, w, m: g.avg_pool2d(g.relu(x), 3),
+    ),
+    "maxima of a sum": (
+        lambda g, x, y, w, m: g.max_pool2d(x + y, 3),
+        lambda g, x, y, w, m: g.max_pool2d(x, 3) + g.max_pool2d(y, 3),
+    ),
+    "another eps": (
+        lambda g, x, y, w, m: g.batch_norm(x, m, g.square(m), eps=1),
+        lambda g, x, y, w, m: g.batch_norm(x, m, g.square(m), eps=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(IMAGES_EQUAL))
+def test_convolutions_and_pooling_keep_their_laws_in_the_field(name: str) -> None:
+    assert verify(*_images(*IMAGES_EQUAL[name])).equal
+
+
+@pytest.mark.parametrize("name", sorted(IMAGES_DIFFERENT))
+def test_a_wrong_law_of_images_is_not_equal(name: str) -> None:
+    assert str(verify(*_images(*IMAGES_DIFFERENT[name])).verdict) == "not equal"
+
+
+def test_windows_over_an_undefined_element_are_undefined() -> None:
+    graph = new_kernel_graph()
+    x, ones, w = (graph.new_input(shape, "float32") for shape in ((1, 1, 4, 4), (1, 1, 3, 4), (2, 1, 3, 3)))
+    holed = x / graph.pad(ones, ((0, 0), (0, 0), (1, 0), (0, 0)))  # the first row is divided by 0
+    below = graph.pad(graph.slice(w, 2, 0, 2), ((0, 0), (0, 0), (0, 1), (0, 0)))
+    for z in (
+        graph.conv2d(holed, w, pads=1),
+        graph.max_pool2d(holed, 3, 1, 1),
+        graph.avg_pool2d(holed, (3, 1), (2, 1), (1, 0)),
+        graph.conv2d(x, w / below, pads=(1, 0, 0, 0)),
+        graph.pad(holed, ((0, 0), (0, 0), (0, 0), (1, 0)), 1),
+        graph.flip(holed, 2),
+    ):
+        graph.mark_output(z)
+    program, algebra = graph.graph(), FieldAlgebra.of(0, 0)
+    inputs = [algebra.input(place, kind.shape) for place, kind in enumerate(program.input_types)]
+    masks = [component.undefined for component in algebra.read(evaluate(program, inputs, algebra))]
+    rows = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 0], [1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 1]]
+    for mask, row in zip(masks, rows, strict=True):
+        wanted = np.broadcast_to(np.array(row, bool)[:, None], mask.shape).copy()
+        if mask.shape[-1] == 5:
+            wanted[..., 0] = False  # padding is defined
+        np.testing.assert_array_equal(mask, wanted)
+
+
+def test_convolutions_and_means_of_windows_are_rational() -> None:
+    [program] = _images(lambda g, x, y, w, m: g.avg_pool2d(g.conv2d(g.pad(g.flip(x, 3), ((0, 0),) * 4), w), 2))
+    assert verify(program, program).error_bound is not None
 
 
 @pytest.mark.parametrize("name", sorted(EQUAL))

@@ -1,0 +1,75 @@
+"""The PyTorch expressions of the ops on images: convolutions, pooling, pads, batch norm.
+
+torch's own pads are equal on both sides, and those of pooling at most half a window; other pads are a call of their own.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+_F = "torch.nn.functional"
+
+
+def image_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> str:
+    """The expression of an op on these operands; `shapes` are theirs."""
+    match name:
+        case "pad":
+            widths = [
+                width
+                for pair in zip(reversed(attributes["before"]), reversed(attributes["after"]), strict=True)
+                for width in pair
+            ]
+            return f"{_F}.pad({x[0]}, {tuple(widths)}, value={_number(attributes['value'])})"
+        case "enlarge":
+            down, right = ((new - old) // 2 for old, new in zip(shapes[0][2:], attributes["window"], strict=True))
+            return f"{_F}.pad({x[0]}, {(right, right, down, down)})"
+        case "conv2d":
+            image, pads = (x[0], attributes["pads"][:2]) if _even(attributes) else (_framed(x[0], attributes, 0.0), (0, 0))
+            steps = f"stride={tuple(attributes['strides'])}, padding={tuple(pads)}, dilation={tuple(attributes['dilations'])}"
+            return f"{_F}.conv2d({image}, {x[1]}, {steps}, groups={attributes['groups']})"
+        case "max_pool2d":
+            image, pads = _pooled_image(x[0], attributes, '-float("inf")')
+            sizes = f"{tuple(attributes['window'])}, {tuple(attributes['strides'])}, {pads}, {tuple(attributes['dilations'])}"
+            return f"{_F}.max_pool2d({image}, {sizes})"
+        case "avg_pool2d":
+            return _average(x[0], attributes)
+        case "batch_norm":
+            affine = "".join(f", {role}={operand}" for role, operand in zip(("weight", "bias"), x[3:], strict=False))
+            eps = _number(attributes.get("eps") or Fraction(0))
+            return f"{_F}.batch_norm({x[0]}, {x[1]}, {x[2]}{affine}, eps={eps})"
+        case _:
+            raise AssertionError(f"{name} is no op on images")
+
+
+def _average(x: str, attributes: Mapping[str, Any]) -> str:
+    """Without the padding in the count and with pads that torch lacks: the mean of x over that of ones."""
+    sizes = f"{tuple(attributes['window'])}, {tuple(attributes['strides'])}"
+    image, pads = _pooled_image(x, attributes, 0.0)
+    if attributes["count_include_pad"] or image == x:
+        return f"{_F}.avg_pool2d({image}, {sizes}, {pads}, count_include_pad={bool(attributes['count_include_pad'])})"
+    ones = _framed(f"torch.ones_like({x}[:1, :1])", attributes, 0.0)
+    return f"({_F}.avg_pool2d({image}, {sizes}) / {_F}.avg_pool2d({ones}, {sizes}))"
+
+
+def _pooled_image(x: str, attributes: Mapping[str, Any], value: object) -> tuple[str, tuple[int, ...]]:
+    """The operand of a call of pooling, and its own pads."""
+    pads = tuple(attributes["pads"][:2])
+    if _even(attributes) and all(2 * pad <= extent for pad, extent in zip(pads, attributes["window"], strict=True)):
+        return x, pads
+    return _framed(x, attributes, value), (0, 0)
+
+
+def _even(attributes: Mapping[str, Any]) -> bool:
+    return bool(attributes["pads"][:2] == attributes["pads"][2:])
+
+
+def _framed(x: str, attributes: Mapping[str, Any], value: object) -> str:
+    top, left, bottom, right = attributes["pads"]
+    return f"{_F}.pad({x}, {(left, right, top, bottom)}, value={value})"
+
+
+def _number(value: Fraction | int) -> str:
+    return repr(value) if isinstance(value, int) else repr(float(value))
+
+
+__all__ = ["image_call"]

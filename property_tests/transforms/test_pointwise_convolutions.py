@@ -1,0 +1,42 @@
+"""Convolutions of 1×1 windows become products before the search, others stay, and the function of a program is unchanged."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
+from mirage_eg.transforms.simplify import simplify
+from mirage_eg.verify.reference import verify
+from property_tests.support.library_programs import LIBRARY_PROGRAMS
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Graph, bool]:
+    """A program with one convolution, and whether the law holds for it."""
+    images, height, width, k, stride, groups = (draw(st.integers(1, 2)) for _ in range(6))
+    pads = tuple(draw(st.sampled_from(((0, 0, 0, 0), (0, 0, 0, 0), (1, 0, 0, 1)))))
+    graph = new_kernel_graph()
+    x = graph.new_input((images, 4, height + 1, width + 1), "float32", name="x")
+    w = graph.new_input((6, 4 // groups, k, 1), "float32", name="w")
+    graph.mark_output(graph.relu(graph.conv2d(x, w, stride, pads, groups=groups)))
+    return graph.graph(), (k, stride, groups, *pads) == (1, 1, 1, 0, 0, 0, 0)
+
+
+@given(convolutions())
+def test_exactly_dense_1x1_convolutions_become_products(case: tuple[Graph, bool]) -> None:
+    program, holds = case
+    after = with_pointwise_products(program)
+    assert (after is not program) is holds
+    assert ("matmul" in [item.op for item in after.nodes]) is holds
+    assert with_pointwise_products(after) is after
+    if holds:
+        assert verify(program, after).equal
+
+
+def test_a_program_with_a_1x1_convolution_is_simplified_to_a_product() -> None:
+    record = simplify(LIBRARY_PROGRAMS["conv2d of 1x1"].graph())
+    assert "conv2d" not in {item.op for item in without_dead_code(record.after).nodes}
+    [(name, _)] = [(name, graph) for name, graph in record.passes if name == "1×1 convolutions"]
+    assert "matmul" in {item.op for item in record.after.nodes} and name in dict(record.passes)
