@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from mirage_eg.backends.triton.image_calls import image_call
+from mirage_eg.backends.triton.library_calls import library_call
 from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec, OpTable
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
@@ -353,33 +353,6 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             return f"{x[0]}.expand({tuple(attributes['shape'])})"
         case "repeat":
             return f"torch.repeat_interleave({x[0]}, {attributes['times']}, dim={attributes['dim']})"
-        case "gather":
-            return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
-        case "take_along_dim":
-            return f"torch.gather({x[0]}, {attributes['dim']}, {x[1]}.long())"
-        case "index_write":
-            return f"torch.index_copy({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
-        case "scatter":
-            return f"torch.scatter({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
-        case "cumsum":
-            return f"torch.cumsum({x[0]}, dim={attributes['dim']})"
-        case "argsort" if "count" in attributes:
-            largest = bool(attributes["descending"])
-            return f"torch.topk({x[0]}, {attributes['count']}, dim={attributes['dim']}, largest={largest}).indices"
-        case "argsort":
-            return f"torch.argsort({x[0]}, dim={attributes['dim']}, descending={bool(attributes['descending'])}, stable=True)"
-        case "iota":  # on the device of the operand given
-            return f"torch.arange({attributes['extent']}, device={x[0]}.device)"
-        case "full":
-            filling = int(attributes["value"]) if DType(attributes["dtype"]).is_integer else number(attributes["value"])
-            made = f"dtype=torch.{attributes['dtype']}, device={x[0]}.device"
-            return f"torch.full({tuple(attributes['shape'])}, {filling}, {made})"
-        case "eye":
-            return f"torch.eye({attributes['extent']}, dtype=torch.{attributes['dtype']}, device={x[0]}.device)"
-        case "flip":
-            return f"torch.flip({x[0]}, {tuple(attributes['dims'])})"
-        case "pad" | "enlarge" | "conv2d" | "max_pool2d" | "avg_pool2d" | "batch_norm":
-            return image_call(name, x, attributes, shapes)
         case "softmax":
             scores = x[0] if len(x) == 1 else f"{x[0]}.masked_fill({x[1]} == 0, -float('inf'))"
             return f"torch.softmax({scores}, dim={attributes['dim']})"
@@ -388,5 +361,7 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             affine = "".join(f", {role}={operand}" for role, operand in zip(("weight", "bias"), x[1:], strict=False))
             eps = number(attributes.get("eps") or Fraction(0))
             return f"torch.nn.functional.{name}({x[0]}, {normalized}{affine}, eps={eps})"
-        case _:
+        case _ if name in ELEMENTWISE:
             return ELEMENTWISE[name].torch(x, attributes)
+        case _:
+            return library_call(name, x, attributes, shapes)

@@ -1,4 +1,4 @@
-"""The PyTorch expressions of the ops on images: convolutions, pooling, pads, batch norm.
+"""The PyTorch expressions of library ops, and of ops on images.
 
 torch's own pads are equal on both sides, and those of pooling at most half a window; other pads are a call of their own.
 """
@@ -7,11 +7,44 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from mirage_eg.ir.dtypes import DType
+
 _F = "torch.nn.functional"
 
 
-def image_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> str:
-    """The expression of an op on these operands; `shapes` are theirs."""
+def library_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> str:
+    """The expression of an op on operands of these shapes; a constant is on the device of the operand given."""
+    match name:
+        case "gather":
+            return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
+        case "take_along_dim":
+            return f"torch.gather({x[0]}, {attributes['dim']}, {x[1]}.long())"
+        case "index_write":
+            return f"torch.index_copy({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
+        case "scatter":
+            return f"torch.scatter({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
+        case "cumsum":
+            return f"torch.cumsum({x[0]}, dim={attributes['dim']})"
+        case "argsort" if "count" in attributes:
+            largest = bool(attributes["descending"])
+            return f"torch.topk({x[0]}, {attributes['count']}, dim={attributes['dim']}, largest={largest}).indices"
+        case "argsort":
+            return f"torch.argsort({x[0]}, dim={attributes['dim']}, descending={bool(attributes['descending'])}, stable=True)"
+        case "iota":
+            return f"torch.arange({attributes['extent']}, device={x[0]}.device)"
+        case "full":
+            filling = int(attributes["value"]) if DType(attributes["dtype"]).is_integer else _number(attributes["value"])
+            made = f"dtype=torch.{attributes['dtype']}, device={x[0]}.device"
+            return f"torch.full({tuple(attributes['shape'])}, {filling}, {made})"
+        case "eye":
+            return f"torch.eye({attributes['extent']}, dtype=torch.{attributes['dtype']}, device={x[0]}.device)"
+        case "flip":
+            return f"torch.flip({x[0]}, {tuple(attributes['dims'])})"
+        case _:
+            return _image_call(name, x, attributes, shapes)
+
+
+def _image_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> str:
     match name:
         case "pad":
             widths = [
@@ -72,4 +105,4 @@ def _number(value: Fraction | int) -> str:
     return repr(value) if isinstance(value, int) else repr(float(value))
 
 
-__all__ = ["image_call"]
+__all__ = ["library_call"]
