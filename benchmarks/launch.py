@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the stand-ins are with 
 from mirage_eg.api import MuGraph
 from mirage_eg.backends.measure.timing import gpu_available
 from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
-from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
+from mirage_eg.backends.runtime.cuda_driver import Driver, Function, LaunchCall
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.runtime.torch_arrays import Torch
@@ -102,9 +102,7 @@ def stand_in() -> tuple[Library, Driver]:
     from property_tests.support.fake_driver import FakeDriver, FakeLibrary
 
     class Nothing(FakeDriver):
-        def prepare(
-            self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-        ) -> LaunchCall:
+        def prepare(self, function: Function, grid: Shape, stream: int, parameters: "ctypes.Array[Any]") -> LaunchCall:
             return lambda: 0
 
     return FakeLibrary(), Nothing()

@@ -7,6 +7,7 @@ stream. A kernel that Triton compiles takes its pointers, then those of its scra
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NoReturn, Protocol
 
@@ -16,6 +17,7 @@ from mirage_eg.ir.shapes import Shape
 _SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SHARED = 48 << 10  # of a block without an attribute
+_DEPENDENT = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
@@ -46,7 +48,23 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute with a value that is an int; a value has 64 bytes."""
+
+    _fields_ = (("id", c_uint), ("padding", c_uint), ("value", c_int), ("rest", c_int * 15))
+
+
 LaunchCall = Callable[[], int]  # launches a kernel on a stream; returns the driver's status, 0 for success
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel on a device; a `dependent` one may start while the one before it on the stream ends, and waits for it."""
+
+    handle: int
+    threads: int
+    shared: int
+    dependent: bool = False
 
 
 class Driver(Protocol):
@@ -70,9 +88,7 @@ class Driver(Protocol):
     def capturing(self, stream: int) -> bool:
         """Whether launches on the stream are captured in a CUDA graph."""
 
-    def prepare(
-        self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-    ) -> LaunchCall:
+    def prepare(self, function: Function, grid: Shape, stream: int, parameters: "ctypes.Array[Any]") -> LaunchCall:
         """A function that launches a kernel; `parameters` are the addresses of its arguments."""
 
     def refuse(self, status: int) -> NoReturn:
@@ -157,12 +173,15 @@ class CudaDriver:
             self._refuse("cuStreamIsCapturing", status)
         return capturing.value != 0
 
-    def prepare(
-        self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-    ) -> LaunchCall:
+    def prepare(self, function: Function, grid: Shape, stream: int, parameters: "ctypes.Array[Any]") -> LaunchCall:
         """Blocks are one-dimensional; arguments are converted here, which costs more than the launch itself."""
-        config = _LaunchConfig(*grid, threads, 1, 1, shared, stream, None, 0)
-        return partial(self._launch, byref(config), c_void_p(function), parameters, None)
+        config = _LaunchConfig(*grid, function.threads, 1, 1, function.shared, stream, None, 0)
+        attribute = _LaunchAttribute(_DEPENDENT, 0, 1)
+        if function.dependent:
+            config.attributes, config.attribute_count = ctypes.addressof(attribute), 1
+        launch = partial(self._launch, byref(config), c_void_p(function.handle), parameters, None)
+        launch.attribute = attribute  # type: ignore[attr-defined]  # lives as long
+        return launch
 
     def refuse(self, status: int) -> NoReturn:
         """With the driver's message."""
@@ -201,4 +220,4 @@ def cuda_driver() -> CudaDriver:
     return CudaDriver()
 
 
-__all__ = ["CudaDriver", "Driver", "LaunchCall", "cuda_driver"]
+__all__ = ["CudaDriver", "Driver", "Function", "LaunchCall", "cuda_driver"]

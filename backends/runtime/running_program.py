@@ -13,10 +13,10 @@ from typing import Any
 
 from mirage_eg.backends.runtime.argument_checks import ArgumentChecker
 from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
-from mirage_eg.backends.runtime.cuda_driver import Driver, cuda_driver
+from mirage_eg.backends.runtime.cuda_driver import Driver, Function, cuda_driver
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
 from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
-from mirage_eg.backends.runtime.stream_state import Function, LaunchSite, StreamState
+from mirage_eg.backends.runtime.stream_state import LaunchSite, StreamState
 from mirage_eg.backends.triton.compile import compile_module
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.errors import UnsupportedError
@@ -94,7 +94,8 @@ class RunningProgram:
             if metadata.global_scratch_size:
                 raise UnsupportedError(f"{record.kernel}: got a kernel with scratch memory; wanted one without")
             handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
-            functions[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared)
+            dependent = bool(self._kernels.OPTIONS[record.kernel].get("launch_pdl"))
+            functions[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared, dependent)
         self._loaded[device] = functions
         return functions
 

@@ -10,17 +10,8 @@ from threading import Lock
 from typing import Any
 
 from mirage_eg.backends.runtime.array_library import Library
-from mirage_eg.backends.runtime.cuda_driver import Driver, LaunchCall
+from mirage_eg.backends.runtime.cuda_driver import Driver, Function, LaunchCall
 from mirage_eg.backends.runtime.launch_plan import LaunchPlan
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A kernel on a device."""
-
-    handle: int
-    threads: int
-    shared: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +29,7 @@ class LaunchSite:
         function, first, size = self.functions[kernel], ctypes.addressof(slots), ctypes.sizeof(ctypes.c_uint64)
         arguments = (*places, len(slots) - 1, len(slots) - 1)
         parameters = (ctypes.c_void_p * len(arguments))(*(first + size * place for place in arguments))
-        return self.driver.prepare(function.handle, grid, function.threads, function.shared, self.stream, parameters)
+        return self.driver.prepare(function, grid, self.stream, parameters)
 
 
 def new_argument_slots(values: int) -> Any:
@@ -99,4 +90,4 @@ class StreamState:
         return tuple(out)
 
 
-__all__ = ["Function", "LaunchSite", "StreamState", "new_argument_slots"]
+__all__ = ["LaunchSite", "StreamState", "new_argument_slots"]

@@ -36,7 +36,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
 ALIGNMENT = 16  # bytes of a vector load
-_RESERVED = {"triton", "tl", "i", "step", "range", "float", *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "block", "range", "float", *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,8 @@ def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer)
     taken = tuple(size for size in sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
     head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken])}):"]
+    if part.schedule.dependent_launch:  # before the wait the next kernel would take the multiprocessors of the one before
+        lines = ["tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()", *lines]
     return BlockKernel(name, "\n".join([*head, *_indent(lines)]) + "\n", arguments, taken, frozenset(writer.helpers))
 
 
@@ -124,12 +126,31 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
 def _assemble(writer: Writer) -> list[str]:
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
-    lines += coordinates(writer.graph.grid, writer.grid_used, writer.wide)
-    lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
+    schedule, grid = writer.schedule, writer.graph.grid
+    if schedule.launched is None:
+        return [*lines, *coordinates(grid, writer.grid_used, writer.wide), *_phases(writer)]
+    stages = f", num_stages={schedule.num_stages}" if writer.graph.loop == 1 else ""  # else that of the inner loop
+    several = f"for block in tl.range(tl.program_id(0), {prod(grid)}, {schedule.launched}{stages}):"
+    return [
+        *lines,
+        several,
+        *_indent(coordinates(grid, writer.grid_used, writer.wide, "block")),
+        *_indent(_phases(writer)),
+    ]
+
+
+def _phases(writer: Writer) -> list[str]:
+    """Prologue, loop and epilogue."""
+    lines = [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
-        lines += [f"for {counter} in range({writer.graph.loop}):", *_indent([*widen, *body])]
+        steps = f"range({writer.graph.loop})"
+        if not any(
+            item.op == "matmul" for item in writer.graph.nodes
+        ):  # else Triton pipelines the operands of the products alone
+            steps = f"tl.range({writer.graph.loop}, num_stages={writer.schedule.num_stages})"
+        lines += [f"for {counter} in {steps}:", *_indent([*widen, *body])]
     return lines + writer.lines[Phase.EPILOGUE]
 
 

@@ -45,10 +45,14 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
     file.kernels.append(kernel)
     file.signatures.append((*(f"*{_TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes)))
-    file.options.append({"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True})
+    options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
+    if block.part.schedule.dependent_launch and len(file.kernels) > 1:  # the first one waits for all work before the program
+        options["launch_pdl"] = True
+    file.options.append(options)
     file.buffers += [value for value in written if value not in file.buffers]
     listed = ", ".join([*(file.names[value_of[argument]] for argument in kernel.arguments), *kernel.sizes])
-    grid = launch_grid(block.part.graph.grid)
+    launched = block.part.schedule.launched
+    grid = launch_grid(block.part.graph.grid) if launched is None else (launched, 1, 1)
     file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
 
 

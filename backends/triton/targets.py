@@ -25,4 +25,7 @@ TARGETS = {
     "gfx942": Target("hip", "gfx942", 64, 65_536),
 }
 
-__all__ = ["TARGETS", "Target"]
+DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
+"""The targets on which a kernel may start while the one before it ends."""
+
+__all__ = ["DEPENDENT_LAUNCHES", "TARGETS", "Target"]

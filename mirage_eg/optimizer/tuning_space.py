@@ -2,18 +2,21 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
+from math import prod
 from typing import Any
 
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
+from mirage_eg.backends.triton.targets import DEPENDENT_LAUNCHES
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 
-_COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that change together
+_COUPLED_FIELDS = dict.fromkeys(("num_warps", "num_stages", "launched"), "launch")  # fields that change together
+_WARPS_OF_LAUNCHED = (8, 32)  # on a multiprocessor, if each block computes several blocks of the grid
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
@@ -96,12 +99,17 @@ def like(schedule: Schedules, graph: Graph) -> Schedules:
     )
 
 
-def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
-    """Warps and stages, one kernel at a time."""
+def schedules(variant: Variant, allowed: Sequence[int] | None, multiprocessors: int) -> Iterator[Job]:
+    """Warps and stages, one kernel at a time; blocks without a loop also several after each other."""
     for number, block in enumerate(variant.graph.blocks):
         for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
-                yield _changed(variant, number, num_warps=warps, num_stages=stages)
+                yield _changed(variant, number, num_warps=warps, num_stages=stages, launched=None)
+        for warps, together, stages in product(allowed or (4, 8, 16), (1, 2, 4), (2, 3)):
+            least, most = _WARPS_OF_LAUNCHED
+            launched = together * multiprocessors
+            if least <= warps * together <= most and block.loop == 1 and 2 * launched <= prod(block.grid):
+                yield _changed(variant, number, num_warps=warps, num_stages=stages, launched=launched)
 
 
 def _changed(variant: Variant, number: int, **changes: Any) -> Job:
@@ -115,9 +123,12 @@ def _loaded(block: Graph) -> list[Phase]:
     return [flat.phases[values[0]] for item, values in flat.numbered() if item.op == "input" and values[0] in read]
 
 
-def details(variant: Variant) -> Iterator[Job]:
-    """Choices of little effect, on and off, one kernel at a time."""
+def details(variant: Variant, target: str = "sm_90") -> Iterator[Job]:
+    """Choices of little effect, on and off, one kernel at a time; dependent launches of all kernels together."""
     inner = variant.graph.blocks
+    if len(inner) > 1 and target in DEPENDENT_LAUNCHES:
+        on = not variant.schedule[0].dependent_launch
+        yield Job(variant.graph, variant.structure, tuple(replace(it, dependent_launch=on) for it in variant.schedule))
     for number, block in enumerate(inner):
         names = []
         if _has(block, _EXPONENTIALS):

@@ -22,6 +22,7 @@ class SearchHeuristics:
     even_axis: int = 128  # and so is one of a multiple of this: tiles of powers of two divide it
     ragged_tiles: tuple[int, ...] = (16, 32, 64, 128, 256)  # of a parallel axis that they do not divide
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
+    longer_tiles: int = 8  # tiles of a parallel axis of no product may be so many times as long as the others
     tile_step: int = 16  # between extents that are tried for one padded tile
     loop_counts: int = 4  # tried for one padded tile, besides those without a rest
     least_split: int = 32  # of a part of a split reduction

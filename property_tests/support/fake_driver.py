@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, NoReturn
 
 from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
-from mirage_eg.backends.runtime.cuda_driver import LaunchCall
+from mirage_eg.backends.runtime.cuda_driver import Function, LaunchCall
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.ir.shapes import Shape
@@ -91,6 +91,7 @@ class Launched:
     shared: int
     stream: int
     arguments: tuple[int, ...]
+    dependent: bool = False
 
 
 @dataclass
@@ -123,13 +124,13 @@ class FakeDriver:
     def capturing(self, stream: int) -> bool:
         return stream in self.captures
 
-    def prepare(
-        self, function: int, grid: Shape, threads: int, shared: int, stream: int, parameters: "ctypes.Array[Any]"
-    ) -> LaunchCall:
+    def prepare(self, function: Function, grid: Shape, stream: int, parameters: "ctypes.Array[Any]") -> LaunchCall:
         def launch() -> int:
             assert self.inside
             values = tuple(ctypes.c_uint64.from_address(address).value for address in parameters)
-            self.launched.append(Launched(self.loaded[function][1], grid, threads, shared, stream, values))
+            name = self.loaded[function.handle][1]
+            launched = Launched(name, grid, function.threads, function.shared, stream, values, function.dependent)
+            self.launched.append(launched)
             return 0
 
         return launch

@@ -200,7 +200,8 @@ def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
 def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: dict[int, str], many: bool) -> list[int]:
     """Tiles of the first axis of a group whose number of blocks divides the other axes too."""
     first, *others = group
-    tiles = _tile_sizes(sizes[first], most, roles.get(first), many)
+    role = roles.get(first)
+    tiles = _tile_sizes(sizes[first], most if role else most * SEARCH.longer_tiles, role, many)
     counts = {tile: -(-sizes[first] // tile) for tile in tiles}
     return [tile for tile in tiles if all(_splits(sizes[axis], counts[tile]) for axis in others)] or [sizes[first]]
 

@@ -1,5 +1,7 @@
 """What the tuner may choose changes how a kernel is written, never what it computes."""
 
+import re
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.targets import DEPENDENT_LAUNCHES
 from mirage_eg.ir.graph import Graph
 from mirage_eg.testing import EVERY, as_program, block_graphs
 from property_tests.support.hand_written import (
@@ -22,6 +25,8 @@ from property_tests.support.hand_written import (
     in_dtype,
     inputs_of,
     lora,
+    n_transformer,
+    split_attention,
     worst,
 )
 
@@ -31,6 +36,7 @@ CHOICES = {
     "partial results in float16": Schedule(half_partials=True),
     "use of reciprocals": Schedule(use_reciprocal=True),
     "loads first": Schedule(hoist_loads=True),
+    "several blocks one after the other": Schedule(launched=2),
     "all of them": Schedule(
         swapped=True,
         exp2=True,
@@ -82,3 +88,24 @@ def test_swapped_products_use_the_wide_matrix_instructions(rows: int) -> None:
 def test_each_kernel_has_its_own_choices() -> None:
     graph = attention("float16", 2, 32, 16, 64, 16, 4).mugraph
     assert emit(graph, schedule=(Schedule(exp2=True),)) == emit(graph, schedule=Schedule(exp2=True)) != emit(graph)
+
+
+def test_a_dependent_kernel_waits_first_and_the_first_kernel_for_all_before_the_program() -> None:
+    graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
+    source = emit(graphs.mugraph, schedule=Schedule(dependent_launch=True))
+    bodies = [[line.strip() for line in part.splitlines()[2:4]] for part in source.split("@triton.jit")[1:]]
+    assert bodies == 2 * [["tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"]]
+    for target in DEPENDENT_LAUNCHES:
+        with loaded(source) as module:
+            assert [kernel.get("launch_pdl", False) for kernel in module.OPTIONS.values()] == [False, True]
+            for record, kernel in compile_module(module, target):
+                assert record.ok, record
+                instructions = re.findall(r"griddepcontrol\.\w+|ld\.global|cp\.async", kernel.asm["ptx"])
+                assert instructions[:2] == ["griddepcontrol.wait", "griddepcontrol.launch_dependents"]
+
+
+def test_a_block_that_computes_several_loads_the_next_one_meanwhile() -> None:
+    source = emit(n_transformer("float16", 16, 4096).mugraph, schedule=Schedule(launched=4, num_stages=3))
+    with loaded(source) as module:
+        [(record, kernel)] = compile_module(module, "sm_90")
+    assert record.ok and "cp.async.wait_group" in kernel.asm["ptx"]
