@@ -4,8 +4,9 @@ An extent that depends on sizes is an int at one choice of them and carries its 
 Products and sums keep the text; quotients and remainders are plain ints.
 """
 
+import ast
 from binascii import crc32
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
@@ -107,6 +108,27 @@ def most(extent: int) -> int:
 def divisor(extent: int) -> int:
     """A number that divides an extent at all sizes."""
     return extent.divisor if isinstance(extent, SizeExpression) else int(extent)
+
+
+def value_of(extent: int, sizes: Mapping[str, Any]) -> Any:
+    """An extent at these sizes, which may be symbolic ones of torch."""
+    if not isinstance(extent, SizeExpression):
+        return extent
+
+    def value(part: ast.expr) -> Any:
+        match part:
+            case ast.Constant(value=number):
+                return number
+            case ast.Name(id=name):
+                return sizes[name]
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return value(left) + value(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return value(left) * value(right)
+            case _:
+                raise GraphError(f"got the extent {extent.text}, wanted sums and products of sizes")
+
+    return value(ast.parse(extent.text, mode="eval").body)
 
 
 def parts_of(extent: int, part: int) -> int:

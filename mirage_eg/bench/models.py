@@ -20,8 +20,9 @@ from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.bench.model_layers import ROWS, layer_of
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.calls import segment_call
 from mirage_eg.torch_compile.records import Compilation, SegmentRecord, graph_records
-from mirage_eg.torch_compile.segment_call import segment_call
+from mirage_eg.torch_compile.segment_call import SegmentCall
 
 BASELINES: dict[str, dict[str, Any] | None] = {
     "eager": None,
@@ -83,7 +84,7 @@ def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[
         layer, arguments = layer_of(ROWS[name], *(("cuda", torch.float16) if on_gpu else ("cpu", torch.float32)))
         torch._dynamo.reset()
         before, started = len(graph_records()), perf_counter()
-        options = {"budget": budget, "tune": tune}
+        options = {"budget": budget, "tune": tune, "gate": "time" if on_gpu else "cost"}
         with torch.no_grad():
             ours = torch.compile(layer, backend=backend, options=options, dynamic=False)
             got, wanted = ours(*arguments), layer(*arguments)
@@ -101,9 +102,10 @@ def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[
 
 def _part(segment: SegmentRecord, on_gpu: bool) -> ModelSegment:
     """A segment with the kernels that it has, or would have, on the GPU."""
-    if not on_gpu or not segment.kernels:
+    call = segment_call(segment.key) if on_gpu and segment.kernels else None
+    if not isinstance(call, SegmentCall):
         return ModelSegment(segment)
-    with loaded(segment_call(segment.key).source) as module:
+    with loaded(call.source) as module:
         run = RunningProgram(module, list(module.INPUTS)).repeated(normal_inputs(module), torch_library())
         return ModelSegment(segment, profile_kernels(run))
 

@@ -14,6 +14,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.sizes import SizeExpression
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Call:
     def whole(self, name: str) -> int:
         """A whole number that is known at import."""
         value = self.take(name)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool | SizeExpression) or not isinstance(value, int):
             raise UnsupportedError(f"{name} = {value!r}, wanted a whole number that is known at import")
         return value
 

@@ -7,6 +7,7 @@ from math import prod
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, spelled
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import SizeExpression
 
 
 def _same(*ignored: str) -> Handler:
@@ -135,8 +136,10 @@ def _clipped(value: int | None, extent: int, absent: int) -> int:
 def _slice(call: Call) -> Tensor:
     x = call.any_tensor("self")
     dim, step = call.dim("dim", len(x.shape)), call.whole("step")
-    start, stop = (None if call.take(name) is None else call.whole(name) for name in ("start", "end"))
     extent = x.shape[dim]
+    whole = isinstance(extent, SizeExpression) and str(call.take("end")) == str(extent)
+    start = None if call.take("start") is None else call.whole("start")
+    stop = None if whole or call.take("end") is None else call.whole("end")
     return cut(x, dim, _clipped(start, extent, 0), _clipped(stop, extent, extent), step)
 
 

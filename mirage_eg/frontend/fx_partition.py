@@ -14,7 +14,7 @@ from typing import Any
 
 from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx, is_mutable, is_random, operands_of
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, is_random, operands_of
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.ops import OPS, Kind
@@ -60,7 +60,8 @@ def constants_of(graph: Any, roles: Mapping[str, Place]) -> dict[Fx, Place]:
             place[node] = roles.get(node.name, Place.ARGUMENT)
         elif node.op == "call_function" and not is_random(node):
             operands = [] if str(node.target) in FROM_SHAPES else node.all_input_nodes
-            if all(place.get(operand) is Place.CONSTANT for operand in operands) and "val" in node.meta:
+            constant = all(place.get(operand) is Place.CONSTANT for operand in operands) and "val" in node.meta
+            if constant and has_fixed_sizes(node):
                 place[node] = Place.CONSTANT
     return place
 

@@ -8,8 +8,13 @@ from typing import Any
 from mirage_eg.frontend.aten_call import Call, TorchType
 from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
+from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError, UnsupportedError
+from mirage_eg.ir.shapes import text
+from mirage_eg.ir.sizes import Dim, SizeExpression
+
+_SHAPES = ("size", "shape", "sizes", "end")  # arguments that may be symbolic: handlers hold them against the type of the result
 
 
 @dataclass(slots=True)
@@ -67,8 +72,14 @@ class Translation:
             raise UnsupportedError(NOT_IN_IR.get(str(node.target), "no op of the IR computes it"))
         results = [wanted] if wanted is not None else types_of_results(node)
         call = self._call(node, results)
+        before = len(self.graph.nodes)
         result = handler(call)
         call.finish()
+        for item in self.graph.nodes[before:]:
+            if item.op in ("slice", "split") and isinstance(
+                self.graph.checker.types[item.operands[0]].shape[item["dim"]], SizeExpression
+            ):
+                raise UnsupportedError(f"{item.op} along a size that is chosen later")
         return result
 
     def _call(self, node: Fx, results: Sequence[TorchType]) -> Call:
@@ -79,6 +90,8 @@ class Translation:
         defaults: dict[str, Any] = {}
 
         def tensor(name: str, operand: Fx) -> Any:
+            if is_size(operand.meta.get("val")) and NAMED in operand.meta and name.partition(".")[0] in _SHAPES:
+                return operand.meta[NAMED]
             kind = type_of(operand)
             if kind is None:
                 raise UnsupportedError(f"{name} is a symbolic number or no tensor")
@@ -95,7 +108,7 @@ class Translation:
             elif isinstance(value, (list, tuple)):
                 value = [
                     tensor(f"{argument.name}.{place}", it) if isinstance(it, torch.fx.Node) else it
-                    for place, it in enumerate(it for it in value if it in read or not isinstance(it, torch.fx.Node))
+                    for place, it in enumerate(it for it in value if it in read or not _is_tensor(it))
                 ]
             arguments[argument.name] = value
         return Call(self.graph, arguments, defaults, types, results, self._operand, self._lift, self.known)
@@ -109,14 +122,23 @@ class Translation:
         if node not in self.inputs:
             kind = type_of(node)
             assert kind is not None
+            if any(isinstance(extent, SizeExpression) and not isinstance(extent, Dim) for extent in kind.shape):
+                raise UnsupportedError(f"got an input of shape {text(kind.shape)}, wanted extents that are numbers or one size")
             self.inputs[node] = self.graph.new_input(kind.shape, kind.dtype, node.name)
         return self.inputs[node]
 
     def _lift(self, name: str, shape: tuple[int, ...], dtype: str, array: Callable[[], Any]) -> Tensor:
+        if any(isinstance(extent, SizeExpression) for extent in shape):
+            raise UnsupportedError(f"the constant {name} has the shape {text(shape)}, wanted one without sizes chosen later")
         if name not in self.lifted:
             self.lifted[name] = array
             self._lifted_tensors[name] = self.graph.new_input(shape, dtype, name)
         return self._lifted_tensors[name]
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether an argument is a node of the graph, but no symbolic size."""
+    return hasattr(value, "all_input_nodes") and not is_size(value.meta.get("val"))
 
 
 __all__ = ["Translation"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage_eg.frontend.aten_call import TorchType
 from mirage_eg.frontend.aten_ops import FROM_SHAPES
+from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.errors import UnsupportedError
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
@@ -17,9 +18,9 @@ def type_of(node: Fx) -> TorchType | None:
     """The type of a node's value; None if that is no single tensor.
 
     Raises:
-        UnsupportedError: a symbolic or empty shape.
+        UnsupportedError: a symbolic shape without named dims, or an empty shape.
     """
-    kind = _type(node.meta.get("val"))
+    kind = _type(node.meta.get("val"), node.meta.get(NAMED))
     if kind is not None and 0 in kind.shape:
         raise UnsupportedError(f"got the empty shape {list(kind.shape)}, wanted extents of at least 1")
     return kind
@@ -27,12 +28,23 @@ def type_of(node: Fx) -> TorchType | None:
 
 def is_empty(node: Fx) -> bool:
     """Whether a node's value is a tensor without elements."""
-    return 0 in getattr(node.meta.get("val"), "shape", ())
+    shape = getattr(node.meta.get("val"), "shape", ())
+    return _is_fixed(shape) and 0 in shape
+
+
+def has_fixed_sizes(node: Fx) -> bool:
+    """Whether neither a node's value nor an operand depends on a symbolic size."""
+    for one in (node, *node.all_input_nodes):
+        value = one.meta.get("val")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if not all(_is_fixed(getattr(it, "shape", ())) and not is_size(it) for it in values):
+            return False
+    return True
 
 
 def operands_of(node: Fx) -> list[Fx]:
-    """The nodes that a node reads; an empty part of a concatenation adds nothing to it."""
-    operands: list[Fx] = node.all_input_nodes
+    """The nodes whose tensors a node reads; an empty part of a concatenation adds nothing to it."""
+    operands: list[Fx] = [it for it in node.all_input_nodes if not is_size(it.meta.get("val"))]
     return [it for it in operands if not is_empty(it)] if str(node.target) == "aten.cat.default" else operands
 
 
@@ -40,19 +52,21 @@ def types_of_results(node: Fx) -> list[TorchType]:
     """The types of the results of a node that has several; of one that is no tensor, the type `none`.
 
     Raises:
-        UnsupportedError: a symbolic shape.
+        UnsupportedError: a symbolic shape without named dims.
     """
     value = node.meta.get("val")
-    found = [_type(one) for one in value] if isinstance(value, (list, tuple)) else []
+    values = value if isinstance(value, (list, tuple)) else []
+    found = [_type(*pair) for pair in zip(values, node.meta.get(NAMED) or [None] * len(values), strict=True)]
     return [one or TorchType((), "none") for one in found]
 
 
-def _type(value: Any) -> TorchType | None:
+def _type(value: Any, named: Any = None) -> TorchType | None:
+    """The type of one value; `named` is its shape with named dims, if it has some."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
-    if not all(type(extent) is int for extent in value.shape):
+    if named is None and not _is_fixed(value.shape):
         raise UnsupportedError(f"got the symbolic shape {list(value.shape)}, wanted fixed extents")
-    return TorchType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    return TorchType(tuple(value.shape if named is None else named), str(value.dtype).removeprefix("torch."))
 
 
 def attribute_of(node: Fx) -> Any:

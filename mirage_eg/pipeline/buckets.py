@@ -6,7 +6,7 @@ model that compiles and is verified for all sizes of the bucket serves it; the l
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import product
 from math import inf, prod
 from time import perf_counter
 
@@ -22,6 +22,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
@@ -43,8 +44,6 @@ from mirage_eg.verify.verdict import FloatCheck, Observer
 Ranges = Mapping[str, SizeRange]
 Sizes = Mapping[str, int]
 
-TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
-SEARCHED = 256  # the search is done at sizes up to this: loops are worth while, and its tests take seconds
 _MOST = 64  # buckets
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
@@ -107,12 +106,14 @@ def optimize_sizes(
         GraphError: a size outside the range of its dim.
     """
     dims = dims_of(program)
-    tops = _tops(dims, sizes)
-    searched = {dim.name: _search_size(dim, tops[dim.name]) for dim in dims.values()}
+    tops = largest_sizes(dims, sizes)
+    if (count := prod(map(len, tops.values()))) > _MOST:
+        raise OptionError(f"sizes: got {count} buckets, wanted at most {_MOST}; try: fewer sizes")
+    searched = searched_sizes(dims, tops)
     options, _ = for_this_machine(options)
     result = optimize(name, at_sizes(program, searched), options, observer)
-    maker = _BucketMaker(program, result, options, searched)
-    intervals = [[(dim.name, values) for values in _intervals(dim, tops[dim.name])] for dim in dims.values()]
+    maker = BucketMaker(program, result, options, searched)
+    intervals = [[(dim.name, values) for values in ranges_between(dim, tops[dim.name])] for dim in dims.values()]
     buckets = []
     for number, chosen in enumerate(product(*intervals)):
         buckets.append(maker.make(dict(chosen)))
@@ -121,48 +122,13 @@ def optimize_sizes(
     return SizedResult(program, dims, options.device_record, tuple(buckets), result.report)
 
 
-def _tops(dims: Mapping[str, Dim], sizes: Sequence[Sizes]) -> dict[str, list[int]]:
-    """The largest sizes of the buckets of each dim."""
-    if not dims:
-        raise OptionError(
-            "sizes: got a program without named dims, wanted one with a Dim: new_input((Dim('n', max=8192), 4096))"
-        )
-    if isinstance(sizes, Mapping) or not all(isinstance(each, Mapping) for each in sizes):
-        raise OptionError(f"sizes: got {sizes!r}, wanted a list of dictionaries, such as [{{{min(dims)!r}: 16}}]")
-    for each in sizes:
-        if unknown := set(each) - set(dims):
-            raise OptionError(f"sizes: got unknown name {min(unknown)!r}, wanted one of {', '.join(dims)}")
-        for key, size in each.items():
-            dims[key].check(size)
-    tops = {}
-    for name, dim in dims.items():
-        named = [each[name] for each in sizes if name in each] or [top for top in TOPS if top % dim.multiple_of == 0]
-        one = [1] if dim.min == 1 < dim.max else []  # a kernel of its own
-        tops[name] = sorted({dim.max, *(top for top in (*one, *named) if dim.min <= top <= dim.max)})
-    if (count := prod(map(len, tops.values()))) > _MOST:
-        raise OptionError(f"sizes: got {count} buckets, wanted at most {_MOST}; try: fewer sizes")
-    return tops
-
-
-def _intervals(dim: Dim, tops: Sequence[int]) -> Iterator[SizeRange]:
-    for below, top in pairwise((dim.min - dim.multiple_of, *tops)):
-        yield SizeRange(below + dim.multiple_of, top, dim.multiple_of)
-
-
-def _search_size(dim: Dim, tops: Sequence[int]) -> int:
-    """The largest size that is tuned for, of those up to SEARCHED; structures are the same at all sizes above 1."""
-    most = max((top for top in tops if top <= SEARCHED), default=0)
-    fitting = SEARCHED // dim.multiple_of * dim.multiple_of
-    return most if most == tops[-1] or most >= SEARCHED // 2 else max(dim.min, min(dim.max, fitting or dim.multiple_of))
-
-
 def _tuned(size: int) -> int:
     """The size for which a bucket's tiles are chosen: from its largest on, the first that powers of two up to 256 divide."""
     return min(1 << (size - 1).bit_length(), -(-size // 256) * 256)
 
 
-class _BucketMaker:
-    """Makes buckets from the result of one search."""
+class BucketMaker:
+    """Makes buckets from the result of one search, whose program was at the sizes `searched`."""
 
     def __init__(self, program: Graph, result: Result, options: Options, searched: Sizes) -> None:
         self._program, self._result, self._options = program, result, options
@@ -274,4 +240,9 @@ def _is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
     )
 
 
-__all__ = ["Bucket", "SizedResult", "optimize_sizes"]
+__all__ = [
+    "Bucket",
+    "BucketMaker",
+    "SizedResult",
+    "optimize_sizes",
+]

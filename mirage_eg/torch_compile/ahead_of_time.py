@@ -25,9 +25,9 @@ def compile(
 ) -> Any:
     """The model for inference on arguments like these, as a torch module whose segments are in our kernels.
 
-    Weights stay parameters and may change. `dynamic_shapes` is that of torch.export.export; nodes of such sizes stay with
-    torch. With rest="inductor", torch.compile compiles the rest at the first call. torch.export.export and save keep the
-    module in a file; the kernels are in the cache (`load`).
+    Weights stay parameters and may change. `dynamic_shapes` is that of torch.export.export; one search serves all sizes. With
+    rest="inductor", torch.compile compiles the rest at the first call. torch.export.export and save keep the module in a file;
+    the kernels are in the cache (`load`).
 
     Raises:
         ProgramError: torch is not installed, or torch.export does not export the model.

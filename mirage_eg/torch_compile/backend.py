@@ -1,7 +1,6 @@
 """`torch.compile(model, backend="mirage_eg")`: segments of Dynamo's graphs become our kernels, Inductor compiles the rest.
 
-A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for, if it has symbolic sizes, or after an
-unexpected error.
+A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for, or after an unexpected error.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,11 +49,6 @@ def _left_whole(example_inputs: Sequence[Any]) -> str | None:
     tensors = [it for it in example_inputs if isinstance(it, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "an input or weight requires a gradient; for inference: torch.no_grad()"
-    sizes = [it for it in example_inputs if isinstance(it, torch.SymInt)]
-    sizes += [extent for tensor in tensors for extent in tensor.shape if isinstance(extent, torch.SymInt)]
-    if sizes:
-        names = ", ".join(sorted({str(size) for size in sizes}))
-        return f"symbolic sizes {names}; for kernels of one shape: torch.compile(…, dynamic=False)"
     return None
 
 

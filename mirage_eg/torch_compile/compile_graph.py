@@ -2,20 +2,26 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import Constant, Outside
-from mirage_eg.ir.errors import MirageError, OptionError, ProgramError
+from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, name_dims, number_at
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
+from mirage_eg.pipeline.bucket_ranges import searched_sizes
+from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
-from mirage_eg.torch_compile.gate import gated
+from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
-from mirage_eg.torch_compile.segment_call import add_call
+from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.sized_call import SizedCall
 from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _EVERY = 2.0  # seconds between lines of progress
@@ -32,6 +38,7 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) ->
     fake = _fake_mode(module)
     try:
         with _disable_current_modes():  # values of constants are numbers
+            name_dims(module.graph)
             found = fx_regions(module, parameters, _excluded(settings))
     except ProgramError as error:
         record = GraphRecord(new_number(), nodes, fallback=str(error))
@@ -90,6 +97,10 @@ def _record(
         return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
     if region.ops < settings.min_ops:
         return SegmentRecord("", region.ops, Decision.SMALL, f"{region.ops} of min_ops={settings.min_ops} ops")
+    if is_too_slow(settings, device):
+        why = 'no GPU: kernels would run in Triton\'s interpreter, for tests; gate="cost" lets the cost model choose them'
+        return SegmentRecord("", region.ops, Decision.NO_GPU, why)
+    _check_sizes(region)
     segment = store.find(region.program, settings, _progress(region))
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
@@ -100,8 +111,56 @@ def _record(
             *(segment.key, region.ops, Decision.NOT_FUSED, "the search found library kernels only"),
             from_cache=segment.from_cache,
         )
-    call = add_call(segment)
-    return gated(segment, region, call, region_module(module, region, found.found.same), settings, store, device)
+    contest = Contest(region, region_module(module, region, found.found.same), device)
+    if not segment.largest:
+        return gated(add_call(SegmentCall(segment)), contest, settings, store)
+    call = add_call(_sized_call(segment, contest, settings, store))
+    record = call.decide(_example_sizes(region, segment))
+    return replace(record, key=segment.key, ops=region.ops)
+
+
+def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, store: SegmentStore) -> SizedCall:
+    """The call of a segment with named dims; sizes outside its buckets, and those where torch is faster, are torch's."""
+    import torch
+
+    def gate(call: SegmentCall, sizes: dict[str, int]) -> SegmentRecord:
+        return gated(call, replace(contest, sizes=sizes), settings, store)
+
+    def torchs(*tensors: Any) -> Any:
+        return run(*(tensor for tensor, it in zip(tensors, contest.region.inputs, strict=True) if not isinstance(it, Constant)))
+
+    run = contest.module if settings.rest == "eager" else torch.compile(contest.module, dynamic=True)
+    return SizedCall(segment, settings, torchs, gate)
+
+
+def _example_sizes(region: FxRegion, segment: FoundSegment) -> dict[str, int]:
+    """The sizes of torch's example; those at which the segment was searched where it has none, or none in the range."""
+    values = [given.meta["val"] for given in region.inputs if not isinstance(given, Constant)]
+    hinted = hinted_sizes([extent for value in values for extent in value.shape])
+    dims = dims_of(segment.program)
+    searched = searched_sizes(dims, segment.largest)
+    return {
+        name: hinted[name] if name in hinted and dim.min <= hinted[name] <= dim.max else searched[name]
+        for name, dim in dims.items()
+    }
+
+
+def _check_sizes(region: FxRegion) -> None:
+    """Hold the program's results at two choices of sizes against the shapes that torch has for them.
+
+    Raises:
+        MirageError: they differ, or the program has a meaning at one size only.
+    """
+    dims = dims_of(region.program)
+    for times in (2, 3) if dims else ():
+        sizes = {name: min(dim.max, times * dim.min + place) for place, (name, dim) in enumerate(dims.items())}
+        got = [kind.shape for kind in at_sizes(region.program, sizes).output_types]
+        wanted = [tuple(number_at(it, sizes) for it in node.meta["val"].shape) for node in region.outputs]
+        if got != wanted:
+            raise UnsupportedError(f"at sizes {sizes} the program gives {got}, torch {wanted}")
+    for node in region.outputs:
+        for stride in node.meta["val"].stride():
+            extent_of(stride)
 
 
 def _device(region: FxRegion) -> Any:

@@ -4,8 +4,8 @@
 element. The gate decides while the model is compiled; a call costs nothing.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 
 from mirage_eg.backends.measure.timing import time_launches
 from mirage_eg.frontend.imported import Constant
+from mirage_eg.frontend.symbolic_sizes import number_at
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.records import Decision, SegmentRecord
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_store import FoundSegment, GateTimes, SegmentStore
+from mirage_eg.torch_compile.segment_store import GateTimes, SegmentStore
 from mirage_eg.torch_compile.settings import Settings
 
 
@@ -32,10 +33,22 @@ class _Errors:
     allowed: float
 
 
-def gated(
-    found: FoundSegment, region: FxRegion, call: SegmentCall, module: Any, settings: Settings, store: SegmentStore, device: Any
-) -> SegmentRecord:
-    """The record of a segment with a fused kernel; `module` computes the same from the region's nodes as they are."""
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A region, its nodes as a `module` of their own, and the device: what a segment's kernels are held against.
+
+    `sizes` are those of the named dims at which this is done.
+    """
+
+    region: FxRegion
+    module: Any
+    device: Any
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def gated(call: SegmentCall, contest: Contest, settings: Settings, store: SegmentStore) -> SegmentRecord:
+    """The record of a segment with a kernel."""
+    found, region = call.found, contest.region
     candidate = found.candidate
     assert candidate is not None
     base = SegmentRecord(
@@ -44,21 +57,23 @@ def gated(
         tuned=candidate.measured_us is not None,
         summary=kernel_summary(candidate.graph),
     )
+    if not candidate.fused:
+        return replace(base, decision=Decision.NOT_FUSED, reason="library kernels are best at these sizes")
     if settings.gate == "off":
         return base
-    errors = _errors(region, call, module, settings, device)
+    errors = _errors(call, contest, settings)
     base = replace(base, error=errors.ours, torch_error=errors.torch)
     if not errors.ours <= errors.allowed:
         reason = (
             f"error {errors.ours:.1e} against float64, wanted at most {errors.allowed:.1e} (torch's own: {errors.torch:.1e})"
         )
         return replace(base, decision=Decision.WRONG, reason=reason)
-    if settings.gate == "cost" or not can_time(device):
+    if settings.gate == "cost":
         decision = Decision.USED if candidate.predicted_us < found.library_us else Decision.SLOWER
         return replace(base, decision=decision, reason="by the cost model, against library kernels")
     times = store.times(found.key) if settings.search != "always" else None
     if times is None:
-        times = _measured(region, call, module, device)
+        times = _measured(call, contest)
         store.keep_times(found.key, times)
     faster = times.ours_us * HEURISTICS.close_measured < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us
     return replace(
@@ -73,19 +88,25 @@ def gated(
     )
 
 
+def is_too_slow(settings: Settings, device: Any) -> bool:
+    """Whether times decide, and those of a device would be of Triton's interpreter."""
+    return settings.gate == "time" and not can_time(device)
+
+
 def can_time(device: Any) -> bool:
     """Whether kernels run on a device as fast as they can; in Triton's interpreter they do not."""
     return bool(device.type == "cuda")
 
 
-def random_inputs(region: FxRegion, call: SegmentCall, device: Any, magnitude: float, seed: int) -> list[Any]:
+def random_inputs(call: SegmentCall, contest: Contest, magnitude: float, seed: int) -> list[Any]:
     """Normal inputs with which the program stays within the range of its types; whole numbers below their bounds."""
     import torch
 
+    region, sizes = contest.region, contest.sizes
     generator = torch.Generator().manual_seed(seed)
     whole = whole_inputs(region.program)
     tensors = []
-    for place, (shape, dtype, _) in enumerate(call.module.INPUTS.values()):
+    for place, (shape, dtype) in enumerate(call.inputs_at(sizes)):
         given = region.inputs[place]
         if isinstance(given, Constant):
             values = torch.from_numpy(np.ascontiguousarray(given.array()))
@@ -94,26 +115,27 @@ def random_inputs(region: FxRegion, call: SegmentCall, device: Any, magnitude: f
         else:
             values = magnitude * call.module.SCALES[place] * torch.randn(shape, generator=generator)
         if not isinstance(given, Constant):
-            for dim in _expanded_dims(given.meta["val"]):
+            for dim in _expanded_dims(given.meta["val"], sizes):
                 values = values.narrow(dim, 0, 1).expand(shape)
-        tensors.append(values.to(getattr(torch, dtype)).to(device))
+        tensors.append(values.to(getattr(torch, dtype)).to(contest.device))
     return tensors
 
 
-def _expanded_dims(value: Any) -> list[int]:
+def _expanded_dims(value: Any, sizes: Mapping[str, int]) -> list[int]:
     """The dims whose elements are one in memory."""
-    return [dim for dim, stride in enumerate(value.stride()) if stride == 0 and value.shape[dim] > 1]
+    strides, shape = ([number_at(it, sizes) for it in numbers] for numbers in (value.stride(), value.shape))
+    return [dim for dim, stride in enumerate(strides) if stride == 0 and shape[dim] > 1]
 
 
-def _errors(region: FxRegion, call: SegmentCall, module: Any, settings: Settings, device: Any) -> _Errors:
+def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> _Errors:
     import torch
 
     worst = _Errors(0.0, 0.0, inf)
     with torch.no_grad():
         for seed, magnitude in enumerate(dict.fromkeys(call.module.MAGNITUDES)):
-            tensors = random_inputs(region, call, device, magnitude, seed)
+            tensors = random_inputs(call, contest, magnitude, seed)
             ours = call(tensors)
-            plain = module(*_of_nodes(region, tensors))
+            plain = contest.module(*_of_nodes(contest, tensors))
             exact = call.module.reference(*tensors)
             for got, torchs, wanted in zip(ours, plain, exact, strict=True):
                 errors = _compared(got, torchs, wanted, settings.max_error)
@@ -143,27 +165,28 @@ def _difference(got: Any, exact: Any) -> float:
     return float((got - exact).abs().nan_to_num(inf, inf, inf).masked_fill(same, 0.0).max().item())
 
 
-def _of_nodes(region: FxRegion, tensors: Sequence[Any]) -> list[Any]:
+def _of_nodes(contest: Contest, tensors: Sequence[Any]) -> list[Any]:
     """The tensors without those of constants that import adds, in the memory layout that the nodes were traced with."""
-    pairs = zip(tensors, region.inputs, strict=True)
-    return [_as_traced(tensor, given.meta["val"]) for tensor, given in pairs if not isinstance(given, Constant)]
+    pairs = zip(tensors, contest.region.inputs, strict=True)
+    return [_as_traced(tensor, it.meta["val"], contest.sizes) for tensor, it in pairs if not isinstance(it, Constant)]
 
 
-def _as_traced(tensor: Any, value: Any) -> Any:
+def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
     import torch
 
     narrow = tensor
-    for dim in _expanded_dims(value):
+    for dim in _expanded_dims(value, sizes):
         narrow = narrow.narrow(dim, 0, 1)
-    laid_out = torch.empty_strided(narrow.shape, value.stride(), dtype=tensor.dtype, device=tensor.device)
+    strides = [number_at(stride, sizes) for stride in value.stride()]
+    laid_out = torch.empty_strided(narrow.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return laid_out.copy_(narrow).expand(tensor.shape)
 
 
-def _measured(region: FxRegion, call: SegmentCall, module: Any, device: Any) -> GateTimes:
+def _measured(call: SegmentCall, contest: Contest) -> GateTimes:
     """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds."""
-    tensors = random_inputs(region, call, device, 1.0, 0)
-    compiled = inductor_code(module, _of_nodes(region, tensors))
-    given = _of_nodes(region, tensors)
+    tensors = random_inputs(call, contest, 1.0, 0)
+    given = _of_nodes(contest, tensors)
+    compiled = inductor_code(contest.module, given)
     ours, other = time_launches(lambda: call(tensors)), time_launches(lambda: compiled(*given))
     return GateTimes(ours.warm_us, other.warm_us, ours.cold_us, other.cold_us)
 
@@ -178,4 +201,4 @@ def inductor_code(module: Any, tensors: Sequence[Any]) -> Callable[..., Any]:
     return compiled
 
 
-__all__ = ["gated", "inductor_code", "random_inputs"]
+__all__ = ["Contest", "gated", "inductor_code", "is_too_slow", "random_inputs"]

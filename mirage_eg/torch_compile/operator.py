@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from mirage_eg.torch_compile.segment_call import segment_call
+from mirage_eg.torch_compile.calls import segment_call
 
 
 @cache
@@ -19,8 +19,9 @@ def segment_op() -> Any:
         return segment_call(key)(inputs)
 
     def fake(inputs: Sequence[Any], key: str) -> list[Any]:
-        call = segment_call(key)
-        return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True)]
+        results = segment_call(key).results
+        shapes = results.shapes_for(inputs)
+        return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, results.dtypes, strict=True)]
 
     def keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, ctx.key = inputs

@@ -22,6 +22,7 @@ class Decision(StrEnum):
     NOT_SEARCHED = "not searched"  # search="offline", and the cache has nothing
     SMALL = "small"  # fewer ops than min_ops
     DEVICES = "several devices"
+    NO_GPU = "no GPU"  # and the gate compares times
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,12 @@ class GraphRecord:
         """Rows of a table: segments, then ops outside with their reasons."""
         if self.fallback is not None:
             return [(f"graph {self.number}", f"{self.nodes}", "to Inductor", "", self.fallback)]
-        rows = [
-            (f"graph {self.number}, segment {place}", str(it.ops), it.decision, _times(it), it.reason)
-            for place, it in enumerate(self.segments, 1)
-        ]
+        rows = []
+        for place, it in enumerate(self.segments, 1):
+            name = f"graph {self.number}, segment {place}"
+            rows.append((name, str(it.ops), it.decision, _times(it), it.reason))
+            for span, one in buckets_of(it.key).items():
+                rows.append((f"{name}, {span}", str(it.ops), one.decision, _times(one), one.reason))
         counts = Counter((it.op, it.reason) for it in self.outside)
         return rows + [(f"graph {self.number}, {op}", str(count), "outside", "", why) for (op, why), count in counts.items()]
 
@@ -130,11 +133,27 @@ def add_record(record: GraphRecord) -> None:
     """Keep a record, and log a reason once."""
     _GRAPHS.append(record)
     reasons = [record.fallback] if record.fallback else []
+    reasons += [it.reason for it in record.segments if it.decision is Decision.NO_GPU]
     reasons += [f"a segment of {it.ops} ops: {it.reason}" for it in record.segments if it.decision in _LOGGED_DECISIONS]
     for reason in reasons:
         if reason not in _LOGGED:
             _LOGGED.add(reason)
             LOGGER.warning("left to Inductor: %s", reason)
+
+
+_BUCKETS: dict[str, dict[str, SegmentRecord]] = {}
+
+
+def add_bucket(key: str, span: str, record: SegmentRecord) -> None:
+    """Keep the record of one bucket of sizes of a segment."""
+    _BUCKETS.setdefault(key, {})[span] = record
+    if record.decision in _LOGGED_DECISIONS:
+        LOGGER.warning("left to torch: a segment of %d ops, %s: %s", record.ops, span, record.reason)
+
+
+def buckets_of(key: str) -> dict[str, SegmentRecord]:
+    """The records of the buckets of a segment that were used so far, by their sizes."""
+    return dict(_BUCKETS.get(key, {}))
 
 
 def graph_records() -> tuple[GraphRecord, ...]:
@@ -155,6 +174,7 @@ def withdraw_records(kept: int) -> None:
 def forget_records() -> None:
     """Begin anew."""
     _GRAPHS.clear()
+    _BUCKETS.clear()
     _LOGGED.clear()
 
 
@@ -163,7 +183,9 @@ __all__ = [
     "Decision",
     "GraphRecord",
     "SegmentRecord",
+    "add_bucket",
     "add_record",
+    "buckets_of",
     "graph_records",
     "new_number",
     "withdraw_records",

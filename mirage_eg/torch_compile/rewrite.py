@@ -1,6 +1,8 @@
 """A functional FX graph with some regions replaced by calls of `mirage_eg::segment`; shapes and strides stay as they are."""
 
+import operator
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import getitem
@@ -9,6 +11,8 @@ from typing import Any
 from mirage_eg.frontend.fx_partition import writes_argument
 from mirage_eg.frontend.fx_values import Fx
 from mirage_eg.frontend.imported import Constant
+from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.operator import segment_op
 
@@ -25,10 +29,44 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
         if not isinstance(given, Constant):
             copies[given] = graph.placeholder(given.name)
             copies[given].meta["val"] = given.meta["val"]
+    sizes = _Sizes(graph, copies)
     for each in region.nodes:
+        for operand in each.all_input_nodes:
+            if is_size(operand.meta.get("val")) and operand not in copies:
+                copies[operand] = sizes.node(operand.meta["val"].node.expr)
         copies[each] = graph.node_copy(each, lambda it: copies[same.get(it, it)])
     graph.output(tuple(copies[each] for each in region.outputs))
     return torch.fx.GraphModule(module, graph)
+
+
+class _Sizes:
+    """Nodes of a graph for symbolic sizes, which are read off its placeholders."""
+
+    def __init__(self, graph: Any, copies: Mapping[Fx, Fx]) -> None:
+        self.graph = graph
+        self.of_symbol: dict[Any, tuple[Fx, int]] = {}
+        for copy in copies.values():
+            for dim, extent in enumerate(copy.meta["val"].shape):
+                if is_size(extent):
+                    self.of_symbol.setdefault(extent.node.expr, (copy, dim))
+
+    def node(self, expression: Any) -> Any:
+        """A node, or a number, with the value of an expression of sizes.
+
+        Raises:
+            UnsupportedError: no input of the region has one of the sizes.
+        """
+        import torch
+
+        if expression.is_Integer:
+            return int(expression)
+        if expression in self.of_symbol:
+            return self.graph.call_function(torch.ops.aten.sym_size.int, self.of_symbol[expression])
+        if not (expression.is_Add or expression.is_Mul):
+            raise UnsupportedError(f"no input of the segment has the extent {expression}")
+        function = operator.add if expression.is_Add else operator.mul
+        parts = [self.node(part) for part in expression.args]
+        return reduce(lambda left, right: self.graph.call_function(function, (left, right)), parts)
 
 
 def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake, device: Any) -> None:
@@ -81,8 +119,8 @@ class _Writer:
             return self._constant(given, dtype)
         if given in self.replaced:
             given = self.replaced[given]
-        if given.meta["val"].is_contiguous():
-            return given
+        if NAMED in given.meta or is_row_major(given.meta["val"]):
+            return given  # at sizes chosen later the call copies what it must
         return self.call(torch.ops.aten.clone.default, given, memory_format=torch.contiguous_format)
 
     def _constant(self, given: Constant, dtype: str) -> Fx:
@@ -105,9 +143,9 @@ class _Writer:
         aten, value = torch.ops.aten, old.meta["val"]
         if new.meta["val"].dtype != value.dtype:  # an indicator
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
-        strides = value.stride()
+        strides = [int(extent_of(stride)) for stride in value.stride()]
         order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
-        if value.is_contiguous() or not value.permute(order).is_contiguous():  # expanded, or with gaps
+        if is_row_major(value) or not is_row_major(value.permute(order)):  # expanded, or with gaps
             return new
         back = sorted(range(value.dim()), key=lambda place: order[place])
         dense = self.call(

@@ -4,7 +4,7 @@ Both run the emitted program. The interpreter is for tests and demonstrations: i
 """
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from threading import Lock
@@ -13,27 +13,73 @@ from typing import Any
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.torch_compile.segment_store import FoundSegment, segment_by_key
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.sizes import SizeExpression, read_dims, value_of
+from mirage_eg.torch_compile.segment_store import FoundSegment
 
 ALIGNMENT = 16  # bytes, which compiled kernels count on
 
 
+_MOST_SIZES = 256  # for which a segment keeps what it has prepared
+Sizes = tuple[int, ...]  # of the named dims of a program, in its order
+
+
+class Results:
+    """Element types and shapes of a program's results; shapes follow from the sizes that its inputs have."""
+
+    def __init__(self, program: Graph) -> None:
+        import torch
+
+        dims = dims_of(program)
+        self.dtypes = [getattr(torch, str(kind.dtype)) for kind in program.output_types]
+        self.places = {
+            dim.name: (place, position)
+            for place, item in reversed([*enumerate(program.inputs)])
+            for position, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
+            if dim is not None
+        }
+        symbols = {dim.name: SizeExpression(dim.hint, dim.name, dim.max, dim.multiple_of) for dim in dims.values()}
+        self._types = (at_sizes(program, symbols) if dims else program).output_types
+        self.names = tuple(dims)
+
+    def sizes_of(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The sizes of the named dims that tensors have; symbolic ones of fake tensors."""
+        if not self.names:
+            return ()
+        return tuple(tensors[place].shape[dim] for place, dim in (self.places[name] for name in self.names))
+
+    def shapes_for(self, tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The shapes of the results for these inputs."""
+        sizes = dict(zip(self.names, self.sizes_of(tensors), strict=True))
+        return [tuple(value_of(extent, sizes) for extent in kind.shape) for kind in self._types]
+
+
+def _forget_oldest(prepared: dict[Sizes, Any]) -> None:
+    if len(prepared) >= _MOST_SIZES:
+        del prepared[next(iter(prepared))]
+
+
 class SegmentCall:
-    """The program of one segment, callable on its inputs; results are new row-major tensors."""
+    """The program of one segment, callable on its inputs; results are new row-major tensors.
+
+    With named dims it serves one bucket of sizes.
+    """
 
     def __init__(self, found: FoundSegment) -> None:
-        import torch
 
         if found.candidate is None:
             raise MirageError(f"segment {found.key[:12]}: no fused kernel was found")
         self.found, self.source = found, found.candidate.source
         self.module = ExitStack().enter_context(loaded(self.source))  # it lives as long as the process
-        self.shapes = [kind.shape for kind in found.program.output_types]
-        self.dtypes = [getattr(torch, str(kind.dtype)) for kind in found.program.output_types]
-        self._wanted = [(getattr(torch, dtype), shape) for shape, dtype, _ in self.module.INPUTS.values()]
-        self._running: RunningProgram | None = None
+        self.results = Results(found.program)
+        self.dtypes = self.results.dtypes
+        self._wanted: dict[Sizes, list[tuple[Any, Shape]]] = {}
+        self._running: dict[Sizes, RunningProgram] = {}
         self._shared: tuple[int, ...] | None = None  # results that share memory with an input or another result
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
@@ -43,21 +89,38 @@ class SegmentCall:
             MirageError: tensors of other shapes or types.
         """
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-        if given != self._wanted:
-            raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {self._wanted}")
+        sizes = self.results.sizes_of(tensors)
+        if given != (wanted := self._wanted_at(sizes, given)):
+            raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
         inputs = [self._dense(tensor) for tensor in tensors]
-        return self._on_gpu(inputs) if inputs[0].is_cuda else self._on_cpu(inputs)
+        return self._on_gpu(inputs, sizes) if inputs[0].is_cuda else self._on_cpu(inputs)
+
+    def inputs_at(self, sizes: Mapping[str, int]) -> list[tuple[Shape, str]]:
+        """Shapes and element types of the inputs at sizes of the named dims."""
+        types = (at_sizes(self.found.program, sizes) if sizes else self.found.program).input_types
+        return [(kind.shape, str(kind.dtype)) for kind in types]
+
+    def _wanted_at(self, sizes: Sizes, given: Sequence[tuple[Any, Shape]]) -> list[tuple[Any, Shape]]:
+        import torch
+
+        if sizes not in self._wanted:
+            _forget_oldest(self._wanted)
+            inputs = tables_of(self.module, [shape for _, shape in given]).inputs.values()
+            self._wanted[sizes] = [(getattr(torch, dtype), shape) for shape, dtype, _ in inputs]
+        return self._wanted[sizes]
 
     def _dense(self, tensor: Any) -> Any:
         tensor = tensor.detach().contiguous()
         return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
 
-    def _on_gpu(self, inputs: Sequence[Any]) -> list[Any]:
-        if self._running is None:
-            self._running = RunningProgram(self.module, list(self.module.INPUTS))
-        results = self._running(inputs, torch_library())
+    def _on_gpu(self, inputs: Sequence[Any], sizes: Sizes) -> list[Any]:
+        if sizes not in self._running:
+            _forget_oldest(self._running)
+            names, shapes = self.found.program.input_names, [tensor.shape for tensor in inputs]
+            self._running[sizes] = RunningProgram(self.module, names, shapes=shapes)
+        results = self._running[sizes](inputs, torch_library())
         if self._shared is None:
-            self._shared = _sharing(inputs, results)
+            self._shared = sharing(inputs, results)
         own = [result.contiguous() for result in results]
         for place in self._shared:
             own[place] = own[place].clone()
@@ -70,7 +133,7 @@ class SegmentCall:
         results = run_interpreted(self.source, arrays)
         return [
             torch.from_numpy(array).to(dtype).reshape(shape).contiguous()
-            for array, dtype, shape in zip(results, self.dtypes, self.shapes, strict=True)
+            for array, dtype, shape in zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)
         ]
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -79,7 +142,7 @@ class SegmentCall:
         return tuple(result.to(dtype) for result, dtype in zip(results, self.dtypes, strict=True))
 
 
-def _sharing(inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
+def sharing(inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
     """The places of results in memory that an input or an earlier result has, too."""
     seen = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     places = []
@@ -107,29 +170,4 @@ def _interpreter() -> Callable[..., list[Any]]:
     return stack.enter_context(interpreter())
 
 
-_CALLS: dict[str, SegmentCall] = {}
-
-
-def segment_call(key: str) -> SegmentCall:
-    """The call of a segment, by its key.
-
-    Raises:
-        MirageError: no such segment in this process or in the cache.
-    """
-    if key not in _CALLS:
-        _CALLS[key] = SegmentCall(segment_by_key(key))
-    return _CALLS[key]
-
-
-def add_call(found: FoundSegment) -> SegmentCall:
-    """Make the call of a segment, in place of an earlier one of its key."""
-    _CALLS[found.key] = SegmentCall(found)
-    return _CALLS[found.key]
-
-
-def forget_calls() -> None:
-    """Forget the calls of this process; those that compiled models use are made again."""
-    _CALLS.clear()
-
-
-__all__ = ["SegmentCall", "add_call", "forget_calls", "run_interpreted", "segment_call"]
+__all__ = ["Results", "SegmentCall", "Sizes", "run_interpreted", "sharing"]

@@ -7,8 +7,8 @@ executes nothing: it is JSON, and a source that differs from the one emitted aga
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -17,9 +17,12 @@ from typing import Any
 from mirage_eg.backends.cost.devices import Device, closest_device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_target
-from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.sizes import Dim, SizeRange
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
 from mirage_eg.pipeline.run.cache import OFF, ResultCache, chosen_cache, key_of, now
 from mirage_eg.pipeline.run.cache_lookup import identity
 from mirage_eg.pipeline.run.options import Options
@@ -33,19 +36,27 @@ Key = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FoundSegment:
-    """The result of the search for one segment's program; `candidate` is the kernel to use, None if no fused one is good."""
+    """The result of the search for one segment's program; `candidate` is the kernel to use, None if no fused one is good.
+
+    `data` is what `key` is the hash of. A program with named dims has the `largest` sizes of its buckets; its candidate is that
+    of the sizes at which it was searched. A segment of one bucket has the `ranges` of its sizes.
+    """
 
     key: str
+    data: Key
     program: Graph
     result: Result
     candidate: Candidate | None
     device: Device
     from_cache: bool
+    largest: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    ranges: Mapping[str, SizeRange] = field(default_factory=dict)
 
     @cached_property
     def library_us(self) -> float:
-        """The predicted time of the program with one library kernel an op."""
-        return predict_us(self.program, self.device)
+        """The predicted time of the program with one library kernel an op, at the largest sizes."""
+        sizes = {name: values.largest for name, values in self.ranges.items()}
+        return predict_us(at_sizes(self.program, sizes) if sizes else self.program, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +76,31 @@ class SegmentStore:
         self.cache = cache
         self.searches = 0
         self._found: dict[str, FoundSegment] = {}
+        self._makers: dict[str, Any] = {}  # of segments with named dims
 
     def find(self, program: Graph, settings: Settings, observer: Callable[..., None]) -> FoundSegment | None:
         """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed."""
         options, on_gpu = _options(settings)
-        key = _key(program, options, on_gpu, settings)
+        dims = dims_of(program)
+        largest = largest_sizes(dims, _named_buckets(dims, settings)) if dims else {}
+        key = _key(program, options, on_gpu, settings, largest)
         name = _hash(key)
+        searched = at_sizes(program, searched_sizes(dims, largest)) if dims else program
         if settings.search != "always":
             if name in self._found:
                 return self._found[name]
-            entry = None if self.cache is None else self.cache.find(key, program)
+            entry = None if self.cache is None else self.cache.find(key, searched)
             if entry is not None:
-                self._found[name] = _found(name, program, entry.result, settings, options, from_cache=True)
+                self._found[name] = _found(key, program, entry.result, settings, options, from_cache=True)
                 return self._found[name]
         if settings.search == "offline":
             return None
-        result = _search(name, program, settings, options, observer)
+        result = _search(name, searched, settings, options, observer)
         self.searches += 1
-        found = _found(name, program, result, settings, options, from_cache=False)
+        found = _found(key, program, result, settings, options, from_cache=False)
         kept = result.candidates[:1] if found.candidate is None else (found.candidate,)
+        if dims:
+            kept = result.candidates  # another one may be best in another bucket
         if self.cache is not None:
             self.cache.keep(key, Result(kept, result.report), now())
         self._found[name] = found
@@ -104,12 +121,50 @@ class SegmentStore:
             if key is None or _hash(key) != name:
                 raise MirageError(f"{path}: is no kernel of a segment{hint}")
             program = from_json(key["segment"])
-            entry = self.cache.find(key, program)
+            largest = key.get("largest") or {}
+            searched = at_sizes(program, searched_sizes(dims_of(program), largest)) if largest else program
+            entry = self.cache.find(key, searched)
             if entry is None or not entry.result.candidates:
                 raise MirageError(f"{path}: cannot be used here{hint}")
             candidate = entry.result.candidates[0]
-            self._found[name] = FoundSegment(name, program, entry.result, candidate, Options().device_record, True)
+            device = Options().device_record
+            self._found[name] = FoundSegment(name, key, program, entry.result, candidate, device, True, largest)
         return self._found[name]
+
+    def bucket(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> FoundSegment:
+        """The segment for all sizes in `ranges`: from the cache, or with new tiles for the structures that the search found.
+
+        Raises:
+            UnsupportedError: no µGraph is right at all of them.
+        """
+        spans = {name: [it.least, it.largest, it.multiple_of] for name, it in ranges.items()}
+        key = {**found.data, "bucket": spans}
+        name = _hash(key)
+        if name in self._found:
+            return self._found[name]
+        entry = None if self.cache is None else self.cache.find(key, found.program, ranges)
+        if entry is not None and entry.result.candidates:
+            [candidate], from_cache = entry.result.candidates, True
+        else:
+            candidate, from_cache = self._instantiated(found, ranges, settings), False
+            if self.cache is not None:
+                self.cache.keep(key, Result((candidate,), found.result.report), now())
+        self._found[name] = FoundSegment(
+            *(name, key, found.program, found.result, candidate, found.device, from_cache, found.largest, ranges)
+        )
+        return self._found[name]
+
+    def _instantiated(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> Candidate:
+        from mirage_eg.pipeline.buckets import BucketMaker
+
+        if found.key not in self._makers:
+            searched = searched_sizes(dims_of(found.program), found.largest)
+            self._makers[found.key] = BucketMaker(found.program, found.result, _options(settings)[0], searched)
+        made = self._makers[found.key].make(dict(ranges))
+        if settings.verify == "proved" and not made.verdict.proof.proved:
+            raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
+        candidate: Candidate = replace(made.candidate, plan=None, found=None, optimized=None)
+        return candidate
 
     def times(self, name: str) -> GateTimes | None:
         """The times that the gate measured for a segment, in this process or an earlier one."""
@@ -178,9 +233,16 @@ def _options(settings: Settings) -> tuple[Options, bool]:
     return Options(budget=settings.budget, top=4, device=place, gpu=here, target=target, cache=False), True
 
 
-def _key(program: Graph, options: Options, on_gpu: bool, settings: Settings) -> Key:
+def _key(program: Graph, options: Options, on_gpu: bool, settings: Settings, largest: Mapping[str, Sequence[int]]) -> Key:
     key = key_of(identity("", program, options), on_gpu=on_gpu, budget=None)
-    return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify}
+    sized = {"largest": {name: list(sizes) for name, sizes in largest.items()}} if largest else {}
+    return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | sized
+
+
+def _named_buckets(dims: Mapping[str, Dim], settings: Settings) -> list[dict[str, int]]:
+    """The ends of buckets that the settings name and that are sizes of these dims."""
+    named = settings.buckets or {}
+    return [{name: end} for name, dim in dims.items() for end in named.get(name, ()) if dim.min <= end <= dim.max]
 
 
 def _hash(key: Key) -> str:
@@ -206,15 +268,14 @@ def _search(name: str, program: Graph, settings: Settings, options: Options, obs
     return optimize(f"segment {name[:12]}", program, options, observer, tuning)
 
 
-def _found(
-    name: str, program: Graph, result: Result, settings: Settings, options: Options, *, from_cache: bool
-) -> FoundSegment:
+def _found(key: Key, program: Graph, result: Result, settings: Settings, options: Options, *, from_cache: bool) -> FoundSegment:
     good = (
         entry
         for entry in result.candidates
         if entry.fused and entry.compile.ok and (settings.verify == "tested" or entry.proved)
     )
-    return FoundSegment(name, program, result, next(good, None), options.device_record, from_cache)
+    largest = key.get("largest") or {}
+    return FoundSegment(_hash(key), key, program, result, next(good, None), options.device_record, from_cache, largest)
 
 
 def fingerprint(text: str) -> str:

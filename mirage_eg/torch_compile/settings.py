@@ -25,10 +25,11 @@ class Settings:
     again. `budget`: seconds for each distinct segment. `tune`: seconds of tuning on the GPU for each, 0 for none. A segment of
     fewer than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`).
     `rest` compiles everything else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes,
-    *cost* where the cost model predicts so, *off* wherever there is a fused kernel; without a GPU *time* is *cost*. The error
-    of a segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel.
-    `buckets`: upper ends of the ranges of a symbolic size, by its name. `cache` names the folder of found kernels, or is `off`;
-    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
+    *cost* where the cost model predicts so, *off* wherever there is a fused kernel. On a CPU *time* leaves all to torch, as
+    kernels would run in Triton's interpreter; *cost* and *off* run them there. The error of a segment against float64 may be
+    `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets
+    of a symbolic size, by the name that `explain` shows. `cache` names the folder of found kernels, or is `off`; without it
+    MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
 
     Raises:
         OptionError: a value that is not allowed; the message names the setting.
@@ -65,7 +66,7 @@ class Settings:
         if self.buckets is None:
             return
         if not isinstance(self.buckets, Mapping):
-            raise OptionError(f"buckets: got {self.buckets!r}, wanted sizes by name, such as {{'s27': [1, 16, 64]}}")
+            raise OptionError(f"buckets: got {self.buckets!r}, wanted sizes by name, such as {{'n0': [16, 64]}}")
         for name, ends in self.buckets.items():
             sizes = isinstance(ends, Sequence) and not isinstance(ends, str)
             if (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.records import forget_records
-from mirage_eg.torch_compile.segment_call import forget_calls
 from mirage_eg.torch_compile.segment_store import forget
 
 

@@ -17,9 +17,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.torch_compile import segment_store
 from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
-from mirage_eg.torch_compile.segment_call import forget_calls
 from mirage_eg.torch_compile.shared_cache import export_cache, import_cache
 from property_tests.support.torch_cases import WIDTH, projected
 
@@ -37,7 +37,7 @@ with torch.no_grad():
     start = time.process_time()
     torch.compile(projected, backend="eager")(x)
     plain, start = time.process_time() - start, time.process_time()
-    torch.compile(projected, backend=backend, options={"rest": "eager"})(x)
+    torch.compile(projected, backend=backend, options={"rest": "eager", "gate": "cost"})(x)
     ours = time.process_time() - start
 print(store_of(Settings()).searches, graph_records()[0].used, ours - plain < 3, "egglog" in sys.modules)
 """
@@ -47,7 +47,9 @@ def find() -> str:
     """The key of the kernel of the one segment, compiled here."""
     torch._dynamo.reset()
     with torch.no_grad():
-        torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager"})(torch.zeros(8, WIDTH))
+        torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": "cost"})(
+            torch.zeros(8, WIDTH)
+        )
     [segment] = graph_records()[-1].segments
     assert segment.decision is Decision.USED
     return segment.key

@@ -17,7 +17,7 @@ from mirage_eg.torch_compile.segment_store import SegmentStore
 from property_tests.support.torch_cases import WIDTH, projected
 
 PLACES = {"graph": (compile_graph, "fx_regions"), "segment": (SegmentStore, "find"), "rest": (backend_module, "_decomposed")}
-OPTIONS: dict[str, Any] = {"budget": 1.0, "rest": "eager"}
+OPTIONS: dict[str, Any] = {"budget": 1.0, "rest": "eager", "gate": "cost"}
 
 
 def refuse(*_: Any, **__: Any) -> Any:

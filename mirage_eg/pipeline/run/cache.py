@@ -20,9 +20,11 @@ from typing import Any
 
 import platformdirs
 
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.run.code_hash import code_hash
 from mirage_eg.pipeline.run.json_codec import decode, dumps
 from mirage_eg.pipeline.run.output_files import write_atomically
@@ -52,11 +54,14 @@ class ResultCache:
         """The file of the result for this key, if there is one."""
         return self.folder / f"{sha256(_line(key).encode()).hexdigest()}.jsonl"
 
-    def find(self, key: Mapping[str, Any], program: Graph) -> CacheEntry | None:
-        """The result for this key, which is `program`'s; None where there is none, or none that can be used."""
+    def find(self, key: Mapping[str, Any], program: Graph, ranges: Mapping[str, SizeRange] | None = None) -> CacheEntry | None:
+        """The result for this key, which is `program`'s; None where there is none, or none that can be used.
+
+        With `ranges` its sources are those for all sizes in them.
+        """
         path = self.path(key)
         try:
-            return _read(path, key, program)
+            return _read(path, key, program, ranges)
         except FileNotFoundError:
             return None
         except (_UnusableEntry, OSError) as error:
@@ -83,7 +88,7 @@ class _UnusableEntry(ValueError):
     """A file in the cache that is not the expected entry."""
 
 
-def _read(path: Path, key: Mapping[str, Any], program: Graph) -> CacheEntry:
+def _read(path: Path, key: Mapping[str, Any], program: Graph, ranges: Mapping[str, SizeRange] | None) -> CacheEntry:
     try:
         head, _, body = path.read_bytes().decode().partition("\n")
         header = json.loads(head)
@@ -104,16 +109,18 @@ def _read(path: Path, key: Mapping[str, Any], program: Graph) -> CacheEntry:
     if not all(isinstance(candidate, Candidate) for candidate in result.candidates):
         raise _UnusableEntry("holds a candidate that is none")
     for rank, candidate in enumerate(result.candidates, 1):
-        if not is_as_written(candidate, program):
+        if not is_as_written(candidate, program, ranges):
             raise _UnusableEntry(f"has a source that is not that of its graph: number {rank}")
     return CacheEntry(result, header["computed"])
 
 
-def is_as_written(candidate: Candidate, program: Graph) -> bool:
+def is_as_written(candidate: Candidate, program: Graph, ranges: Mapping[str, SizeRange] | None = None) -> bool:
     """Whether a candidate's source equals the source emitted again from its graph and schedule."""
     if candidate.schedule is None:
         return candidate.source.startswith(NOT_WRITTEN) and not candidate.compile.ok
     try:
+        if ranges is not None:
+            return candidate.source == emit_for_sizes(candidate.graph, ranges, program=program, schedule=candidate.schedule)
         return candidate.source == emit(candidate.graph, program=program, schedule=candidate.schedule)
     except UnsupportedError:
         return False

@@ -1,0 +1,117 @@
+"""The call of a segment with named dims: each bucket of sizes gets its kernels, and the gate's decision, at its first use."""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.sizes import SizeRange
+from mirage_eg.pipeline.bucket_ranges import ranges_between
+from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
+from mirage_eg.torch_compile.segment_call import Results, SegmentCall, sharing
+from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
+from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.unexpected_errors import reason_of
+
+Ranges = tuple[SizeRange, ...]  # one for each dim, in the order of the program
+Gate = Callable[[SegmentCall, dict[str, int]], SegmentRecord]
+_DEFAULT = Settings()
+
+
+class SizedCall:
+    """A segment for all sizes of its named dims; `torchs` computes the same by torch, `gate` is the gate.
+
+    Without `torchs`, in a process that loads a saved model, sizes without kernels are computed by the program in float64.
+    """
+
+    def __init__(
+        self,
+        found: FoundSegment,
+        settings: Settings = _DEFAULT,
+        torchs: Callable[..., Sequence[Any]] | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self.found, self.results = found, Results(found.program)
+        self._settings, self._torchs, self._gate = settings, torchs, gate
+        dims = dims_of(found.program)
+        self._ranges = [tuple(ranges_between(dim, found.largest[name])) for name, dim in dims.items()]
+        self._calls: dict[Ranges, SegmentCall | None] = {}
+        self._records: dict[Ranges, SegmentRecord] = {}
+        self._lock = Lock()
+
+    def __call__(self, tensors: Sequence[Any]) -> list[Any]:
+        """The results, as new row-major tensors."""
+        sizes = self.results.sizes_of(tensors)
+        ranges = self._bucket(sizes)
+        if ranges is not None and ranges not in self._calls and not _is_captured(tensors):
+            self.decide(dict(zip(self.results.names, sizes, strict=True)))
+        call = None if ranges is None else self._calls.get(ranges)
+        return self._by_torch(tensors) if call is None else call(tensors)
+
+    def decide(self, sizes: dict[str, int]) -> SegmentRecord:
+        """The record of the bucket of these sizes; at its first use its kernels are made and held against torch."""
+        ranges = self._bucket(tuple(sizes[name] for name in self.results.names))
+        assert ranges is not None
+        with self._lock:
+            if ranges not in self._records:
+                self._records[ranges], call = self._decided(ranges, sizes)
+                self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
+                span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
+                add_bucket(self.found.key, span, self._records[ranges])
+        return self._records[ranges]
+
+    def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The results by torch's ops in float64."""
+        sizes = self.results.sizes_of(tensors)
+        largest = tuple(each[-1] for each in self._ranges)
+        call = self._calls.get(self._bucket(sizes) or largest) or next((it for it in self._calls.values() if it), None)
+        if call is None:
+            named = dict(zip(self.results.names, largest, strict=True))
+            call = SegmentCall(store_of(self._settings).bucket(self.found, named, self._settings))
+        return call.in_torch(tensors)
+
+    def _bucket(self, sizes: Sequence[int]) -> Ranges | None:
+        """The ranges that have these sizes; None for sizes outside the dims."""
+        found = [
+            next((it for it in each if it.least <= size <= it.largest and size % it.multiple_of == 0), None)
+            for each, size in zip(self._ranges, sizes, strict=True)
+        ]
+        ranges = tuple(it for it in found if it is not None)
+        return ranges if len(ranges) == len(found) else None
+
+    def _decided(self, ranges: Ranges, sizes: dict[str, int]) -> tuple[SegmentRecord, SegmentCall | None]:
+        named = dict(zip(self.results.names, ranges, strict=True))
+        try:
+            bucket = store_of(self._settings).bucket(self.found, named, self._settings)
+            call = SegmentCall(bucket)
+            if self._gate is not None:
+                return self._gate(call, sizes), call
+            return SegmentRecord(bucket.key, 0, Decision.USED, "of a saved model", from_cache=bucket.from_cache), call
+        except MirageError as error:
+            return SegmentRecord(self.found.key, 0, Decision.FAILED, " ".join(str(error).split())[-300:]), None
+        except Exception as error:  # noqa: BLE001 - a call of a compiled model; the record, the log and `explain` say why
+            return SegmentRecord(self.found.key, 0, Decision.ERROR, reason_of(error)), None
+
+    def _by_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        if self._torchs is None:
+            LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
+            return [result.contiguous() for result in self.in_torch(tensors)]
+        results = [result.contiguous() for result in self._torchs(*tensors)]
+        for place in sharing(tensors, results):
+            results[place] = results[place].clone()
+        return results
+
+
+def _span(name: str, values: SizeRange) -> str:
+    return f"{name} {values.least}" + (f"–{values.largest}" if values.largest > values.least else "")
+
+
+def _is_captured(tensors: Sequence[Any]) -> bool:
+    """Whether a CUDA graph is being captured: nothing can be compiled or timed then."""
+    import torch
+
+    return bool(tensors[0].is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+__all__ = ["SizedCall"]

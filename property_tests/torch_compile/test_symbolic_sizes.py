@@ -1,0 +1,170 @@
+"""Symbolic sizes: one graph and one search serve them all, in buckets of kernels that are made at their first use."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_eg as mi
+from mirage_eg.torch_compile import segment_store
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.calls import forget_calls, segment_call
+from mirage_eg.torch_compile.operator import segment_op
+from mirage_eg.torch_compile.records import Compilation, Decision, buckets_of, graph_records
+from mirage_eg.torch_compile.segment_store import store_of
+from mirage_eg.torch_compile.settings import Settings
+from property_tests.support.torch_cases import WIDTH, projected
+
+PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70))
+
+
+def compiled(function: Any, dynamic: bool | None = None, **options: Any) -> Any:
+    return torch.compile(
+        function, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": "cost"} | options, dynamic=dynamic
+    )
+
+
+def marked(rows: int, most: int = 64) -> Any:
+    """A tensor whose rows are a symbolic size up to `most`."""
+    x = torch.randn(rows, WIDTH)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=most)
+    return x
+
+
+def check(fast: Callable[[Any], Any], function: Callable[[Any], Any], inputs: Iterable[Any]) -> None:
+    with torch.no_grad():
+        for x in inputs:
+            torch.testing.assert_close(fast(x), function(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_ten_sizes_take_five_graphs_at_most_and_a_search_for_each_region() -> None:
+    before = store_of(Settings()).searches
+    fast = compiled(projected, rest="inductor")
+    check(fast, projected, (torch.randn(batch, length, WIDTH) for batch, length in PAIRS))
+    assert len(graph_records()) <= 5 and Compilation(graph_records()).fallbacks == ()
+    assert all(record.used == 1 for record in graph_records())
+    keys = {it.key for record in graph_records() for it in record.segments}
+    assert store_of(Settings()).searches - before == len(keys)
+
+
+def test_a_marked_dim_has_one_graph_and_a_bucket_is_made_at_its_first_use() -> None:
+    fast = compiled(projected)
+    check(fast, projected, [marked(8)])
+    [record] = graph_records()
+    [segment] = record.segments
+    assert record.used == 1 and list(buckets_of(segment.key)) == ["n0 2–16"]
+    check(fast, projected, (torch.randn(rows, WIDTH) for rows in (2, 13, 33, 64)))
+    assert len(graph_records()) == 1
+    assert list(buckets_of(segment.key)) == ["n0 2–16", "n0 33–64"]
+    assert "n0 33–64" in str(Compilation(graph_records()))
+
+
+@pytest.mark.slow
+def test_every_size_from_1_to_70_is_right() -> None:
+    fast = compiled(projected)
+    check(fast, projected, (torch.randn(2, length, WIDTH) for length in range(1, 71)))
+    assert len(graph_records()) <= 3 and all(record.used == 1 for record in graph_records())
+
+
+def test_the_settings_name_the_ends_of_buckets() -> None:
+    fast = compiled(projected, buckets={"n0": [12, 40]})
+    check(fast, projected, [marked(8), torch.randn(30, WIDTH), torch.randn(41, WIDTH)])
+    [record] = graph_records()
+    assert list(buckets_of(record.segments[0].key)) == ["n0 2–12", "n0 13–40", "n0 41–64"]
+
+
+def test_static_sizes_stay_static_with_dynamic_false() -> None:
+    fast = compiled(projected, dynamic=False)
+    check(fast, projected, [torch.randn(rows, WIDTH) for rows in (8, 9)])
+    assert [record.used for record in graph_records()] == [1, 1]
+    assert all(not buckets_of(it.key) for record in graph_records() for it in record.segments)
+
+
+def test_unbacked_sizes_have_kernels_and_size_one_is_left_to_torch() -> None:
+    x = torch.randn(8, WIDTH)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    fast = compiled(projected)
+    check(fast, projected, [x, torch.randn(20, WIDTH), torch.randn(1, WIDTH)])
+    [record] = graph_records()
+    assert record.used == 1 and record.fallback is None
+    assert "n0 17–32" in buckets_of(record.segments[0].key)
+
+
+def sizes_as_numbers(x: Any) -> Any:
+    """Sizes that are no extents: a factor, a slice of a table, positions."""
+    table = torch.arange(100.0 * WIDTH).reshape(100, WIDTH)
+    y = projected(x) * x.shape[0] + table[: x.shape[0]]
+    return projected(torch.roll(y, x.shape[0] // 2, 1) + torch.arange(x.shape[0])[:, None])
+
+
+def joined_and_split(x: Any) -> Any:
+    """Twice as many rows, then rows of twice the width; and a transposed result."""
+    y = projected(x[:, None].expand(-1, 2, -1).reshape(-1, WIDTH)).reshape(-1, 2 * WIDTH)
+    return y, projected(x).transpose(0, 1)
+
+
+@pytest.mark.parametrize("function", [sizes_as_numbers, joined_and_split])
+def test_sizes_that_are_numbers_or_products_stay_right(function: Any) -> None:
+    fast = compiled(function)
+    check(
+        lambda x: torch.cat([it.reshape(-1) for it in _tuple(fast(x))]),
+        lambda x: torch.cat([it.reshape(-1) for it in _tuple(function(x))]),
+        [marked(8), torch.randn(34, WIDTH), torch.randn(22, WIDTH)],
+    )
+    assert len(graph_records()) == 1 and graph_records()[0].fallback is None
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def test_a_second_store_takes_search_and_bucket_from_the_cache() -> None:
+    check(compiled(projected), projected, [marked(8)])
+    torch._dynamo.reset()
+    segment_store.forget()
+    forget_calls()
+    check(compiled(projected, search="offline"), projected, [marked(8)])
+    assert store_of(Settings()).searches == 0
+    [segment] = graph_records()[-1].segments
+    assert segment.decision is Decision.USED and segment.from_cache
+
+
+def test_the_op_passes_all_checks_of_torch_at_symbolic_sizes() -> None:
+    check(compiled(projected), projected, [marked(8)])
+    [[segment]] = [record.segments for record in graph_records()]
+    for rows in (5, 40):
+        inputs = [torch.randn(rows, WIDTH), torch.randn(WIDTH, WIDTH)]
+        assert list(torch.library.opcheck(segment_op(), (inputs, segment.key)).values()) == ["SUCCESS"] * 4
+    assert segment_call(segment.key).results.names == ("n0",)
+
+
+class Normed(torch.nn.Module):
+    """A norm and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.silu(self.linear(torch.nn.functional.rms_norm(x, (WIDTH,))))
+
+
+def test_ahead_of_time_with_dynamic_shapes_and_after_save_and_load(tmp_path: Path) -> None:
+    model, x = Normed().eval(), torch.randn(8, WIDTH)
+    shapes = {"x": {0: torch.export.Dim("rows", min=2, max=64)}}
+    settings = mi.torch.Settings(budget=1.0, rest="eager", gate="cost", min_ops=2)
+    made = mi.torch.compile(model, (x,), dynamic_shapes=shapes, settings=settings)
+    assert [record.used for record in graph_records()] == [1]
+    check(made, model, [torch.randn(rows, WIDTH) for rows in (8, 13, 40)])
+    saved = torch.export.export(made, (x,), dynamic_shapes=({0: torch.export.Dim("rows", min=2, max=64)},))
+    torch.export.save(saved, tmp_path / "model.pt2")
+    segment_store.forget()
+    forget_calls()
+    loaded = mi.torch.load(tmp_path / "model.pt2").module()
+    with torch.no_grad():
+        model.linear.weight.mul_(1)  # the file has a copy of the weights
+    check(loaded, model, [torch.randn(rows, WIDTH) for rows in (8, 21)])
+    assert store_of(Settings()).searches == 0
