@@ -66,7 +66,11 @@ def _finalists(
         tuned = tune_candidates(run, groups, tuning)
         measurements = tuned.measurements
         chosen = deduplicated(tuned.fastest(groups), run.options, lambda entry: tuned.apply(entry, run.device))
-    chosen = with_library(chosen or choose(candidates, library, run), library)
+    if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
+        if run.on_gpu and candidates:
+            run.watch.notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
+        chosen = choose(candidates, library, run)
+    chosen = with_library(chosen, library)
     with background_task(lambda: compiler.compile(chosen)) as compiled:
         verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
         compiled()  # as a rule all of it does compile

@@ -66,17 +66,28 @@ def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: s
             for graph, source, time in sorted(zip(every, sources, us, strict=True), key=lambda entry: entry[2])
         ]
 
-    monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
-    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: None)
-    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", measured)
-    monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
-    slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
-    monkeypatch.setattr("mirage_eg.backends.measure.timing.time_source", lambda source: slow)
+    fake_gpu(monkeypatch, measured)
     result = optimize(name, PROGRAMS[name](), Options(device="cuda", jobs=1, top=12))
     graphs = [candidate.graph for candidate in result.candidates]
     assert len(set(graphs)) == len(graphs) > 3
     times = [candidate.measured_us for candidate in result.candidates]
     assert times == sorted(times, key=lambda us: us or inf)
+
+
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tune: Callable[..., list[Tuned]]) -> None:
+    monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: None)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", tune)
+    monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
+    slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
+    monkeypatch.setattr("mirage_eg.backends.measure.timing.time_source", lambda source: slow)
+
+
+def test_too_few_seconds_of_tuning_lose_no_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpu(monkeypatch, lambda *_, **__: [])
+    result = optimize("program", PROGRAMS["product"](), Options(device="cuda", jobs=1, top=3))
+    assert [candidate.fused for candidate in result.candidates].count(True) > 1
+    assert any("the seconds of tuning ended" in note for note in result.report.notes)
 
 
 def test_what_cannot_be_fused_runs_on_library_kernels_and_says_why() -> None:
