@@ -68,7 +68,9 @@ def _finalists(
         chosen = deduplicated(tuned.fastest(groups), run.options, lambda entry: tuned.apply(entry, run.device))
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
         if run.on_gpu and candidates:
-            run.watch.notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
+            run.watch.notes.append(
+                "the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time"
+            )
         chosen = choose(candidates, library, run)
     chosen = with_library(chosen, library)
     with background_task(lambda: compiler.compile(chosen)) as compiled:

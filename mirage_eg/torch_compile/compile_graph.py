@@ -39,7 +39,7 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) ->
     try:
         with _disable_current_modes():  # values of constants are numbers
             name_dims(module.graph)
-            found = fx_regions(module, parameters, _excluded(settings))
+            found = fx_regions(module, parameters, _excluded(settings, module.graph))
     except ProgramError as error:
         record = GraphRecord(new_number(), nodes, fallback=str(error))
         add_record(record)
@@ -170,16 +170,33 @@ def _device(region: FxRegion) -> Any:
     return devices.pop() if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda") else None
 
 
-def _excluded(settings: Settings) -> Callable[[Fx], str | None]:
-    """Ops that the settings leave to torch: aten.mm.default may be named so, or aten.mm, or mm."""
-    names = set(settings.executed_by_torch)
+def _excluded(settings: Settings, graph: Any) -> Callable[[Fx], str | None]:
+    """Ops that the settings leave to torch (aten.mm.default may be named so, or aten.mm, or mm), and writes into inputs."""
+    names, written = set(settings.executed_by_torch), _written_in_place(graph)
 
     def excluded(node: Fx) -> str | None:
+        if node in written:
+            return "it writes into an input, which Inductor does in place and a segment by a copy of the whole input"
         parts = str(node.target).split(".")
         spelled = {".".join(parts[first:last]) for first in (0, 1) for last in (2, 3)}
         return "executed_by_torch names it" if spelled & names else None
 
     return excluded
+
+
+_WRITES = {f"aten.{name}" for name in ("index_copy", "index_put", "scatter", "scatter_add", "select_scatter", "slice_scatter")}
+
+
+def _written_in_place(graph: Any) -> set[Fx]:
+    """Functional writes whose result is copied into an input at the end, such as those of a cache of keys and values."""
+    found: set[Fx] = set()
+    for each in graph.nodes:
+        if str(each.target) == "aten.copy_.default":
+            node = each.args[1]
+            while str(node.target).rpartition(".")[0] in _WRITES:
+                found.add(node)
+                node = node.args[0]
+    return found
 
 
 def _progress(region: FxRegion) -> Callable[..., None]:

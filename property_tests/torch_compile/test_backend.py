@@ -71,6 +71,20 @@ def test_the_gate_refuses_a_kernel_with_one_op_flipped(caplog: pytest.LogCapture
     assert "against float64, wanted at most" in caplog.text
 
 
+def test_a_cache_is_written_in_place_by_torch() -> None:
+    def step(cache: Any, x: Any, place: Any) -> Any:
+        return norm(cache.index_copy_(0, place, norm(x))) * 2
+
+    ours, plain = tensor(1), tensor(1)
+    with torch.no_grad():
+        got = compiled(step, search="offline")(ours, tensor(2, 1), torch.tensor([3]))
+        torch.testing.assert_close(got, step(plain, tensor(2, 1), torch.tensor([3])))
+    torch.testing.assert_close(ours, plain)
+    [record] = graph_records()
+    reasons = {it.op: it.reason for it in record.outside}
+    assert "in place" in reasons["aten.index_copy.default"] and len(record.segments) == 2
+
+
 def test_weights_and_masks_that_change_in_place_change_the_results() -> None:
     model = Projection()
     fast = compiled(model)
