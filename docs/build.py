@@ -27,6 +27,10 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
+from mirage_eg.partial_equivalence.enumeration import Mutation
+from mirage_eg.partial_equivalence.moves import LayoutMove
+from mirage_eg.partial_equivalence.mutants import mutant_of
+from mirage_eg.partial_equivalence.parts import LinearPart
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.report import svg
@@ -35,6 +39,7 @@ from mirage_eg.report.box_layout import place_boxes
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.egraph import EGraphView
 from mirage_eg.report.funnel import funnel
+from mirage_eg.report.mutant_regions import regions_svg
 from mirage_eg.report.roofline import RooflinePoint, program_point, roofline
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # docs and property_tests are in no package
@@ -67,9 +72,21 @@ def pages() -> dict[str, str]:
         "figures/levels.svg": to_svg(serialize.load(DOCS / "figures" / "gated_mlp.json")),
         "figures/expression.svg": expression_figure(),
         "figures/verification.svg": verification_figure(),
+        "figures/mutant_regions.svg": mutant_figure(),
         "figures/house.svg": house.picture(),
         "figures.css": figure_style(),
     }
+
+
+def mutant_figure() -> str:
+    """Where a convolution with its batch moved into its height is right."""
+    graph = new_kernel_graph()
+    x, w = graph.new_input((4, 4, 12, 10), "float32", "x"), graph.new_input((4, 4, 3, 3), "float32", "w")
+    graph.mark_output(graph.conv2d(x, w, pads=1))
+    program, move = graph.graph(), LayoutMove(0, 2, 2)
+    mutant = mutant_of(program, LinearPart(program), Mutation(((move,), ()), (), (move.inverse,)))
+    assert mutant is not None
+    return regions_svg(mutant)
 
 
 def recorded() -> dict[str, str]:

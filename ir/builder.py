@@ -53,6 +53,14 @@ class KernelGraph(Builder):
         """x with the elements at `indices` along `dim` replaced by `values`, other dims in step (torch.scatter)."""
         return self.op("scatter", x, indices, values, dim=self._dim("scatter", x, dim))
 
+    def patch(
+        self, y: Tensor, blocks: Sequence[Tensor], starts: Sequence[Sequence[int]], steps: Sequence[Sequence[int]] | None = None
+    ) -> Tensor:
+        """y with blocks written into it: each at its start in every dim, and in steps (1 where not given)."""
+        flat = tuple(number for start in starts for number in whole("patch", start, "the starts"))
+        strides = None if steps is None else tuple(number for step in steps for number in whole("patch", step, "the steps"))
+        return self.op("patch", y, *blocks, starts=flat, steps=strides if strides and max(strides) > 1 else None)
+
     def cumsum(self, x: Tensor, dim: int) -> Tensor:
         """The sums of the first 1, 2, … elements along `dim`."""
         return self.op("cumsum", x, dim=self._dim("cumsum", x, dim))

@@ -14,6 +14,7 @@ from typing import Any
 from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.patch import patch, patch_shape
 from mirage_eg.ir.shapes import Shape
 
 
@@ -289,6 +290,15 @@ _ROWS = (
     _rearrangement("broadcast", _broadcast, shapes.broadcast_to, attributes={"shape": "ints"}),
     _rearrangement("repeat", _repeat, shapes.repeat, attributes={"dim": "int", "times": "int"}),
     # Library ops.
+    Op(
+        name="patch",
+        kind=Kind.LIBRARY,
+        arity=(2, 256),
+        levels=KERNEL,
+        shape=patch_shape,
+        rearrange=patch,
+        attributes={"starts": "ints", "steps": "ints?"},
+    ),
     _library("gather", indexing.gather_shape, 2, rearrange=indexing.gather, indices=1),
     _library("take_along_dim", indexing.take_along_shape, 2, rearrange=indexing.take_along_dim, indices=1),
     _library("index_write", indexing.index_write_shape, 3, rearrange=indexing.index_write, indices=1),

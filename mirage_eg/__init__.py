@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mirage_eg.ir.serialize import from_json, to_json
     from mirage_eg.ir.sizes import Dim
     from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
+    from mirage_eg.partial_equivalence.mutants import mutants
     from mirage_eg.report.draw import picture
     from mirage_eg.synthesis.minimize import minimize
     from mirage_eg.synthesis.synthesize import synthesize
@@ -44,6 +45,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.sizes": ("Dim",),
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
+    "partial_equivalence.mutants": ("mutants",),
     "synthesis.minimize": ("minimize",),
     "synthesis.synthesize": ("synthesize",),
 }
@@ -113,6 +115,7 @@ __all__ = [
     "int32",
     "int64",
     "minimize",
+    "mutants",
     "new_kernel_graph",
     "new_threadblock_graph",
     "onnx",

@@ -13,6 +13,7 @@ from typing import Any
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.patch import patch_traffic, values_within_patches
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
 from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.definitions import primitive_nodes
@@ -61,8 +62,12 @@ class KernelWork:
 
 
 def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
-    """The kernels of a kernel graph that are launched, with their values: not a concatenation that others write in place."""
-    kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item)]
+    """The kernels of a kernel graph that are launched, with their values.
+
+    A concatenation that others write in place is none, nor is a convolution that a patch's kernel computes.
+    """
+    within = values_within_patches(graph) if any(item.op == "patch" for item in graph.nodes) else ()
+    kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item) and values[0] not in within]
     if not any(item.op == "concat" for item, _ in kernels):
         return kernels
     joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()).keys()
@@ -79,6 +84,9 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
         if item.op == "block":
             block: Graph = item["graph"]
             kernels.append(KernelWork(item.op, dram, work=block_work(block), blocks=prod(block.grid), loop=block.loop))
+        elif item.op == "patch":
+            moved, flops = patch_traffic(graph, item, values[0])
+            kernels.append(KernelWork(item.op, moved, flops, slowdown(graph.types[values[0]].dtype)))
         elif item.op in PRODUCTS:
             flops = flops_of_product(graph, item, values[0])
             kernels.append(KernelWork(item.op, dram, flops, slowdown(graph.types[item.operands[0]].dtype)))
@@ -92,7 +100,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     if kernel.work is not None:
         return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
     times = {"memory": kernel.dram / device.memory_bandwidth}
-    if kernel.op in PRODUCTS:
+    if kernel.op in PRODUCTS or kernel.op == "patch":
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
     return _cost(times, kernel.dram, kernel.flops, device.launch_us * _launches(kernel.op, device))
 
@@ -101,6 +109,8 @@ def _launches(op: str, device: Device) -> float:
     """The overhead of a library kernel, in launches of a generated kernel."""
     if op in PRODUCTS:
         return device.library_product
+    if op == "patch":  # a generated kernel
+        return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:
             return device.library_reduction

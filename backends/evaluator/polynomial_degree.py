@@ -109,7 +109,7 @@ class DegreeAlgebra:
         return DegreeValue(shape, _largest(operands), _beyond(operands))
 
     def library(self, row: Op, operands: Sequence[DegreeValue], lead: int, attributes: Attributes) -> DegreeValue:
-        """Sums and constants; orders and moves by indices are beyond."""
+        """Sums, constants and patches; orders and moves by indices are beyond."""
         leading = broadcast([x.extents[:lead] for x in operands], {}) if operands else (1,) * lead
         shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
         match row.name:
@@ -117,6 +117,8 @@ class DegreeAlgebra:
                 return DegreeValue(shape, Degree(0, 0, 0))
             case "pad" | "flip":
                 return DegreeValue(shape, operands[0].degree, operands[0].beyond)
+            case "patch":
+                return DegreeValue(shape, _largest(operands), _beyond(operands))
             case "conv2d":
                 x, weight = operands
                 products = x.degree.times(weight.degree)

@@ -14,6 +14,7 @@ from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
+from mirage_eg.backends.triton.patch import read_by_patches, values_within_patches, write_patch
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
@@ -293,7 +294,7 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
 def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, int]) -> str:
     """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
-    input_names = iter(inputs)
+    input_names, within = iter(inputs), values_within_patches(graph)
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
@@ -303,6 +304,8 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
         match item.op:
             case "input":
                 file.names[values[0]] = next(input_names)
+            case _ if values and values[0] in within:
+                continue  # a patch's kernel computes it
             case _ if values and values[0] in views:
                 file.names[values[0]] = file.names[views[values[0]]]
                 file.shown[values[0]] = file.shown.get(views[values[0]], frozenset())
@@ -316,6 +319,8 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
                 returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
             case "block":
                 write_kernel(file, number)
+            case "patch":
+                write_patch(file, number)
             case _:
                 [value] = values
                 file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
@@ -342,7 +347,9 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     call = _torch_text(item, operands, file.graph, value)
     if file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value)}.copy_({call})"
-    elif any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes):
+    elif any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes) or (
+        family & read_by_patches(file.graph, file.strides)
+    ):
         call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
     file.body.append(f"    {file.names[value]} = {call}")
     file.calls_torch = True

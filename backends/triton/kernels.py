@@ -6,7 +6,7 @@ from math import prod
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
 from mirage_eg.backends.triton.block_kernel import Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
-from mirage_eg.backends.triton.program_file import Block, ProgramFile
+from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.split_reduction import (
     ExportedMaximum,
     RowMaximum,
@@ -21,15 +21,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.sizes import most
 
-_TRITON_TYPES = {
-    DType.float16: "fp16",
-    DType.bfloat16: "bf16",
-    DType.float32: "fp32",
-    DType.float64: "fp64",
-    DType.bool: "i1",
-    DType.int32: "i32",
-    DType.int64: "i64",
-}
 _LARGEST_GRID = 2**31 - 1
 
 
@@ -44,7 +35,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     value_of = {_pointer(file, value).name: value for value in (*block.operands, *written)}
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
     file.kernels.append(kernel)
-    file.signatures.append((*(f"*{_TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes)))
+    file.signatures.append((*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes)))
     options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
     if block.part.schedule.dependent_launch and len(file.kernels) > 1:  # the first one waits for all work before the program
         options["launch_pdl"] = True

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.patch import written_ranges
 
 _F = "torch.nn.functional"
 
@@ -23,6 +24,15 @@ def library_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], sha
             return f"torch.index_copy({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
         case "scatter":
             return f"torch.scatter({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
+        case "patch":  # of a reference; emitted programs write in place (`patch`)
+            patched = x[0]
+            for block, ranges in zip(x[1:], written_ranges(len(shapes[0]), shapes[1:], attributes), strict=True):
+                places = ", ".join(
+                    f"torch.arange({it.start}, {it.stop}, {it.step}, device={x[0]}.device)[:{', None' * (len(ranges) - dim)}]"
+                    for dim, it in enumerate(ranges, 1)
+                )
+                patched = f"{patched}.index_put(({places},), {block})"
+            return patched
         case "cumsum":
             return f"torch.cumsum({x[0]}, dim={attributes['dim']})"
         case "argsort" if "count" in attributes:

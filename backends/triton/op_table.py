@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from mirage_eg.backends.triton.convolve_rectangle import CONVOLVE_RECTANGLE
 from mirage_eg.backends.triton.library_calls import library_call
 from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec, OpTable
 from mirage_eg.ir.definitions import by_definition, definition_of
@@ -238,6 +239,7 @@ def _torch_by_definition(name: str, x: Sequence[str], attributes: Attributes) ->
 ELEMENTWISE = OpTable(_PACKAGED, _custom)
 
 PACKAGED_HELPERS = {
+    "convolve_rectangle": CONVOLVE_RECTANGLE,
     # Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
     "tanh": '''@triton.jit
 def tanh(x):
@@ -306,6 +308,7 @@ _NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
     "take_along_dim": "picked",
     "index_write": "written",
     "scatter": "written",
+    "patch": "patched",
     "cumsum": "running_sum",
     "argsort": "order",
     "iota": "places",

@@ -8,10 +8,21 @@ from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.backends.triton.split_reduction import RowMaximum
 from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import most
+
+TRITON_TYPES = {
+    DType.float16: "fp16",
+    DType.bfloat16: "bf16",
+    DType.float32: "fp32",
+    DType.float64: "fp64",
+    DType.bool: "i1",
+    DType.int32: "i32",
+    DType.int64: "i64",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +108,4 @@ class ProgramFile:
         return name
 
 
-__all__ = ["Block", "ProgramFile"]
+__all__ = ["TRITON_TYPES", "Block", "ProgramFile"]

@@ -1,7 +1,7 @@
-"""The command line: `mirage-eg optimize | verify | show | explain | egraph | rules | cache | bench`; only this package prints.
+"""The command line: `mirage-eg optimize | verify | show | explain | egraph | mutants | rules | cache | bench`.
 
-Results go to stdout, progress to stderr: bars on a terminal, else a line every few seconds. Bad input is one line on stderr
-and exit code 2.
+Only this package prints. Results go to stdout, progress to stderr: bars on a terminal, else a line every few
+seconds. Bad input is one line on stderr and exit code 2.
 """
 
 import errno
@@ -25,6 +25,7 @@ from mirage_eg.cli.bench_search import bench_search
 from mirage_eg.cli.bench_verify import bench_verify
 from mirage_eg.cli.egraph import egraph
 from mirage_eg.cli.explain import explain
+from mirage_eg.cli.mutants import mutants
 from mirage_eg.cli.optimize import optimize
 from mirage_eg.cli.optimize_sizes import run_verify_sizes
 from mirage_eg.cli.terminal import Job, JsonOption
@@ -45,6 +46,7 @@ app = typer.Typer(
 app.command()(optimize)
 app.command()(explain)
 app.command()(egraph)
+app.command()(mutants)
 app.add_typer(cli_rules.app, name="rules")
 app.add_typer(cli_cache.app, name="cache")
 bench = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)

@@ -49,6 +49,7 @@ ELSEWHERE = {
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
     "docs/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
+    "docs/partial_equivalence.md": {"mirage-eg mutants": "property_tests/cli/test_mutants.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
     "docs/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
@@ -185,6 +186,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/concepts/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
     ("docs/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
     ("docs/synthesis.md", "mi.synthesize("): "property_tests/repository/test_synthesis_docs.py",
+    ("docs/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",
     ("docs/runtime.md", "# needs a GPU"): GPU,
     ("docs/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
     ("docs/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",

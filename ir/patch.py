@@ -1,0 +1,69 @@
+"""The op `patch(y, c, …)`: y with blocks written into it, each at constant starts and steps; its shape rule and its movement.
+
+    result[start : start + step · extent : step] = c        (in each dim of each block c; elsewhere y)
+
+It is linear in y and the blocks together. Blocks do not overlap, so that they may be written in any order, and in place.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.shapes import Attributes, Shape, broadcast, text
+
+
+def written_ranges(rank: int, blocks: Sequence[Shape], attributes: Attributes) -> Iterator[tuple[range, ...]]:
+    """For each block the positions that it is written at, a range for each dim."""
+    starts, steps = attributes["starts"], attributes.get("steps") or (1,) * len(attributes["starts"])
+    for place, shape in enumerate(blocks):
+        own = slice(place * rank, (place + 1) * rank)
+        yield tuple(
+            range(start, start + step * extent, step)
+            for start, step, extent in zip(starts[own], steps[own], shape, strict=True)
+        )
+
+
+def patch_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The shape of y; blocks have its rank, are inside it and apart."""
+    y, *blocks = operands
+    for name in ("starts", "steps"):
+        given = attributes.get(name)
+        if given is not None and len(given) != len(y) * len(blocks):
+            raise GraphError(
+                f"got {len(given)} {name} for blocks of {len(blocks)} × {len(y)} dims; wanted one for each dim of each"
+            )
+    for shape in blocks:
+        if len(shape) != len(y):
+            raise GraphError(f"got a block {text(shape)} for {text(y)}, wanted one of {len(y)} dims")
+    if any(step < 1 for step in attributes.get("steps") or ()):
+        raise GraphError(f"got steps {text(attributes['steps'])}, wanted 1 or more")
+    written = list(written_ranges(len(y), blocks, attributes))
+    for shape, ranges in zip(blocks, written, strict=True):
+        for extent, taken in zip(y, ranges, strict=True):
+            if taken[0] < 0 or taken[-1] >= extent:
+                raise GraphError(f"got a block {text(shape)} at {_places(ranges)}, wanted it inside {text(y)}")
+    for first, second in combinations(written, 2):
+        if all(set(one).intersection(other) for one, other in zip(first, second, strict=True)):
+            raise GraphError(
+                f"got overlapping blocks at {_places(first)} and {_places(second)}, wanted each element written once"
+            )
+    return y
+
+
+def _places(ranges: Sequence[range]) -> str:
+    return "[" + ", ".join(f"{it.start}:{it[-1] + 1}{f':{it.step}' if it.step > 1 else ''}" for it in ranges) + "]"
+
+
+def patch(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    """See the head of the file; the first `lead` dims of all arrays go together."""
+    y, *blocks = arrays
+    leading = broadcast([array.shape[:lead] for array in arrays], {}) if lead else ()
+    result = xp.broadcast_to(y, leading + y.shape[lead:]).astype(xp.result_type(*arrays))
+    rank, shapes = y.ndim - lead, [block.shape[lead:] for block in blocks]
+    for block, ranges in zip(blocks, written_ranges(rank, shapes, attributes), strict=True):
+        result[(..., *(slice(it.start, it.stop, it.step) for it in ranges))] = block
+    return result
+
+
+__all__ = ["patch", "patch_shape", "written_ranges"]

@@ -1,0 +1,168 @@
+"""`mirage-eg mutants`: the mutants of a program, where they are right, the corrected programs, their verdicts and times."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.cli.arguments import ProgramArgument, load, with_options
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import to_json
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
+from mirage_eg.verify.verdict import Observer
+
+if TYPE_CHECKING:
+    from mirage_eg.partial_equivalence.mutants import Mutant
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="Write the corrected programs (JSON) and pictures of their regions (SVG)."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MutantRow:
+    """One mutant as it is listed; times are of the corrected program, in microseconds."""
+
+    number: int
+    name: str
+    equal_fraction: float
+    boxes: int
+    rectangles: int
+    recomputed: int
+    wrong: int
+    kernels: int
+    predicted_us: float
+    measured_us: float | None
+    verdict: str | None
+
+
+@with_options(Options, "batch", "gpu", "trials", "seed")
+def mutants(
+    program: ProgramArgument,
+    options: Options,
+    least: Annotated[float, typer.Option(help="List mutants that are right on this part of their positions.")] = 0.5,
+    limit: Annotated[
+        int, typer.Option(min=1, help="The most mutants to list, verify and write; the fastest by prediction.")
+    ] = 8,
+    verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Check the corrected programs at their sizes.")] = True,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> Job:
+    """List the mutants of PROGRAM: programs of other layouts and windows that are right on a part of the output, corrected.
+
+    The exit code is 1 if a corrected program is not equal to PROGRAM.
+    """
+
+    def job() -> int:
+        if out is not None:
+            if out.exists() and not out.is_dir():
+                raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
+            check_writable(out)
+        name, graph = load(program, options.batch)
+        from mirage_eg.partial_equivalence.mutants import mutants as find
+
+        device = options.device_record
+        with progress() as observe:
+            found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
+            by_time = sorted(found, key=lambda it: it.predicted_us(device))[:limit]
+            verdicts = _verdicts(graph, [it.graph for it in by_time], options, observe) if verified else []
+            measured = _measured([graph, *(it.graph for it in by_time)], observe)
+        rows = [
+            MutantRow(
+                number,
+                it.name,
+                it.equal_fraction,
+                len(it.boxes),
+                len(it.rectangles),
+                it.recomputed,
+                it.wrong,
+                len(launched_kernels(it.graph)),
+                it.predicted_us(device),
+                measured[number] if measured else None,
+                verdicts[number - 1] if verified else None,
+            )
+            for number, it in enumerate(by_time, 1)
+        ]
+        written = [] if out is None else _write(out, by_time)
+        original = {"kernels": len(launched_kernels(graph)), "predicted_us": predict_us(graph, device)}
+        original |= {"measured_us": measured[0]} if measured else {}
+        if as_json:
+            print(json_line({"program": name, "original": original, "found": len(found), "mutants": rows, "written": written}))
+        else:
+            _print(name, len(found), original, rows)
+            for path in written:
+                print(path)
+        return int(any(row.verdict not in (None, "equal") for row in rows))
+
+    return job
+
+
+def _verdicts(program: Graph, graphs: list[Graph], options: Options, observe: Observer) -> list[str]:
+    from mirage_eg.verify.reference import Reference
+
+    checked = Reference(program, options.trials, options.seed).check_all(
+        graphs, on_progress=lambda done, of: observe("verify", done, of, "")
+    )
+    return [str(verdict.verdict) for verdict, _ in checked]
+
+
+def _measured(graphs: list[Graph], observe: Observer) -> list[float]:
+    """Microseconds of each program on this machine's GPU; nothing without one."""
+    from mirage_eg.backends.measure.timing import gpu_available, time_source
+    from mirage_eg.backends.triton.emit import emit
+
+    if not gpu_available():
+        return []
+    times = []
+    for number, graph in enumerate(graphs):
+        observe("time", number, len(graphs), "")
+        times.append(time_source(emit(graph)).warm_us)
+    return times
+
+
+def _write(folder: Path, found: "list[Mutant]") -> list[str]:
+    from mirage_eg.report.mutant_regions import regions_svg
+
+    written = []
+    for number, it in enumerate(found, 1):
+        for path, text in (
+            (folder / f"mutant_{number:02}.json", to_json(it.graph)),
+            (folder / f"mutant_{number:02}.svg", regions_svg(it)),
+        ):
+            write_atomically(path, text)
+            written.append(str(path))
+    return written
+
+
+def _print(name: str, found: int, original: dict[str, Any], rows: list[MutantRow]) -> None:
+    us = original["predicted_us"]
+    head = ["", "mutant", "equal", "boxes", "rectangles", "recomputed", "kernels", "predicted µs"]
+    timed = any(row.measured_us is not None for row in rows)
+    table = Table(*head, *(["measured µs"] if timed else []), "verdict")
+    first = ["", "(the program)", "", "", "", "", str(original["kernels"]), f"{us:.1f}"]
+    table.add_row(*first, *([f"{original['measured_us']:.1f}"] if timed else []), "")
+    for row in rows:
+        cells = [
+            str(row.number),
+            row.name,
+            f"{row.equal_fraction:.1%}",
+            str(row.boxes),
+            str(row.rectangles),
+            str(row.recomputed),
+        ]
+        cells += [str(row.kernels), f"{row.predicted_us:.1f} ({us / row.predicted_us:.2f}×)"]
+        table.add_row(*cells, *([f"{row.measured_us:.1f}"] if timed else []), row.verdict or "not checked")
+    console().print(table)
+    faster = [row for row in rows if (row.measured_us or row.predicted_us) < (original.get("measured_us") or us)]
+    how = "measured" if timed else "predicted"
+    print(f"{name}: {found} mutants, {len(rows)} listed; {how} faster than the program: {len(faster)}")
+
+
+__all__ = ["mutants"]

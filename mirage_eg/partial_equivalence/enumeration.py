@@ -1,0 +1,225 @@
+"""The mutants of a linear program: its ops on moved inputs with other windows, moved back to its shape; up to five ops.
+
+Moves (`moves`) of the inputs, the program's ops with changed strides, dilations, padding and groups, moves of the result.
+Each is computed on random whole numbers at small sizes. Before moves back are tried, the values say how much of the program's
+result occurs anywhere: without it no move is right. All of this only proposes: `boxes` decides.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.partial_equivalence.moves import LayoutMove, moves_of
+from mirage_eg.partial_equivalence.small_sizes import at_small_sizes, is_small
+from mirage_eg.partial_equivalence.window_changes import Change, changes_of, with_changes
+
+MAX_OPS = 5
+MAX_MOVES = 4  # with one op of the program
+Moves = tuple[LayoutMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Moves of each input, changes of the windowed ops by their nodes, and moves of the result."""
+
+    before: tuple[Moves, ...]
+    changes: tuple[tuple[int, Change], ...] = ()
+    after: Moves = ()
+
+    @property
+    def moves(self) -> int:
+        """The number of moves."""
+        return sum(map(len, self.before)) + len(self.after)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What it does to the inputs but for the ends at which digits leave their dims."""
+        moves = tuple(tuple(replace(move, from_outer=False) for move in moves) for moves in self.before)
+        return moves, self.changes, len(self.after)
+
+    def write(self, program: Graph) -> Graph:
+        """The mutant of a program.
+
+        Raises:
+            GraphError: shapes that do not fit.
+        """
+        builder = KernelGraph()
+        inputs = [builder.op("input", **item.mapping) for item in program.inputs]
+        result = _written(builder, program, inputs, self)
+        for move in self.after:
+            if not move.fits(result.shape):
+                raise GraphError(f"got {move} of {result.shape}, wanted a divisor")
+            result = move.write(builder, result)
+        builder.mark_output(result, program.outputs[0].get("name"))
+        return builder.graph()
+
+
+def _written(builder: KernelGraph, program: Graph, inputs: Sequence[Tensor], mutation: Mutation) -> Tensor:
+    """The result of the program's ops on moved inputs, before it moves."""
+    values: list[Tensor] = []
+    given = iter(zip(inputs, mutation.before, strict=True))
+    changes = dict(mutation.changes)
+    for number, item in enumerate(program.nodes):
+        if item.op == "input":
+            x, moves = next(given)
+            for move in moves:
+                if not move.fits(x.shape):
+                    raise GraphError(f"got {move} of {x.shape}, wanted a divisor")
+                x = move.write(builder, x)
+            values.append(x)
+        elif item.op != "output":
+            attributes = with_changes(item, changes[number], program) if number in changes else item.mapping
+            values.append(builder.op(item.op, *(values[i] for i in item.operands), **attributes))
+    return values[program.outputs[0].operands[0]]
+
+
+def mutations(program: Graph, least: float = 0.5) -> Iterator[tuple[Mutation, float]]:
+    """The mutants of a linear program with one output that are right on `least` of its positions at small sizes; the part, too.
+
+    Raises:
+        UnsupportedError: the program is too large to be tried.
+    """
+    trial = _Trial(at_small_sizes(program), least)
+    if not is_small(trial.program):
+        raise UnsupportedError("got a program too large for mutants to be tried; wanted convolutions, pools and sums of them")
+    yield from trial.mutations()
+
+
+class _Trial:
+    """A program at small sizes, with whole numbers for its inputs, on which mutants are computed."""
+
+    def __init__(self, program: Graph, least: float) -> None:
+        self.program, self.least = program, least
+        generator = np.random.default_rng(0)
+        self.inputs = [generator.integers(0, 1 << 20, kind.shape).astype(float) for kind in program.input_types]
+        [self.wanted] = evaluate(program, self.inputs, FloatAlgebra())
+        self.values = np.unique(self.wanted)
+        self.factors = _factors(program)
+        self.seen: set[int] = set()
+
+    def mutations(self) -> Iterator[tuple[Mutation, float]]:
+        """The mutants, those with few moves first."""
+        for before in self._moved_inputs():
+            for changes in changes_of(self.program, before, self.factors):
+                mutation = Mutation(before, changes)
+                if not mutation.moves and not changes:
+                    continue
+                result = self._computed(mutation)
+                if result is not None:
+                    yield from self._moved_back(mutation, result)
+
+    def _moved_inputs(self) -> Iterator[tuple[Moves, ...]]:
+        """Moves for each input: none, one, two of one input, or one of each of two."""
+        shapes = [kind.shape for kind in self.program.input_types]
+        single = [moves_of(shape, self.factors) for shape in shapes]
+        none = [()] * len(shapes)
+        yield tuple(none)
+        for place, moves in enumerate(single):
+            for move in moves:
+                yield (*none[:place], (move,), *none[place + 1 :])
+        for place, moves in enumerate(single):
+            for pair in combinations(moves, 2):
+                if _parallel(*pair) and pair[1].fits(pair[0].shape(shapes[place])):
+                    yield (*none[:place], pair, *none[place + 1 :])
+        for (one, first), (two, second) in combinations(enumerate(single), 2):
+            for x, y in product(first, second):
+                if x.factor == y.factor and not (x.in_order or y.in_order):
+                    yield tuple((x,) if at == one else (y,) if at == two else () for at in range(len(shapes)))
+
+    def _computed(self, mutation: Mutation) -> Any:
+        """The result before it moves back; None if shapes do not fit or too little of the program's result is in it."""
+        shapes = [kind.shape for kind in self.program.input_types]
+        for place, moves in enumerate(mutation.before):
+            for move in moves:
+                shapes[place] = move.shape(shapes[place])
+        if _elements(self.program, shapes, mutation.changes) != self.wanted.size:
+            return None
+        moved = []
+        for array, moves in zip(self.inputs, mutation.before, strict=True):
+            for move in moves:
+                array = move.apply(array)
+            moved.append(array)
+        builder = KernelGraph()
+        given = [builder.op("input", shape=shape, dtype="float64") for shape in shapes]
+        builder.mark_output(_written(builder, self.program, given, Mutation(((),) * len(moved), mutation.changes)))
+        graph = builder.graph()
+        key = hash((graph, *(array.tobytes() for array in moved)))
+        if key in self.seen:
+            return None
+        self.seen.add(key)
+        [computed] = evaluate(graph, moved, FloatAlgebra())
+        found = self.values[np.minimum(np.searchsorted(self.values, computed), len(self.values) - 1)] == computed
+        return computed if found.mean() >= self.least else None
+
+    def _moved_back(self, mutation: Mutation, result: Any) -> Iterator[tuple[Mutation, float]]:
+        """The best moves of a result to the program's shape."""
+        best: tuple[float, int, Moves] = (0.0, 0, ())
+        for moves, moved in self._moved_results(result, MAX_MOVES - mutation.moves):
+            equal = float((moved == self.wanted).mean())
+            best = max(best, (equal, -len(moves), moves), key=lambda it: it[:2])
+        if best[0] >= self.least:
+            yield Mutation(mutation.before, mutation.changes, best[2]), best[0]
+
+    def _moved_results(self, result: Any, most: int) -> Iterator[tuple[Moves, Any]]:
+        """The result after up to `most` moves, two at most, that give the program's shape."""
+        wanted = self.wanted.shape
+        if result.shape == wanted:
+            yield (), result
+        if result.ndim != len(wanted) or most < 1:
+            return
+        for move in moves_of(result.shape, self.factors):
+            moved = None
+            if move.shape(result.shape) == wanted:
+                moved = move.apply(result)
+                yield (move,), moved
+            elif most > 1:
+                for second in moves_of(move.shape(result.shape), (move.factor,)):
+                    if second.shape(move.shape(result.shape)) == wanted and _parallel(move, second):
+                        moved = move.apply(result) if moved is None else moved
+                        yield (move, second), second.apply(moved)
+
+
+def _elements(program: Graph, inputs: Sequence[Shape], changes: Sequence[tuple[int, Change]]) -> int:
+    """The number of elements of the result for inputs of these shapes; 0 if they do not fit."""
+    shapes: list[Shape] = []
+    given, changed = iter(inputs), dict(changes)
+    try:
+        for number, item in enumerate(program.nodes):
+            if item.op == "input":
+                shapes.append(next(given))
+            elif item.op != "output":
+                attributes = with_changes(item, changed[number], program) if number in changed else item.mapping
+                shapes.append(OPS[item.op].shape([shapes[operand] for operand in item.operands], attributes))
+    except GraphError:  # channels that do not match, a window that does not fit
+        return 0
+    return prod(shapes[program.outputs[0].operands[0]])
+
+
+def _parallel(x: LayoutMove, y: LayoutMove) -> bool:
+    """Whether two moves are of one kind: the same ends and factor, between other dims."""
+    kind = (x.factor, x.from_outer, x.to_outer, x.in_order, y.in_order)
+    return kind == (y.factor, y.from_outer, y.to_outer, False, False) and (x.source, x.target) != (y.target, y.source)
+
+
+def _factors(program: Graph) -> tuple[int, ...]:
+    """2, the strides and dilations of the program, and the least divisor of a batch."""
+    found = {2}
+    for item in program.nodes:
+        found |= {*item.get("strides", ()), *item.get("dilations", ())} if item.op != "input" else set()
+    first = program.input_types[0].shape[:1] or (1,)
+    found.add(next((it for it in (2, 3, 5, 7) if first[0] % it == 0), 1))
+    return tuple(sorted(found - {1}))
+
+
+__all__ = ["MAX_OPS", "Mutation", "mutations"]

@@ -1,0 +1,106 @@
+"""A linear program at small sizes, on which many mutants can be tried: few images, few channels, short sides.
+
+Extents keep their divisibility by 2 and 3, so that a digit of a dim that moves at the small size moves at the program's own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.partial_equivalence.window_changes import WINDOWED
+
+LONGEST_SIDE = 16  # of an image, before it is shortened
+LARGEST = 1 << 16  # elements of a value of a program that is tried as it is
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Dims of the inputs that are batches, groups of channels, and sides."""
+
+    filters: tuple[int, ...]
+    images: tuple[int, ...]
+
+
+def small(extent: int) -> int:
+    """A small extent with the same small divisors."""
+    if extent <= 4:
+        return extent
+    return next((it for it in (4, 2, 3, 5, 7) if extent % it == 0), 5)
+
+
+def short(side: int) -> int:
+    """A short side of an image, equal modulo 12."""
+    return side if side <= LONGEST_SIDE else 12 + side % 12 if side % 12 else 12
+
+
+def at_small_sizes(program: Graph) -> Graph:
+    """The program at small sizes; itself where its ops do not tell which dims may shrink."""
+    windows = _windows(program)
+    if windows is None:
+        return program
+    try:
+        return _rebuilt(program, windows)
+    except MirageError:  # a side shorter than a kernel, sums of unequal sides: at its own sizes it is right
+        return program
+
+
+def is_small(program: Graph) -> bool:
+    """Whether mutants of the program can be tried at its sizes."""
+    return all(prod(kind.shape) <= LARGEST for kind in program.types)
+
+
+def _windows(program: Graph) -> _Windows | None:
+    """The inputs that are filters, and those that are images; None where an input is neither or both."""
+    filters, images = set[int](), set[int]()
+    for item in program.nodes:
+        if item.op == "conv2d":
+            images.add(item.operands[0])
+            filters.add(item.operands[1])
+        elif item.op == "avg_pool2d":
+            images.add(item.operands[0])
+        elif item.op not in ("input", "output") and OPS[item.op].kind is not Kind.ELEMENTWISE:
+            return None
+    given = set(program.input_values)
+    if filters & images or not filters <= given or (given - filters - images):
+        return None
+    return _Windows(tuple(sorted(filters)), tuple(sorted(images & given)))
+
+
+def _rebuilt(program: Graph, windows: _Windows) -> Graph:
+    builder = KernelGraph()
+    values: list[Tensor] = []
+    for item, numbers in program.numbered():
+        given = item.mapping
+        if item.op == "input":
+            given["shape"] = _shape(program, numbers[0], windows)
+            given.pop("strides", None)
+        if item.op == "conv2d":
+            given["groups"] = small(item["groups"])
+        if item.op == "output":
+            builder.mark_output(values[item.operands[0]], given.get("name"))
+            continue
+        values.append(builder.op(item.op, *(values[operand] for operand in item.operands), **given))
+    return builder.graph()
+
+
+def _shape(program: Graph, value: int, windows: _Windows) -> Shape:
+    first, channels, *sides = program.types[value].shape
+    convolutions = [item for item in program.nodes if item.op == "conv2d" and value in item.operands]
+    groups = convolutions[0]["groups"] if convolutions else 1
+    if value in windows.filters:
+        return (small(groups) * small(first // groups), small(channels), *sides)
+    return (small(first), small(groups) * small(channels // groups), *map(short, sides))
+
+
+def contractions(program: Graph) -> Sequence[int]:
+    """The nodes of a program that mutants can change: those that sum products, or windows."""
+    kinds = (Kind.MATMUL, Kind.REDUCTION)
+    return [number for number, item in enumerate(program.nodes) if item.op in WINDOWED or OPS[item.op].kind in kinds]
+
+
+__all__ = ["at_small_sizes", "contractions", "is_small", "short", "small"]

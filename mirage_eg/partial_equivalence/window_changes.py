@@ -1,0 +1,138 @@
+"""Changes of windowed ops (convolutions, pools) that go with moves: strides, dilations, padding and groups."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from math import gcd
+from typing import Any
+
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.partial_equivalence.moves import LayoutMove
+
+WINDOWED = ("conv2d", "avg_pool2d")
+EXTENT = 0  # as a dilation: the extent of the side before the moves
+
+
+@dataclass(frozen=True, slots=True)
+class SideChange:
+    """The window along one side: strides, dilations and padding times `times[i]`, over `over`; EXTENT as a dilation."""
+
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (1, 1)
+
+
+SAME = SideChange()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The changes of a windowed op: of both sides, and of the groups (times, over)."""
+
+    sides: tuple[SideChange, SideChange] = (SAME, SAME)
+    groups: tuple[int, int] = (1, 1)
+
+    def show(self, item: Node) -> str:
+        """The change in words: h stride × 2, padding × 2."""
+        words = []
+        for side, one in zip("hw", self.sides, strict=True):
+            for name in ("stride", "dilation", "padding"):
+                times, over = getattr(one, name)
+                if (times, over) != (1, 1):
+                    how = f"/ {over}" if over > 1 else f"× {times}"
+                    words.append(f"{side} {name} {'is 0' if name == 'padding' and not times else how if times else '= extent'}")
+        if self.groups != (1, 1):
+            words.append(f"groups {'/ ' + str(self.groups[1]) if self.groups[1] > 1 else '× ' + str(self.groups[0])}")
+        return f"{item.op} with {', '.join(words)}"
+
+
+def _times(number: int, ratio: tuple[int, int]) -> int:
+    """number · times / over, rounded down."""
+    return number * ratio[0] // ratio[1]
+
+
+def with_changes(item: Node, change: Change, program: Graph) -> Mapping[str, Any]:
+    """The attributes of a windowed op after a change; the padding grows and shrinks at both ends."""
+    attributes = item.mapping
+    extents = program.types[item.operands[0]].shape[2:]
+    strides, dilations, pads = [], [], [0] * 4
+    for side, (one, extent) in enumerate(zip(change.sides, extents, strict=True)):
+        strides.append(_times(item["strides"][side], one.stride))
+        dilations.append(extent if one.dilation == (EXTENT, 1) else _times(dilations_of(item)[side], one.dilation))
+        for end in (side, side + 2):
+            pads[end] = _times(item["pads"][end], one.padding)
+    attributes |= {"strides": tuple(strides), "pads": tuple(pads)}
+    if "dilations" in attributes:
+        attributes["dilations"] = tuple(dilations)
+    elif any(it != 1 for it in dilations):
+        raise GraphError(f"got dilations {dilations} for {item.op}, wanted 1")
+    if "groups" in attributes:
+        attributes["groups"] = _times(item["groups"], change.groups)
+    return attributes
+
+
+def dilations_of(item: Node) -> tuple[int, int]:
+    """The dilations of a windowed op; 1 where it has none."""
+    down, across = item.get("dilations", (1, 1))
+    return down, across
+
+
+def changes_of(
+    program: Graph, before: Sequence[Sequence[LayoutMove]], factors: Sequence[int]
+) -> Iterator[tuple[tuple[int, Change], ...]]:
+    """Changes of all windowed ops of a program for moves of its inputs, first none; without moves those of one dilation."""
+    given = dict(zip(program.input_values, before, strict=True))
+    shapes = {
+        value: reduce(lambda shape, move: move.shape(shape), moves, program.types[value].shape)
+        for value, moves in given.items()
+    }
+    options = []
+    for number, item in enumerate(program.nodes):
+        if item.op in WINDOWED:
+            moves = [move for operand in item.operands for move in given.get(operand, ())]
+            filters = item.operands[-1]
+            window = item.get("window") or shapes.get(filters, program.types[filters].shape)[2:]
+            options.append([(number, change) for change in _changes(item, moves, window, factors)])
+    for chosen in product(*options):
+        yield tuple((number, change) for number, change in chosen if change != Change())
+
+
+def _changes(item: Node, moves: Sequence[LayoutMove], window: Shape, factors: Sequence[int]) -> list[Change]:
+    """The changes of one op: of the sides that a move touches, and of the groups where one touches the channels."""
+    if not moves:
+        wide = [SideChange(dilation=(factor, 1), padding=(factor, 1)) for factor in factors]
+        narrow = [SideChange(dilation=(1, it), padding=(1, it)) for it in factors if not gcd(*dilations_of(item)) % it]
+        return [Change(), *(Change((side, side)) for side in (*wide, *narrow) if max(window) > 1)]
+    touched = [{move.factor for move in moves if side in (move.source, move.target)} for side in (2, 3)]
+    channels = {move.factor for move in moves if {0, 1} & {move.source, move.target}}
+    groups = [(1, 1)]
+    if "groups" in item.mapping:
+        groups += [(factor, 1) for factor in sorted(channels)]
+        groups += [(1, factor) for factor in sorted(channels) if item["groups"] % factor == 0]
+    sides = [
+        _side_changes(item["strides"][side], dilations_of(item)[side], taps, sorted(found))
+        for side, (found, taps) in enumerate(zip(touched, window, strict=True))
+    ]
+    return [Change((down, across), group) for down, across in product(*sides) for group in groups]
+
+
+def _side_changes(stride: int, dilation: int, taps: int, factors: Sequence[int]) -> list[SideChange]:
+    """The changes along a side for the factors that move; those of the dilation only for a window of several taps."""
+    changes = [SAME]
+    for factor in factors:
+        wide, narrow = (factor, 1), (1, factor)
+        changes.append(SideChange(stride=wide, padding=wide))
+        if taps > 1:
+            changes += [SideChange(dilation=wide, padding=wide), SideChange(dilation=(EXTENT, 1), padding=(0, 1))]
+        if taps > 1 and dilation % factor == 0:
+            changes.append(SideChange(dilation=narrow, padding=narrow))
+        if stride % factor == 0 and (taps == 1 or dilation % factor == 0):
+            changes.append(SideChange(stride=narrow, dilation=narrow if taps > 1 else (1, 1), padding=narrow))
+    return changes
+
+
+__all__ = ["WINDOWED", "Change", "SideChange", "changes_of", "dilations_of", "with_changes"]

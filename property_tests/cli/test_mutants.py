@@ -1,0 +1,93 @@
+"""`mirage-eg mutants`: the page's command lists, verifies and writes; bad input is one line and exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mirage_eg.ir import serialize
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
+
+PAGE = (Path(__file__).parents[2] / "docs" / "partial_equivalence.md").read_text(encoding="utf-8")
+PROGRAM, LOOP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    call = [sys.executable, "-m", "mirage_eg", "mutants", *arguments]
+    return subprocess.run(call, capture_output=True, text=True, timeout=240, cwd=folder)
+
+
+def _program(folder: Path, body: str) -> str:
+    lines = [
+        "import mirage_eg as mi",
+        "def program():",
+        "    graph = mi.new_kernel_graph()",
+        *(f"    {it}" for it in body.split("; ")),
+    ]
+    (folder / "given.py").write_text("\n".join([*lines, "    return graph"]), encoding="utf-8")
+    return "given.py"
+
+
+def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Path) -> None:
+    (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
+    done = _run(tmp_path, "conv.py", "--out", "mutants", "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["original"]["kernels"] == 1 and record["found"] >= len(record["mutants"])
+    rows = {row["name"]: row for row in record["mutants"]}
+    assert {row["verdict"] for row in rows.values()} == {"equal"}
+    [moved] = [row for name, row in rows.items() if name == "x: n→h (2, inner to outer); result: h→n (2, outer to inner)"]
+    assert (moved["rectangles"], moved["recomputed"], moved["wrong"]) == (2, 160, 160) and moved["predicted_us"] > 0
+    graphs = sorted((tmp_path / "mutants").glob("*.json"))
+    assert len(graphs) == len(rows) == len([ElementTree.parse(it) for it in (tmp_path / "mutants").glob("*.svg")])
+    namespace: dict[str, object] = {}
+    exec(PROGRAM, namespace)
+    program = namespace["program"]().graph()  # type: ignore[operator]
+    assert verify(program, serialize.load(graphs[moved["number"] - 1])).verdict is Equality.EQUAL
+
+
+def test_the_python_blocks_of_the_page_run(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM + LOOP], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0.917 2 x: n→h (2, inner to outer)" in done.stdout
+
+
+MISTAKES = {  # program, further arguments, and the message
+    "nonlinear": (
+        "graph.mark_output(graph.relu(graph.new_input((4, 4))))",
+        (),
+        "nothing to mutate: got relu; wanted a convolution",
+    ),
+    "no op": ("graph.mark_output(graph.new_input((4, 4)))", (), "nothing to mutate: got no op"),
+    "a part above 1": (
+        "graph.mark_output(graph.sum(graph.new_input((4, 4)), 1))",
+        ("--least", "1.5"),
+        "got 1.5, wanted a part above 0",
+    ),
+    "a file": (
+        "graph.mark_output(graph.sum(graph.new_input((4, 4)), 1))",
+        ("--out", "given.py"),
+        "got the file 'given.py', wanted a folder",
+    ),
+    "an unknown GPU": ("graph.mark_output(graph.sum(graph.new_input((4, 4)), 1))", ("--gpu", "abacus"), "abacus"),
+    "too large": (
+        "graph.mark_output(graph.new_input((4096, 4096)) @ graph.new_input((4096, 4096)))",
+        (),
+        "got a program too large for mutants to be tried",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_bad_input_is_one_line_and_exit_code_2(name: str, tmp_path: Path) -> None:
+    body, arguments, message = MISTAKES[name]
+    done = _run(tmp_path, _program(tmp_path, body), *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert message in line
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["given.py"]

@@ -1,0 +1,164 @@
+"""Mutants: PET's are found, corrected and equal; corrections are small; a rectangle or halo that is short is not equal."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.partial_equivalence.correct import corrected
+from mirage_eg.partial_equivalence.mutants import Mutant, mutants
+from mirage_eg.partial_equivalence.rectangles import Rectangle
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
+from property_tests.support.linear_programs import convolution, values
+
+PLAIN = mutants(convolution())
+DILATED = mutants(convolution((1, 4, 12, 8), pads=(2, 2, 2, 2), dilations=(2, 2)))
+POINT = mutants(convolution((1, 4, 6, 6), (4, 4, 1, 1), pads=(0, 0, 0, 0)))
+
+
+def _named(found: list[Mutant], *words: str) -> list[Mutant]:
+    return [it for it in found if all(word in it.name for word in words)]
+
+
+CASES = {  # of PET, OSDI'21: words of the mutant's name, and the part that is equal
+    "n2h": (PLAIN, ("x: n→h (2, inner to outer)",), 11 / 12),
+    "n2w": (PLAIN, ("x: n→w (2, inner to outer)",), 9 / 10),
+    "c2h": (PLAIN, ("x: c→h", "w: c→y"), 1.0),
+    "c2w": (PLAIN, ("x: c→w", "w: c→x"), 1.0),
+    "c2h of 1 × 1": (POINT, ("x: c→h", "w: c→y", "h dilation = extent"), 1.0),
+    "dilated height": (DILATED, ("x: h→n", "h dilation / 2", "result: n→h"), 1.0),
+    "dilated both": (DILATED, ("x: h→n", "x: w→n", "h dilation / 2", "w dilation / 2"), 1.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_mutants_of_the_paper_are_found_and_corrected(case: str) -> None:
+    found, words, equal = CASES[case]
+    named = _named(found, *words)
+    assert named, sorted(it.name for it in found)
+    assert max(it.equal_fraction for it in named) == pytest.approx(equal)
+    best = max(named, key=lambda it: it.equal_fraction)
+    assert verify(best.program, best.graph).verdict is Equality.EQUAL
+    assert any(item.op == "patch" for item in best.graph.nodes) == (equal < 1)
+
+
+@pytest.mark.parametrize("found", [PLAIN, DILATED, POINT])
+def test_every_corrected_mutant_is_the_program_and_computes_little_again(found: list[Mutant]) -> None:
+    wanted = values(found[0].program)
+    for it in found:
+        np.testing.assert_array_equal(values(it.graph), wanted, it.name)
+        wrong = values(it.changed) != wanted
+        assert it.wrong == wrong.sum() and it.recomputed <= 1.25 * it.wrong, it.name
+        inside = np.zeros(wrong.shape, bool)
+        for rectangle in it.rectangles:
+            inside[np.ix_(*rectangle)] = True
+        assert (inside >= wrong).all()
+
+
+def _batch_into_height() -> Mutant:
+    return next(it for it in _named(PLAIN, "x: n→h (2, inner to outer)") if len(it.rectangles) == 2)
+
+
+def _shorter(rectangle: Rectangle, dim: int) -> Rectangle:
+    taken = rectangle[dim]
+    return (*rectangle[:dim], range(taken.start, taken[-1], taken.step), *rectangle[dim + 1 :])
+
+
+def test_a_rectangle_that_lacks_an_image_or_a_column_is_not_equal() -> None:
+    it = _batch_into_height()
+    for place, dim in ((0, 0), (1, 3), (0, 1)):
+        short = [_shorter(taken, dim) if at == place else taken for at, taken in enumerate(it.rectangles)]
+        assert verify(it.program, corrected(it.program, it.changed, short)).verdict is Equality.NOT_EQUAL
+    assert verify(it.program, corrected(it.program, it.changed, it.rectangles[:1])).verdict is Equality.NOT_EQUAL
+
+
+def _with_changed(graph: Graph, **changes: dict[str, object]) -> Graph:
+    """The graph with attributes of its last node of each op changed."""
+    nodes = list(graph.nodes)
+    for op, attributes in changes.items():
+        place = max(number for number, item in enumerate(nodes) if item.op == op)
+        nodes[place] = node(op, *nodes[place].operands, **nodes[place].mapping | attributes)
+    return Graph(tuple(nodes))
+
+
+def test_a_short_halo_or_the_padding_of_the_other_border_is_not_equal() -> None:
+    it = _batch_into_height()
+    conv = [item for item in it.graph.nodes if item.op == "conv2d"][-1]
+    rows = [item for item in it.graph.nodes if item.op == "slice" and item["dim"] == 2][-1]
+    top, left, bottom, right = conv["pads"]
+    assert top + bottom == 1
+    wrong_border = _with_changed(it.graph, conv2d={"pads": (bottom, left, top, right)})
+    first, last = rows["start"], rows["stop"]
+    narrow = {"start": first, "stop": last - 1} if top else {"start": first + 1, "stop": last}
+    short = _with_changed(it.graph, slice=narrow, conv2d={"pads": (1, left, 1, right)})  # padding for the row that lacks
+    starts = it.graph.nodes[-2]["starts"]
+    assert it.graph.nodes[-2].op == "patch"
+    moved = _with_changed(it.graph, patch={"starts": (*starts[:6], 5, starts[7])})
+    for changed in (wrong_border, short, moved):
+        assert changed != it.graph
+        assert verify(it.program, changed).verdict is Equality.NOT_EQUAL
+
+
+def test_linear_parts_of_a_model_are_mutated_between_its_functions() -> None:
+    graph = KernelGraph()
+    x, v, w = (
+        graph.new_input((2, 2, 8, 6), "float32"),
+        graph.new_input((2, 2, 3, 3), "float32"),
+        graph.new_input((2, 2, 3, 3), "float32"),
+    )
+    y = graph.relu(graph.conv2d(x, v, pads=(1, 1, 1, 1)))
+    graph.mark_output(graph.relu(graph.conv2d(y, w, pads=(1, 1, 1, 1)) + x))
+    found = mutants(graph.graph())
+    moved = next(it for it in _named(found, "n→h (2, inner to outer)") if it.rectangles)
+    assert len(moved.part.nodes) == 2, "both convolutions are one part"
+    assert sum(item.op == "patch" for item in moved.graph.nodes) == 2
+    assert verify(moved.program, moved.graph).verdict is Equality.EQUAL
+
+
+def test_a_sum_of_convolutions_is_mutated_as_a_whole() -> None:
+    graph = KernelGraph()
+    x = graph.new_input((2, 2, 9, 6), "float32", "x")
+    v, w = graph.new_input((2, 2, 3, 3), "float32", "v"), graph.new_input((2, 2, 5, 1), "float32", "w")
+    graph.mark_output(graph.conv2d(x, v, pads=(1, 1, 1, 1)) + graph.conv2d(x, w, pads=(2, 0, 2, 0)))
+    program = graph.graph()
+    moved = next(it for it in _named(mutants(program), "x: n→h (2, inner to outer)") if it.rectangles)
+    assert moved.equal_fraction == pytest.approx(7 / 9), "two of nine rows at one end of each image"
+    assert verify(program, moved.graph).verdict is Equality.EQUAL
+
+
+def test_a_batched_product_moves_its_batch_into_rows() -> None:
+    graph = KernelGraph()
+    graph.mark_output(graph.new_input((4, 6, 5), "float32", "x") @ graph.new_input((5, 3), "float32", "w"))
+    found = mutants(graph.graph())
+    assert any(it.equal_fraction == 1 and "n→c" in it.name for it in found)
+    for it in found:
+        np.testing.assert_array_equal(values(it.graph), values(it.program))
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"), [(("relu",), "nothing to mutate: got relu"), (("exp", "max"), "nothing to mutate: got max")]
+)
+def test_a_program_without_a_linear_contraction_has_nothing_to_mutate(functions: tuple[str, ...], message: str) -> None:
+    graph = KernelGraph()
+    y = graph.new_input((4, 4), "float32")
+    for name in functions:
+        y = graph.max(y, 1) if name == "max" else graph.op(name, y)
+    with pytest.raises(UnsupportedError, match=message):
+        mutants(graph.graph())
+
+
+def test_a_part_of_nothing_is_refused() -> None:
+    for least in (0.0, 1.5):
+        with pytest.raises(OptionError, match="wanted a part above 0 and at most 1"):
+            mutants(convolution(), least=least)
+
+
+def test_a_mutant_states_its_parts() -> None:
+    it = _batch_into_height()
+    assert it.positions == 4 * 4 * 12 * 10 and it.wrong == it.positions / 12
+    assert replace(it, rectangles=()).recomputed == 0
