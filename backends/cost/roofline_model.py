@@ -5,7 +5,7 @@ A library kernel moves its operands and result once, and costs as many launches 
 The model is crude on purpose: it ranks candidates before they are timed, and replaces timing without a GPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -197,6 +197,11 @@ class BlockWork:
 def block_work(block: Graph) -> BlockWork:
     """The work of a block graph, as it is lowered."""
     block = expanded(block)
+    return work_of_tiles(block, [kind.shape for kind in block.types], block.loop)
+
+
+def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int) -> BlockWork:
+    """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations."""
     loaded = wasted = flops = arithmetic = functions = 0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
@@ -207,19 +212,21 @@ def block_work(block: Graph) -> BlockWork:
             continue
         kind = OPS[item.op].kind
         value = values[0]
-        elements = prod(map(power_of_two, block.types[value].shape))
+        shape, size = shapes[value], block.types[value].dtype.itemsize
+        elements = prod(map(power_of_two, shape))
         operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
         looped = operand_phase is Phase.LOOP
-        times = block.loop if looped else 1
+        times = loop if looped else 1
         match kind:
             case Kind.BOUNDARY:
-                loaded += block.types[value].nbytes * times
-                row = block.types[value].shape[-1] * block.types[value].dtype.itemsize if block.types[value].shape else _SECTOR
-                tensor_row = item["shape"][-1] * block.types[value].dtype.itemsize if item["shape"] else _SECTOR
+                moved = prod(shape) * size * times
+                loaded += moved
+                row = shape[-1] * size if shape else _SECTOR
+                tensor_row = item["shape"][-1] * size if item["shape"] else _SECTOR
                 if row < min(_SECTOR, tensor_row):
-                    wasted += int(block.types[value].nbytes * times * (min(_SECTOR, tensor_row) / row - 1))
+                    wasted += int(moved * (min(_SECTOR, tensor_row) / row - 1))
             case Kind.MATMUL:
-                left, right = (block.types[i].shape for i in item.operands)
+                left, right = (shapes[i] for i in item.operands)
                 *batch, m, k = left
                 n = right[-1]
                 match matmul_form(left, right):
@@ -228,7 +235,7 @@ def block_work(block: Graph) -> BlockWork:
                         flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
                         staged += sum(
-                            prod(map(power_of_two, block.types[i].shape)) * block.types[i].dtype.itemsize * block.loop
+                            prod(map(power_of_two, shapes[i])) * block.types[i].dtype.itemsize * loop
                             for i in item.operands
                             if block.phases[i] is Phase.LOOP and op_of[i] != "input"
                         )
@@ -240,7 +247,7 @@ def block_work(block: Graph) -> BlockWork:
             case Kind.REARRANGEMENT:
                 pass
             case _:
-                operand = prod(map(power_of_two, block.types[item.operands[0]].shape))
+                operand = prod(map(power_of_two, shapes[item.operands[0]]))
                 arithmetic += max(elements, operand) * times
                 steps[looped] += kind is Kind.REDUCTION and elements < operand
     return BlockWork(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)

@@ -227,7 +227,7 @@ def _summary(region: SearchedRegion) -> RegionSummary:
         evidence=first.verdict.evidence,
         searched=len(partition.searched),
         complete=partition.complete,
-        left_out=partition.left_out,
+        left_out=partition.not_searched,
         bound_us=partition.bound_us,
         parts=tuple(part_summary(primitive, part, finalists.verified.parts.get(part, first.verdict)) for part in parts),
         seconds=region.seconds,

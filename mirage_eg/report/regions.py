@@ -1,7 +1,6 @@
 """The regions of a program that was searched in several: a table for the page, and a line for the terminal."""
 
 from collections.abc import Sequence
-from math import isfinite
 
 from mirage_eg.pipeline.run.report_sections import RegionSummary
 from mirage_eg.report.tables import table
@@ -30,7 +29,7 @@ def regions_line(regions: Sequence[RegionSummary]) -> str:
     places = sum(len(region.occurrences) for region in regions)
     parts = ", ".join(
         f"{number}: {_times(region)}{region.in_blocks} of {region.ops} ops in block graphs, {region.kernels} kernels, "
-        f"{'complete' if region.complete else 'not complete'} in {region.seconds:.1f} s"
+        f"{_extent(region)} in {region.seconds:.1f} s"
         for number, region in enumerate(regions)
     )
     return f"{places} regions, {len(regions)} different ({parts})"
@@ -65,8 +64,7 @@ def _extent(region: RegionSummary) -> str:
         return "complete"
     if region.left_out:
         return f"without {', '.join(region.left_out)}"
-    bound = f"none is below {region.bound_us:.1f} µs" if isfinite(region.bound_us) else "without a bound"
-    return f"ended before the first plan was proved the cheapest: {bound}"
+    return "ended before a plan was found"
 
 
 def _times(region: RegionSummary) -> str:

@@ -103,11 +103,7 @@ class CostBound:
 
     def us(self, tiling: Tiling) -> float:
         """Microseconds under the cost model."""
-        blocks, partial, loop = 1, 1, tiling.loop
-        for group, count in tiling.grid:
-            blocks *= count
-            if self._split_axis in group:
-                partial = count
+        loop = tiling.loop
         whole, piece = tiling.tiles(self._looped)
         elements = []  # of every tile
         for axes, cut in self._tiles:
@@ -116,13 +112,6 @@ class CostBound:
                 product *= of[axis]
             elements.append(product)
         loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
-        if tiling.sizes not in self._dram:
-            read, written = (
-                sum(prod(tiling.sizes[axis] for axis in axes) * size for axes, size in moved)
-                for moved in (self._moved.values(), self._stored)
-            )
-            self._dram[tiling.sizes] = read, written
-        read, written = self._dram[tiling.sizes]
         flops = arithmetic = functions = staged = 0
         steps = {True: 0, False: 0}  # in the loop, and outside
         ahead = False
@@ -145,8 +134,23 @@ class CostBound:
             for tile in counted.reduced:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
-        block = BlockWork(loaded, 0, flops, arithmetic, functions, *waits, ahead=ahead, staged=staged)
-        return block_cost(block, blocks, loop, read + written * partial, self._device).us
+        return self.us_of(BlockWork(loaded, 0, flops, arithmetic, functions, *waits, ahead=ahead, staged=staged), tiling)
+
+    def us_of(self, work: BlockWork, tiling: Tiling) -> float:
+        """Microseconds under the cost model, if a block does this work."""
+        blocks = partial = 1
+        for group, count in tiling.grid:
+            blocks *= count
+            if self._split_axis in group:
+                partial = count
+        if tiling.sizes not in self._dram:
+            read, written = (
+                sum(prod(tiling.sizes[axis] for axis in axes) * size for axes, size in moved)
+                for moved in (self._moved.values(), self._stored)
+            )
+            self._dram[tiling.sizes] = read, written
+        read, written = self._dram[tiling.sizes]
+        return block_cost(work, blocks, tiling.loop, read + written * partial, self._device).us
 
 
 @cache

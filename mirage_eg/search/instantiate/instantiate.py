@@ -5,15 +5,15 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import cycle, islice
 from math import inf, prod
-from operator import itemgetter
 from time import time
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us, work_of_tiles
+from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
@@ -90,8 +90,9 @@ def best_first(
     """The µGraphs of several structures that fit, cheapest first: position of the instantiation, µGraph, microseconds.
 
     Branch and bound: choices are built in the order of their lower bounds, and a µGraph is given once no lower bound that is
-    left is below its time. The compiler is asked of those alone. From `until` on (seconds since 1970) no more are built. The
-    caller may extend `closed` meanwhile: no further µGraphs of these positions are wanted.
+    left is below its time. A lower bound is replaced by the cost of the tiles once a block graph of the same form is known. The
+    compiler is asked of those that are given alone. From `until` on (seconds since 1970) no more are built. The caller may
+    extend `closed` meanwhile: no further µGraphs of these positions are wanted.
     """
     built: list[tuple[float, int, int, int, Choice, Graph]] = []
 
@@ -106,18 +107,25 @@ def best_first(
                 instantiations[position].refuse(choice)
 
     choices = [
-        (choice.us, position, choice)
+        (choice.us, position, number, False, choice)
         for position, instantiation in enumerate(instantiations)
         if time() < until
-        for choice in instantiation.choices(device)
+        for number, choice in enumerate(instantiation.choices(device))
     ]
-    choices.sort(key=itemgetter(0, 1))
-    for number, (least, position, choice) in enumerate(choices):
-        if time() >= until:
-            break
+    heapify(choices)
+    count = 0
+    while choices and time() < until:
+        least, position, number, is_exact, choice = choices[0]
         yield from ready(least)
-        if position not in closed and (graph := instantiations[position].take(choice)) is not None:
-            heappush(built, (predict_us(graph, device), len(graph.kernels), number, position, choice, graph))
+        if position in closed:
+            heappop(choices)
+        elif not is_exact and (us := instantiations[position].us_of_tiles(choice)) is not None and us > least:
+            heapreplace(choices, (us, position, number, True, choice))
+        else:
+            heappop(choices)
+            if (graph := instantiations[position].take(choice)) is not None:
+                heappush(built, (predict_us(graph, device), len(graph.kernels), count, position, choice, graph))
+                count += 1
     yield from ready(inf)
 
 
@@ -138,8 +146,10 @@ class Instantiation:
         self.limits, self.filters = limits or TileLimits(), filters or Filters()
         self._kernels = kernels_of(plan, program, axes)
         self.built = 0  # µGraphs that fit
+        self.waiting = 0  # choices that were not taken
         self._too_large: list[Choice] = []
-        self._outlines: tuple[tuple[Outline, LiveTiles], ...] = ()  # of the kernels, once they have been built
+        self._bounds: list[CostBound] = []  # of the kernels
+        self._outlines: dict[tuple[object, ...], tuple[tuple[Outline, LiveTiles], ...]] = {}  # of each form built: its kernels
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that pass the bounds."""
@@ -169,32 +179,45 @@ class Instantiation:
         chained = len(self._kernels) > 1
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
-        estimates = [
+        self._bounds = [
             CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.split_axis)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
         ]
-        least: list[dict[int, float]] = [{} for _ in estimates]  # by the identity of a tiling
+        self.waiting = len(chosen)
+        least: list[dict[int, float]] = [{} for _ in self._bounds]  # by the identity of a tiling
         costed = []
         for together in chosen:
             us = 0.0
-            for estimate, known, tiling in zip(estimates, least, together, strict=True):
+            for bound, known, tiling in zip(self._bounds, least, together, strict=True):
                 if id(tiling) not in known:
-                    known[id(tiling)] = estimate.us(tiling)
+                    known[id(tiling)] = bound.us(tiling)
                 us += known[id(tiling)]
             costed.append(Choice(us, together))
         return sorted(costed, key=lambda choice: choice.us)
 
+    def us_of_tiles(self, choice: Choice) -> float | None:
+        """The predicted microseconds of a choice by the shapes of its tiles; None before a µGraph of its form was built."""
+        known = self._outlines.get(self._form(choice))
+        if known is None or any(expanded(outline.block) is not outline.block for outline, _ in known):
+            return None
+        return sum(
+            bound.us_of(work_of_tiles(outline.block, outline.shapes(tiling), tiling.loop), tiling)
+            for (outline, _), tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
+        )
+
+    def _form(self, choice: Choice) -> tuple[object, ...]:
+        return tuple(tiling.form(kernel.looped) for tiling, kernel in zip(choice.tilings, self._kernels, strict=True))
+
     def take(self, choice: Choice) -> Graph | None:
         """The µGraph of a choice, if it fits and is asked for; not built where a smaller one has not fitted."""
+        self.waiting -= 1
         if any(choice.holds(other) for other in self._too_large):
             return None
         graph = None
         if not self._has_too_large_tiles(choice):
             graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.tilings)
-            if not self._outlines and all(
-                kernel.looped is None or tiling.loop > 1 for kernel, tiling in zip(self._kernels, choice.tilings, strict=True)
-            ):
-                self._outlines = tuple((outline, live_tiles(outline.block)) for outline in outlines)
+            if (form := self._form(choice)) not in self._outlines:
+                self._outlines[form] = tuple((outline, live_tiles(outline.block)) for outline in outlines)
         if graph is None or not self.fits(graph):
             self.refuse(choice)
             return None
@@ -215,6 +238,5 @@ class Instantiation:
         """Whether registers cannot hold the tiles, by a bound that builds no tile."""
         return any(
             live.nbytes(outline.shapes(tiling)) > self.limits.registers
-            for (outline, live), tiling in zip(self._outlines, choice.tilings, strict=bool(self._outlines))
-            if tiling.loop > 1 or outline.block.loop == 1
+            for (outline, live), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
         )

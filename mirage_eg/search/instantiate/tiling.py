@@ -30,6 +30,18 @@ class Tiling:
             piece[looped] = equal_or_ragged(self.sizes[looped], blocks * self.loop)
         return whole, piece
 
+    def form(self, looped: int | None) -> tuple[bool, frozenset[int], bool]:
+        """The part of a tiling on which the ops of its block graph depend: whether it loops, the axes that the grid cuts into
+        unequal parts, and whether the loop does."""
+        ragged, blocks = set[int](), 1
+        for group, count in self.grid:
+            for axis in group:
+                if self.sizes[axis] % count:
+                    ragged.add(axis)
+                if axis == looped:
+                    blocks = count
+        return self.loop > 1, frozenset(ragged), looped is not None and self.sizes[looped] % (blocks * self.loop) > 0
+
 
 def equal_or_ragged(size: int, count: int) -> int:
     """The extent of a part of an axis."""

@@ -68,7 +68,8 @@ class Searched:
 class Instantiated:
     """A structure with its µGraphs, cheapest first.
 
-    `equal`: the field check; None where no µGraph fits. `built`: the number of µGraphs built. `cut`: the time was over.
+    `equal`: the field check; None where no µGraph fits. `built`: the number of µGraphs built. `waiting`: tilings that were not
+    tried, since none is as cheap as the µGraphs kept of this structure or others. `cut`: the time was over.
     """
 
     structure: AnyStructure
@@ -76,6 +77,7 @@ class Instantiated:
     equal: bool | None = None
     built: int = 0
     cut: bool = False
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,8 @@ def instantiate(
             closed.add(position)
     cut = time() >= task.until
     return [
-        Instantiated(structure, tuple(kernels[position]), equal.get(position), spaces[position].built, cut)
-        for position, structure in enumerate(structures)
+        Instantiated(structure, tuple(kernels[position]), equal.get(position), space.built, cut, space.waiting)
+        for position, (structure, space) in enumerate(zip(structures, spaces, strict=True))
     ]
 
 
@@ -203,7 +205,9 @@ def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence
             tracer.add("not tried", partial(structure_line, structure))
     for entry in instantiated:
         if not entry.kernels:
-            reason = "field check" if entry.equal is False else "not among top" if entry.built else "tile limits"
+            reason = (
+                "field check" if entry.equal is False else "not among top" if entry.built or entry.waiting else "tile limits"
+            )
             tracer.add(reason, partial(structure_line, entry.structure))
     tracer.count("not tried", found.count - len(found.all))
 

@@ -100,6 +100,14 @@ class Partition:
     complete: bool  # no plan through these segments is cheaper than the first
     searched: tuple[tuple[Segment, PlanPart | None], ...]  # segments, each with its best kernels
 
+    @property
+    def not_searched(self) -> tuple[str, ...]:
+        """What was not searched, in words; empty if the search is complete."""
+        if self.complete or self.left_out or not self.plans:
+            return self.left_out
+        least = f"the segments of other plans, of which none is predicted below {self.bound_us:.1f} µs"
+        return (f"{least} (the first: {self.plans[0].us:.1f} µs)",)
+
 
 Find = Callable[[Sequence[Segment]], list[tuple[PlanPart, ...]]]  # of each segment the best µGraph of each number of kernels
 LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds

@@ -138,6 +138,21 @@ def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str)
     assert sum(ratio > 0.8 for ratio in ratios) >= len(ratios) / 2  # and it says something
 
 
+@pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa"])
+def test_the_cost_of_tiles_is_that_of_the_block_graph(name: str) -> None:
+    program, axes, result = found(name)
+    known = 0
+    for plan in [*result.structures[:40:8], *result.split_reductions[:20:8]]:
+        instantiation = Instantiation(plan, program, axes)
+        for choice in instantiation.choices(H100)[::11][:12]:
+            us = instantiation.us_of_tiles(choice)
+            if us is not None and (graph := instantiation.take(choice)) is not None:
+                assert us == pytest.approx(predict_us(graph, H100))
+                known += 1
+            instantiation.take(choice)
+    assert known
+
+
 @pytest.mark.parametrize("name", ["rmsnorm", "lora"])
 def test_what_is_not_built_since_less_did_not_fit_does_not_fit(name: str) -> None:
     program, axes, result = found(name)
