@@ -124,13 +124,10 @@ def _instance_norm(call: Call) -> Tensor:
 
 def _normalized_by_running(call: Call) -> Tensor:
     call.ignore("momentum", "cudnn_enabled")
-    x = call.tensor("input")
-    mean, variance = call.tensor("running_mean"), call.tensor("running_var")
-    ones = (1,) * (len(x.shape) - 2)
-    centred = x - reshaped(mean, (*mean.shape, *ones))
-    root = call.graph.sqrt(variance + call.number("eps"))
-    normal = centred / reshaped(root, (*root.shape, *ones))
-    return _over_channels(normal, call.optional("weight"), call.optional("bias"))
+    x, weight, bias = call.tensor("input"), call.optional("weight"), call.optional("bias")
+    statistics = call.tensor("running_mean"), call.tensor("running_var")
+    z = call.graph.batch_norm(x, *statistics, weight, bias if weight is not None else None, eps=call.number("eps"))
+    return z if weight is not None else _over_channels(z, None, bias)
 
 
 def _batch_norm(call: Call) -> Tensor:

@@ -56,14 +56,8 @@ def _index_put(call: Call) -> Tensor:
 
 
 def _flip(call: Call) -> Tensor:
-    import numpy as np
-
     x = call.any_tensor("self")
-    for dim in call.dims("dims", len(x.shape)):
-        extent = x.shape[dim]
-        places = call.lift(f"reversed_{extent}", (extent,), "int64", lambda extent=extent: np.arange(extent)[::-1].copy())  # type: ignore[misc]
-        x = call.graph.gather(x, places, dim)
-    return x
+    return call.graph.flip(x, call.dims("dims", len(x.shape))) if call.arguments["dims"] else x
 
 
 def _diagonal(call: Call) -> Tensor:

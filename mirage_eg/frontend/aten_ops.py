@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from mirage_eg.frontend import (
+    aten_convolution,
     aten_elementwise,
     aten_indicators,
     aten_layers,
@@ -14,6 +15,7 @@ from mirage_eg.frontend import (
 from mirage_eg.frontend.aten_call import Handler
 
 HANDLERS: Mapping[str, Handler] = {
+    **aten_convolution.HANDLERS,
     **aten_elementwise.HANDLERS,
     **aten_rearrangements.HANDLERS,
     **aten_indicators.HANDLERS,
@@ -24,8 +26,8 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 NOT_IN_IR: Mapping[str, str] = {
-    **{f"aten.{name}.default": "the IR has no convolution" for name in ("conv1d", "conv2d", "conv3d", "convolution")},
-    **{f"aten.{name}.padding": "the IR has no convolution" for name in ("conv1d", "conv2d", "conv3d")},
+    **{f"aten.conv3d.{overload}": "a convolution over 3 dims, wanted 1 or 2" for overload in ("default", "padding")},
+    **{f"aten.conv_transpose{name}": "the IR has no transposed convolution" for name in ("1d.default", "2d.input", "3d.input")},
 }
 """Ops that stay outside whole, with the reason; an op that is neither here nor in HANDLERS is decomposed if torch can."""
 

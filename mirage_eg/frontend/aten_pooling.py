@@ -1,38 +1,119 @@
-"""ATen's pooling over windows that neither overlap nor reach beyond the edge: a reshape and a reduction."""
+"""ATen's pooling: a reshape and a reduction where windows neither overlap nor reach beyond the edge, else pooling of images."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
 
-from mirage_eg.frontend.aten_call import Call, Handler
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_convolution import per_dim, spread
 from mirage_eg.frontend.aten_rearrangements import cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
 
-def _per_dim(call: Call, name: str, dims: int) -> tuple[int, ...]:
-    """An argument with a number for each pooled dim, or one for all."""
-    given = call.take(name)
-    numbers = [given] if isinstance(given, int) else list(given or ())
-    return tuple(numbers * dims if len(numbers) == 1 else numbers)
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of a call over the last dims; `after` reaches to the end of the last window, which torch may clip."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def clipped(self) -> bool:
+        """Whether a window reaches beyond the padding, as with ceil_mode."""
+        return any(after > before for before, after in zip(self.before, self.after, strict=True))
+
+    def tile(self, extents: Sequence[int]) -> bool:
+        """Whether windows of elements of the operand follow each other."""
+        return self.strides == self.sizes and not any((*self.before, *self.after)) and set(self.dilations) == {1}
 
 
-def _pool(op: str, dims: int) -> Handler:
+def _windows(call: Call, x: Tensor, dims: int) -> _Windows:
+    """`ceil_mode` is read off the number of windows in the result."""
+    call.ignore("ceil_mode")
+    sizes = per_dim(call, "kernel_size", dims)
+    strides = per_dim(call, "stride", dims) or sizes
+    before = per_dim(call, "padding", dims) or (0,) * dims
+    dilations = (per_dim(call, "dilation", dims) if "dilation" in call.arguments else ()) or (1,) * dims
+    after = []
+    for place, extent in enumerate(x.shape[-dims:]):
+        count = call.result.shape[len(call.result.shape) - dims + place]
+        reach = dilations[place] * (sizes[place] - 1) + 1
+        needed = (count - 1) * strides[place] + reach - extent - before[place]
+        fits = (extent + 2 * before[place] - reach) // strides[place] + 1 == count
+        after.append(before[place] if fits else max(needed, 0))
+    return _Windows(sizes, strides, before, tuple(after), dilations)
+
+
+def _tiled(call: Call, x: Tensor, op: str, sizes: Sequence[int]) -> Tensor:
+    """Windows that follow each other: each dim is split in two, of which the second is reduced."""
+    dims = len(sizes)
+    counts = call.result.shape[-dims:]
+    for place, (size, count) in enumerate(zip(sizes, counts, strict=True), len(x.shape) - dims):
+        x = cut(x, place, 0, count * size)
+        x = reshaped(x, (*x.shape[:place], count, size, *x.shape[place + 1 :]))
+        x = call.graph.op(op, x, dim=place + 1)
+        x = reshaped(x, (*x.shape[: place + 1], *x.shape[place + 2 :]))
+    return x
+
+
+def _images(x: Tensor, dims: int) -> Tensor:
+    """x as images [N, C, H, W]; of one dim with height 1."""
+    if dims not in (1, 2):
+        raise UnsupportedError(
+            f"windows over {dims} dims that overlap, leave gaps or reach beyond the edge; wanted 1 or 2 dims"
+        )
+    plane = x.shape[-dims:]
+    lead = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, prod(x.shape[:-dims]))
+    return reshaped(x, (*lead, *spread(plane, 1)))
+
+
+def _max_pool(dims: int) -> Handler:
     def pool(call: Call) -> Tensor:
         x = call.tensor("self")
-        call.ignore("ceil_mode", "count_include_pad")  # without padding, they matter for windows beyond the edge
-        sizes = _per_dim(call, "kernel_size", dims)
-        if (strides := _per_dim(call, "stride", dims) or sizes) != sizes:
-            raise UnsupportedError(f"stride = {strides} of windows of {sizes}: they overlap or leave gaps")
-        if any(_per_dim(call, "padding", dims)) or any(one != 1 for one in _per_dim(call, "dilation", dims)):
-            raise UnsupportedError("pooling with padding or dilation")
-        counts = call.result.shape[-dims:]
-        for place, (size, count) in enumerate(zip(sizes, counts, strict=True), len(x.shape) - dims):
-            if count * size > x.shape[place]:
-                raise UnsupportedError("ceil_mode = True: a window reaches beyond the edge")
-            x = cut(x, place, 0, count * size)
-            x = reshaped(x, (*x.shape[:place], count, size, *x.shape[place + 1 :]))
-            x = call.graph.op(op, x, dim=place + 1)
-            x = reshaped(x, (*x.shape[: place + 1], *x.shape[place + 2 :]))
-        return x
+        windows = _windows(call, x, dims)
+        if windows.tile(x.shape[-dims:]):
+            return _tiled(call, x, "max", windows.sizes)
+        z = call.graph.max_pool2d(
+            _images(x, dims),
+            *(spread(windows.sizes, 1), spread(windows.strides, 1)),
+            (*spread(windows.before, 0), *spread(windows.after, 0)),
+            spread(windows.dilations, 1),
+        )
+        return reshaped(z, call.result.shape)
+
+    return pool
+
+
+def _max_pool_with_places(call: Call) -> list[Lazy | str]:
+    z = _max_pool(2)(call)
+    assert isinstance(z, Tensor)
+    return [lambda: z, "the places of the maxima of a pooling are no output of the IR's op"]
+
+
+def _avg_pool(dims: int) -> Handler:
+    """Padding that torch counts is a pad of its own where a window reaches beyond it: that part is not counted."""
+
+    def pool(call: Call) -> Tensor:
+        x, counted = call.tensor("self"), bool(call.take("count_include_pad"))
+        divisor = call.take("divisor_override") if "divisor_override" in call.arguments else None
+        windows = _windows(call, x, dims)
+        if divisor is None and windows.tile(x.shape[-dims:]):
+            return _tiled(call, x, "mean", windows.sizes)
+        images = _images(x, dims)
+        before, after = spread(windows.before, 0), spread(windows.after, 0)
+        if divisor is None and counted and windows.clipped:
+            images = call.graph.pad(images, ((0, 0), (0, 0), *((one, one) for one in before)))
+            after, before = tuple(b - a for a, b in zip(before, after, strict=True)), (0, 0)
+            counted = False
+        sizes, strides = spread(windows.sizes, 1), spread(windows.strides, 1)
+        z = call.graph.avg_pool2d(images, sizes, strides, (*before, *after), counted or divisor is not None)
+        z = z if divisor is None else z * Fraction(prod(sizes), call.whole("divisor_override"))
+        return reshaped(z, call.result.shape)
 
     return pool
 
@@ -43,20 +124,19 @@ def _adaptive_mean(dims: int) -> Handler:
     def pool(call: Call) -> Tensor:
         x = call.tensor("self")
         call.ignore("output_size")  # read off the type of the result
-        for place in range(len(x.shape) - dims, len(x.shape)):
-            count = call.result.shape[place]
-            if x.shape[place] % count:
-                raise UnsupportedError(f"output_size = {count} does not divide the extent {x.shape[place]}")
-            x = reshaped(x, (*x.shape[:place], count, x.shape[place] // count, *x.shape[place + 1 :]))
-            x = call.graph.mean(x, place + 1)
-            x = reshaped(x, (*x.shape[: place + 1], *x.shape[place + 2 :]))
-        return x
+        counts, extents = call.result.shape[-dims:], x.shape[-dims:]
+        for count, extent in zip(counts, extents, strict=True):
+            if extent % count:
+                raise UnsupportedError(f"output_size = {count} does not divide the extent {extent}")
+        return _tiled(call, x, "mean", [extent // count for count, extent in zip(counts, extents, strict=True)])
 
     return pool
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **{f"aten.avg_pool{dims}d.default": _pool("mean", dims) for dims in (1, 2, 3)},
-    **{f"aten.max_pool{dims}d.default": _pool("max", dims) for dims in (1, 2, 3)},
+    **{f"aten.avg_pool{dims}d.default": _avg_pool(dims) for dims in (1, 2, 3)},
+    **{f"aten.max_pool{dims}d.default": _max_pool(dims) for dims in (1, 2, 3)},
+    "aten.max_pool2d_with_indices.default": _max_pool_with_places,
     **{f"aten.adaptive_avg_pool{dims}d.default": _adaptive_mean(dims) for dims in (1, 2, 3)},
+    "aten._adaptive_avg_pool2d.default": _adaptive_mean(2),
 }

@@ -1,10 +1,11 @@
 """ATen's views, copies, slices and concatenations as rearrangements of a kernel graph."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from math import prod
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, spelled
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
@@ -293,24 +294,14 @@ def _index_select(call: Call) -> Tensor:
 
 def _pad(call: Call) -> Tensor:
     """Constants around, or slices where a width is negative; widths are in pairs from the last dim."""
-    x, widths, value = call.tensor("self"), list(call.take("pad")), float(call.take("value") or 0)
+    x, widths = call.any_tensor("self"), list(call.take("pad"))
+    value = Fraction(0) if call.take("value") is None else call.number("value")
+    pairs = [(0, 0)] * len(x.shape)
     for place, dim in zip(range(0, len(widths), 2), reversed(range(len(x.shape))), strict=False):
         before, after = widths[place : place + 2]
         x = cut(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
-        parts = [_filled(call, x, dim, before, value), x, _filled(call, x, dim, after, value)]
-        kept = [part for part in parts if part is not None]
-        x = kept[0] if len(kept) == 1 else call.graph.concat(kept, dim)
-    return x
-
-
-def _filled(call: Call, x: Tensor, dim: int, width: int, value: float) -> Tensor | None:
-    import numpy as np
-
-    if width <= 0:
-        return None
-    shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
-    name = f"filled_{spelled(value)}_{x.dtype}_{'_'.join(map(str, shape))}"
-    return call.lift(name, shape, str(x.dtype), lambda: np.full(shape, value))
+        pairs[dim] = max(0, before), max(0, after)
+    return call.graph.pad(x, pairs, value) if any(map(any, pairs)) else x
 
 
 def _pad_mode(call: Call) -> Tensor:

@@ -168,11 +168,15 @@ def nbytes_of(node: Fx) -> int:
     return sum(int(it.numel()) * it.element_size() for it in flat if hasattr(it, "element_size") and _is_fixed(it.shape))
 
 
+_CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.conv_transpose", "aten.convolution.")
+
+
 def flops_of(node: Fx) -> int | None:
     """Operations of a matrix product, convolution or attention; 0 for other ATen ops, None where torch cannot count them.
 
-    A whole convolution, which torch does not count, has two for each result and each weight of its channel. Attention, of which
-    torch refuses to count grouped heads, has two for each query, key and element of a head, in either product.
+    A whole convolution, which torch does not count, has two for each result and each weight of its channel; of a transposed
+    one each element of the operand has so many. Attention, where torch refuses to count grouped heads, has two for each query,
+    key and element of a head, in either product.
     """
     from torch.fx.node import map_arg
     from torch.utils.flop_counter import flop_registry
@@ -181,9 +185,10 @@ def flops_of(node: Fx) -> int | None:
     values = [node.meta.get("val"), *(it.meta.get("val") for it in node.all_input_nodes)]
     fixed = all(_is_fixed(value.shape) for value in values if hasattr(value, "shape"))
     name = str(node.target)
-    if fixed and name.startswith(("aten.conv1d", "aten.conv2d", "aten.conv3d")):
-        weight = node.args[1].meta["val"]
-        return int(2 * values[0].numel() * weight[0].numel())
+    if fixed and name.startswith(_CONVOLUTIONS):
+        x, weight = (each.meta["val"] for each in node.args[:2])
+        transposed = name.startswith("aten.conv_transpose") or (name == "aten.convolution.default" and node.args[6])
+        return int(2 * (x if transposed else values[0]).numel() * weight[0].numel())
     attention = name.startswith(("aten.scaled_dot_product", "aten._scaled_dot_product")) and "backward" not in name
     if fixed and attention and len(node.args) >= 3:
         return _attention_flops(*(each.meta["val"].shape for each in node.args[:3]))

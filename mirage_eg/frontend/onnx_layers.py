@@ -1,6 +1,6 @@
-"""ONNX's products, normalizations, attention, convolutions and pooling as functions of torch."""
+"""ONNX's products, normalizations, attention and global pooling as functions of torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -121,66 +121,6 @@ def _attention(
     return result.transpose(1, 2).flatten(2) if packed else result
 
 
-def _symmetric(pads: Sequence[int], rank: int) -> list[int]:
-    """The padding of torch's convolutions, which is equal on both sides."""
-    before, after = list(pads[:rank]) or [0] * rank, list(pads[rank:]) or [0] * rank
-    if before != after:
-        raise UnsupportedError(f"pads = {list(pads)}, wanted the same on both sides")
-    return before
-
-
-def _conv(
-    x: Value,
-    weight: Value,
-    bias: Value = None,
-    *,
-    dilations: Sequence[int] = (),
-    group: int = 1,
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> Any:
-    import torch
-
-    rank = x.ndim - 2
-    convolution = getattr(torch.nn.functional, f"conv{rank}d")
-    padding = _symmetric(pads, rank)
-    return convolution(x, tensor(weight, x), tensor(bias, x), list(strides) or 1, padding, list(dilations) or 1, group)
-
-
-def _max_pool(
-    x: Value,
-    *,
-    ceil_mode: int = 0,
-    dilations: Sequence[int] = (),
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> Any:
-    import torch
-
-    rank = x.ndim - 2
-    pool = getattr(torch.nn.functional, f"max_pool{rank}d")
-    padding = _symmetric(pads, rank)
-    return pool(x, list(kernel_shape), list(strides) or [1] * rank, padding, list(dilations) or 1, bool(ceil_mode))
-
-
-def _average_pool(
-    x: Value,
-    *,
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
-) -> Any:
-    import torch
-
-    rank = x.ndim - 2
-    pool = getattr(torch.nn.functional, f"avg_pool{rank}d")
-    padding = _symmetric(pads, rank)
-    return pool(x, list(kernel_shape), list(strides) or [1] * rank, padding, bool(ceil_mode), bool(count_include_pad))
-
-
 def _global_average(x: Value) -> Any:
     return x.mean(tuple(range(2, x.ndim)), keepdim=True)
 
@@ -208,9 +148,6 @@ OPERATORS: Mapping[str, Operator] = {
     "BatchNormalization": _batch_norm,
     "LpNormalization": _lp_norm,
     "Attention": _attention,
-    "Conv": _conv,
-    "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
     "GlobalAveragePool": _global_average,
     "GlobalMaxPool": _global_max,
     "Dropout": _dropout,

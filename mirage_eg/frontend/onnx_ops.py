@@ -5,13 +5,14 @@ An attribute or input that a function does not name is refused, so that none is 
 
 from collections.abc import Mapping
 
-from mirage_eg.frontend import onnx_elementwise, onnx_layers, onnx_rearrangements
+from mirage_eg.frontend import onnx_elementwise, onnx_layers, onnx_rearrangements, onnx_windows
 from mirage_eg.frontend.onnx_values import Operator
 
 OPERATORS: Mapping[str, Operator] = {
     **onnx_elementwise.OPERATORS,
     **onnx_layers.OPERATORS,
     **onnx_rearrangements.OPERATORS,
+    **onnx_windows.OPERATORS,
 }
 FIRST_RESULT_ALONE = frozenset(
     {"LayerNormalization", "BatchNormalization", "Attention", "MaxPool", "Dropout", "RMSNormalization"}

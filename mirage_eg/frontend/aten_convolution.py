@@ -1,0 +1,76 @@
+"""ATen's convolutions over one or two dims; one dim is an image of height 1."""
+
+from collections.abc import Mapping
+
+from mirage_eg.frontend.aten_call import Call, Handler
+from mirage_eg.frontend.aten_rearrangements import reshaped
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+def per_dim(call: Call, name: str, dims: int) -> tuple[int, ...]:
+    """An argument with a number for each of the last dims, or one for all; () if it is absent or empty."""
+    given = call.take(name)
+    numbers = [given] if isinstance(given, int) else list(given or ())
+    if not all(type(number) is int for number in numbers) or len(numbers) not in (0, 1, dims):
+        raise UnsupportedError(f"{name} = {given!r}, wanted {dims} numbers that are known at import")
+    return tuple(numbers * dims if len(numbers) == 1 else numbers)
+
+
+def as_images(x: Tensor, dims: int) -> Tensor:
+    """A batch of images: [N, C, L] becomes [N, C, 1, L], and what has no batch dim gets one of extent 1."""
+    shape = x.shape if len(x.shape) == dims + 2 else (1, *x.shape)
+    if len(shape) != dims + 2:
+        raise UnsupportedError(f"got {len(x.shape)} dims, wanted {dims + 1} or {dims + 2}")
+    return reshaped(x, shape if dims == 2 else (*shape[:2], 1, shape[2]))
+
+
+def _same(extent: int, dilation: int, strides: int) -> tuple[int, int]:
+    """The pads with which torch keeps an extent: one more behind where they cannot be equal."""
+    if strides != 1:
+        raise UnsupportedError(f"padding = 'same' with stride {strides}")
+    total = dilation * (extent - 1)
+    return total // 2, total - total // 2
+
+
+def _convolution(dims: int) -> Handler:
+    def convolution(call: Call) -> Tensor:
+        x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
+        count = len(weight.shape) - 2 if dims == 0 else dims
+        if "transposed" in call.arguments and call.take("transposed"):
+            raise UnsupportedError("transposed = True: the IR has no transposed convolution")
+        call.ignore("output_padding")  # of transposed convolutions
+        if count not in (1, 2):
+            raise UnsupportedError(f"a convolution over {count} dims, wanted 1 or 2")
+        strides, dilations = per_dim(call, "stride", count), per_dim(call, "dilation", count)
+        match call.arguments.get("padding"):
+            case "same":
+                call.take("padding")
+                pads = [_same(*each) for each in zip(weight.shape[2:], dilations, strides, strict=True)]
+            case "valid":
+                call.take("padding")
+                pads = [(0, 0)] * count
+            case _:
+                pads = [(one, one) for one in per_dim(call, "padding", count)]
+        before, after = zip(*pads, strict=True)
+        z = call.graph.conv2d(
+            as_images(x, count),
+            as_images(weight, count),
+            *(spread(strides, 1), (*spread(before, 0), *spread(after, 0)), spread(dilations, 1)),
+            groups=call.whole("groups"),
+        )
+        z = z if bias is None else z + reshaped(bias, (*bias.shape, 1, 1))
+        return reshaped(z, call.result.shape)
+
+    return convolution
+
+
+def spread(numbers: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """Numbers of the dims of an image, whose height has the number `first` where one dim is given."""
+    return numbers if len(numbers) == 2 else (first, *numbers)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "aten.convolution.default": _convolution(0),
+    **{f"aten.conv{dims}d.{overload}": _convolution(dims) for dims in (1, 2) for overload in ("default", "padding")},
+}

@@ -1,0 +1,156 @@
+"""ONNX's convolutions and pooling as functions of torch, whose pads are equal on both sides.
+
+Other pads are a call of their own: of zeros, or for maxima windows of stride 1 of which some are taken.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_eg.frontend.onnx_values import Operator, Value, tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """The windows along a dim."""
+
+    extent: int
+    reach: int  # of a window, dilation included
+    stride: int
+    before: int
+    after: int
+
+    @property
+    def count(self) -> int:
+        """The number of windows."""
+        return (self.extent + self.before + self.after - self.reach) // self.stride + 1
+
+    def torchs_count(self, ceil_mode: bool) -> int:
+        """The number of windows in torch with the pads before on both sides."""
+        rest = self.extent + 2 * self.before - self.reach
+        count = (-(-rest // self.stride) if ceil_mode else rest // self.stride) + 1
+        return count - 1 if ceil_mode and (count - 1) * self.stride >= self.extent + self.before else count
+
+
+def _dims(
+    x: Value, window: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], auto_pad: str
+) -> list[_Dim]:
+    """The windows along each of the last dims of x."""
+    rank = x.ndim - 2
+    strides, dilations = list(strides) or [1] * rank, list(dilations) or [1] * rank
+    pads = list(pads) or [0] * (2 * rank)
+    found = []
+    for place, extent in enumerate(x.shape[2:]):
+        reach = dilations[place] * (window[place] - 1) + 1
+        before, after = pads[place], pads[place + rank]
+        match auto_pad:
+            case "NOTSET":
+                pass
+            case "VALID":
+                before = after = 0
+            case "SAME_UPPER" | "SAME_LOWER":
+                total = max((-(-extent // strides[place]) - 1) * strides[place] + reach - extent, 0)
+                before, after = total // 2, total - total // 2
+                before, after = (before, after) if auto_pad == "SAME_UPPER" else (after, before)
+            case _:
+                raise UnsupportedError(f"auto_pad = {auto_pad!r}, wanted NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+        if before < 0 or after < 0:
+            raise UnsupportedError(f"pads = {list(pads)}, wanted numbers of at least 0")
+        found.append(_Dim(int(extent), reach, strides[place], before, after))
+    return found
+
+
+def _is_even(dims: Sequence[_Dim]) -> bool:
+    return all(dim.before == dim.after for dim in dims)
+
+
+def _framed(x: Value, dims: Sequence[_Dim]) -> Any:
+    import torch
+
+    return torch.nn.functional.pad(x, [width for dim in reversed(dims) for width in (dim.before, dim.after)])
+
+
+def _conv(
+    x: Value,
+    weight: Value,
+    bias: Value = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Any:
+    import torch
+
+    dims = _dims(x, weight.shape[2:], strides, pads, dilations, auto_pad)
+    x, padding = (x, [dim.before for dim in dims]) if _is_even(dims) else (_framed(x, dims), [0] * len(dims))
+    convolution = getattr(torch.nn.functional, f"conv{len(dims)}d")
+    return convolution(x, tensor(weight, x), tensor(bias, x), list(strides) or 1, padding, list(dilations) or 1, group)
+
+
+def _max_pool(
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] = (),
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Any:
+    import torch
+
+    dims = _dims(x, kernel_shape, strides, pads, dilations, auto_pad)
+    pool, window = getattr(torch.nn.functional, f"max_pool{len(dims)}d"), list(kernel_shape)
+    steps, dilation, before = [dim.stride for dim in dims], list(dilations) or 1, [dim.before for dim in dims]
+    if _is_even(dims):
+        return pool(x, window, steps, before, dilation, bool(ceil_mode))
+    if ceil_mode:
+        raise UnsupportedError("ceil_mode = 1 with pads that differ on both sides")
+    for mode in (False, True):
+        if all(dim.torchs_count(mode) == dim.count for dim in dims):
+            return pool(x, window, steps, before, dilation, mode)
+    widest = [max(dim.before, dim.after) for dim in dims]
+    z = pool(x, window, 1, widest, dilation)
+    for place, (dim, width) in enumerate(zip(dims, widest, strict=True), 2):
+        start = width - dim.before
+        z = z[(slice(None),) * place + (slice(start, start + (dim.count - 1) * dim.stride + 1, dim.stride),)]
+    return z
+
+
+def _average_pool(
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Sequence[int] = (),
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Any:
+    import torch
+
+    if any(dilation != 1 for dilation in dilations):
+        raise UnsupportedError(f"dilations = {list(dilations)}, wanted 1: torch's means have none")
+    dims = _dims(x, kernel_shape, strides, pads, (), auto_pad)
+    pool, window = getattr(torch.nn.functional, f"avg_pool{len(dims)}d"), list(kernel_shape)
+    steps = [dim.stride for dim in dims]
+    if _is_even(dims):
+        return pool(x, window, steps, [dim.before for dim in dims], bool(ceil_mode), bool(count_include_pad))
+    if ceil_mode:
+        raise UnsupportedError("ceil_mode = 1 with pads that differ on both sides")
+    z = pool(_framed(x, dims), window, steps)
+    if count_include_pad:
+        return z
+    ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    return z / pool(_framed(ones, dims), window, steps)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Conv": _conv,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+}
