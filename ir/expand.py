@@ -3,7 +3,7 @@
 A custom op stays what it is for the search. Back ends write those without an expression of their own out by `expand_custom`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
@@ -24,9 +24,20 @@ def expand_custom(graph: Graph) -> Graph:
     return _expanded(graph, custom=True)
 
 
+def expand_ops(graph: Graph, ops: Collection[str]) -> Graph:
+    """The same kernel graph with these derived ops written out, the others kept; `graph` itself where it has none."""
+    if not any(item.op in ops for item in graph.nodes):
+        return graph
+    return _written(graph, lambda item: item.op not in ops, lambda value: value)
+
+
 def _expanded(graph: Graph, custom: bool) -> Graph:
     if _is_primitive(graph, custom):
         return graph
+    return _written(graph, lambda item: _is_kept(item, custom), lambda value: _expanded(value, custom), custom)
+
+
+def _written(graph: Graph, kept: Callable[[Node], bool], inner: Callable[[Graph], Graph], custom: bool = False) -> Graph:
     checker = Checker(graph.level, graph.grid, graph.loop)
     nodes: list[Node] = []
     place: dict[int, int] = {}
@@ -45,12 +56,10 @@ def _expanded(graph: Graph, custom: bool) -> Graph:
 
     for item, values in graph.numbered():
         operands = tuple(place[i] for i in item.operands)
-        if not _is_kept(item, custom):
+        if not kept(item):
             place[values[0]] = apply(item.op, *operands, **item.mapping)
         else:
-            attributes = {
-                key: _expanded(value, custom) if isinstance(value, Graph) else value for key, value in item.attributes
-            }
+            attributes = {key: inner(value) if isinstance(value, Graph) else value for key, value in item.attributes}
             place.update(zip(values, append(node(item.op, *operands, **attributes)), strict=True))
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
 

@@ -13,7 +13,7 @@ from mirage_eg.version import __version__
 
 if TYPE_CHECKING:
     from mirage_eg import torch
-    from mirage_eg.api import MuGraph, MuGraphs, Program, SizedMuGraph, new_kernel_graph, superoptimize
+    from mirage_eg.api import MuGraph, MuGraphs, Program, SizedMuGraph, new_kernel_graph, optimize_graph, superoptimize
     from mirage_eg.egraph_api import EGraph, egraph
     from mirage_eg.frontend import onnx_import as onnx
     from mirage_eg.frontend.custom_op import register_op
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "egraph_api": ("EGraph", "egraph"),
-    "api": ("MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "superoptimize"),
+    "api": ("MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "optimize_graph", "superoptimize"),
     "report.draw": ("picture",),
     "ir.builder": ("KernelGraph", "Tensor"),
     "ir.dtypes": ("DType",),
@@ -119,6 +119,7 @@ __all__ = [
     "new_kernel_graph",
     "new_threadblock_graph",
     "onnx",
+    "optimize_graph",
     "picture",
     "register_op",
     "superoptimize",

@@ -39,6 +39,7 @@ from mirage_eg.report.notebook import result_html
 from mirage_eg.report.tables import table
 
 if TYPE_CHECKING:
+    from mirage_eg.graph_optimizer.optimize_graph import OptimizedGraph
     from mirage_eg.pipeline.buckets import Bucket, SizedResult
 
 
@@ -408,6 +409,34 @@ def superoptimize(
     return MuGraphs([*map(MuGraph, result.candidates)], result.report)
 
 
+def optimize_graph(
+    graph: KernelGraph | Graph,
+    *,
+    weights: Sequence[str] | None = None,
+    gpu: str | None = None,
+    seconds: float = 10.0,
+    name: str = "program",
+    verbose: bool = False,
+) -> "OptimizedGraph":
+    """Rewrite a whole program by graph substitutions, chosen together with kernel boundaries; verified.
+
+    The result has the `graph` that runs each time, the `prologue` with the parts of weights alone, the `report`, and
+    `runner()` for NumPy arrays; `superoptimize(result.graph)` searches its kernels. `weights`: names of inputs that stay the
+    same from run to run, as ["w*"]; without it they are inputs that the program reads as weights alone. `gpu` is a name or a
+    file of `mirage-eg bench cost`. `seconds` limits each extraction.
+
+    Raises:
+        OptionError: weights that no input has, an unknown GPU, a program with named dims.
+    """
+    program = graph.graph() if isinstance(graph, KernelGraph) else graph
+    if not isinstance(program, Graph) or program.level is not Level.KERNEL:
+        raise GraphError(f"optimize_graph: got {_described(graph)}, wanted a program: new_kernel_graph() or its Graph")
+    from mirage_eg.graph_optimizer.optimize_graph import optimize_graph as run  # loads egglog
+
+    device = Options(gpu=gpu).device_record
+    return run(program, device, weights, seconds, name=name, observe=_log if verbose else None)
+
+
 _LOGGER = logging.getLogger("mirage_eg")
 
 
@@ -449,4 +478,4 @@ def new_kernel_graph() -> Program:
     return Program()
 
 
-__all__ = ["MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "superoptimize"]
+__all__ = ["MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "optimize_graph", "superoptimize"]

@@ -1,4 +1,4 @@
-"""The command line: `mirage-eg optimize | verify | show | explain | egraph | mutants | rules | cache | bench`.
+"""The command line: `mirage-eg optimize | rewrite | verify | show | explain | egraph | mutants | rules | cache | bench`.
 
 Only this package prints. Results go to stdout, progress to stderr: bars on a terminal, else a line every few
 seconds. Bad input is one line on stderr and exit code 2.
@@ -28,6 +28,7 @@ from mirage_eg.cli.explain import explain
 from mirage_eg.cli.mutants import mutants
 from mirage_eg.cli.optimize import optimize
 from mirage_eg.cli.optimize_sizes import run_verify_sizes
+from mirage_eg.cli.rewrite import rewrite
 from mirage_eg.cli.terminal import Job, JsonOption
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 
 app.command()(optimize)
+app.command()(rewrite)
 app.command()(explain)
 app.command()(egraph)
 app.command()(mutants)

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "docs/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
     "docs/partial_equivalence.md": {"mirage-eg mutants": "property_tests/cli/test_mutants.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
+    "docs/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
     "docs/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",
@@ -184,6 +185,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
     ("docs/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
     ("docs/concepts/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
+    ("docs/graph_optimization.md", "mi.optimize_graph("): "property_tests/graph_optimizer/test_page.py",
     ("docs/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
     ("docs/synthesis.md", "mi.synthesize("): "property_tests/repository/test_synthesis_docs.py",
     ("docs/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",

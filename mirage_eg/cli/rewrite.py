@@ -1,0 +1,98 @@
+"""`mirage-eg rewrite`: the whole-program optimizer as a command, its table and its files."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from mirage_eg.cli.arguments import ProgramArgument, load, with_options
+from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.ir import serialize
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from mirage_eg.graph_optimizer.optimize_graph import GraphReport, OptimizedGraph
+
+
+@with_options(Options, "batch", "target", "gpu")
+def rewrite(
+    program: ProgramArgument,
+    options: Options,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An input that is a weight, as 'w*'; may be repeated. Default: read as weights."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Limit of each extraction.")] = 10.0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
+    as_json: JsonOption = False,
+) -> Job:
+    """Rewrite PROGRAM as a whole: laws merge and fold ops, and the program with the cheapest kernels is extracted, verified.
+
+    Results go to DIR/PROGRAM/: rewritten.json is the program that runs each time, and `mirage-eg optimize` takes it.
+    prologue.json computes its folded inputs from the weights, once; rewritten_whole.json has both, with the inputs of PROGRAM.
+    rewrite.json is the report, rewritten.svg the drawing.
+    """
+
+    def job() -> int:
+        if not seconds > 0:
+            raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0")
+        name, graph = load(program, options.batch)
+        folder = out / name
+        check_writable(folder)
+        from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
+
+        with progress() as observe:
+            result = optimize_graph(graph, options.device_record, weights, seconds, name=name, observe=observe)
+        _write(result, folder)
+        if as_json:
+            print(json_line(result.report.data()))
+        else:
+            _print(result.report, folder)
+        return 0
+
+    return job
+
+
+def _write(result: "OptimizedGraph", folder: Path) -> None:
+    from mirage_eg.report.draw import to_svg
+
+    prologue = folder / "prologue.json"
+    write_atomically(folder / "rewritten.json", serialize.to_json(result.graph))
+    if result.prologue is None:
+        prologue.unlink(missing_ok=True)
+    else:
+        write_atomically(prologue, serialize.to_json(result.prologue))
+    write_atomically(folder / "rewritten_whole.json", serialize.to_json(result.rewritten.whole))
+    write_atomically(folder / "rewritten.svg", to_svg(result.graph))
+    write_atomically(folder / "rewrite.json", json.dumps(result.report.data(), indent=2, ensure_ascii=False) + "\n")
+
+
+def _print(report: "GraphReport", folder: Path) -> None:
+    table = Table(
+        title=f"{report.program} on {report.device}: {report.ops_before} ops, {report.ops_after} after", title_justify="left"
+    )
+    for column in ("", "kernels", "predicted µs", "bound µs", "optimal", "seconds"):
+        table.add_column(column, justify="left" if column in ("", "optimal") else "right")
+    for label, it in (
+        ("as written", report.as_written),
+        ("fusion only", report.fusion),
+        ("substitution only", report.substitution),
+        ("joint", report.joint),
+    ):
+        proved = "proved" if it.proved else "not proved"
+        table.add_row(label, str(it.kernels), f"{it.us:.1f}", f"{it.bound_us:.1f}", proved, f"{it.seconds:.2f}")
+    out = console()
+    out.print(table)
+    stopped = f"; {report.stopped}" if report.stopped else ""
+    lines = [
+        f"e-graph: {report.enodes:,} e-nodes in {report.eclasses:,} classes, {report.saturation_seconds:.2f} s{stopped}",
+        f"prologue: {len(report.folded)} tensors of weights, {report.prologue_bytes:,} bytes, {report.prologue_us:.1f} µs once",
+        f"verified: {report.verdict}; predictions are of a roofline, nothing was measured",
+        f"program: {folder / 'rewritten.json'}; report: {folder / 'rewrite.json'}; drawing: {folder / 'rewritten.svg'}",
+    ]
+    for line in lines:
+        out.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,92 @@
+"""The cost of an e-node as a kernel, or as a part of a fused kernel: a roofline with the device's calibrated launches.
+
+A kernel costs its launch, the slower of its products and of the bytes that these read, and the bytes that its elementwise
+ops read and write. A value that two ops of one kernel read counts twice, so that costs add up over e-nodes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import slowdown
+from mirage_eg.graph_optimizer.eclasses import Types
+from mirage_eg.graph_optimizer.program_terms import NumberedENode
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, VIEWS, Kind
+
+
+class FusionRole(StrEnum):
+    """What an e-node may be in a fused kernel."""
+
+    INPUT = "input"
+    VIEW = "view"  # no kernel
+    ELEMENTWISE = "elementwise"  # computed again in each kernel that reads it, or a kernel
+    PRODUCT = "product"  # reads whole tensors; elementwise ops of its result may follow in its kernel
+    REDUCTION = "reduction"  # likewise, and elementwise ops may precede
+    LIBRARY = "library"  # a kernel of its own
+
+
+_ROLES = {
+    **dict.fromkeys(("Unary", "Binary", "Choice", "Scale", "Shift", "Pow", "Transpose"), FusionRole.ELEMENTWISE),
+    **dict.fromkeys(("Slice", "Reshape", "Result", "NoOp"), FusionRole.VIEW),
+    **dict.fromkeys(("Matmul", "Linear"), FusionRole.PRODUCT),
+    "Concat": FusionRole.LIBRARY,
+    "In": FusionRole.INPUT,
+}
+
+
+def role_of(enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
+    """The role of an e-node."""
+    if enode.constructor in _ROLES:
+        return _ROLES[enode.constructor]
+    op = names[enode.constants[0]].op
+    if op in VIEWS:
+        return FusionRole.VIEW
+    match OPS[op].kind:
+        case Kind.ELEMENTWISE:
+            return FusionRole.ELEMENTWISE
+        case Kind.MATMUL:
+            return FusionRole.PRODUCT
+        case Kind.REDUCTION | Kind.DERIVED:
+            return FusionRole.REDUCTION
+        case _:
+            return FusionRole.PRODUCT if op == "conv2d" else FusionRole.LIBRARY
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCosts:
+    """Costs in microseconds on one device."""
+
+    device: Device
+
+    def moved(self, kinds: Types) -> float:
+        """Reading or writing these tensors once."""
+        return sum(kind.nbytes for kind in kinds) / self.device.memory_bandwidth * 1e6
+
+    def launch(self, role: FusionRole, op: str) -> float:
+        """The launch of a kernel whose main op has this role."""
+        device = self.device
+        match role:
+            case FusionRole.PRODUCT:
+                launches = device.library_product
+            case FusionRole.REDUCTION:
+                launches = device.library_reduction
+            case FusionRole.LIBRARY:
+                launches = device.library_elementwise if op == "Concat" else device.library_reduction
+            case _:
+                launches = device.library_elementwise
+        return device.launch_us * launches
+
+    def products(self, enode: NumberedENode, operands: list[Types], result: Types) -> float:
+        """The products of a matmul or convolution, and its operands read, whichever takes longer."""
+        reads = self.moved(tuple(kind for kinds in operands[:2] for kind in kinds))
+        [left], [right], [out] = operands[0], operands[1], result
+        terms = left.shape[-1] if enode.constructor in ("Matmul", "Linear") else prod(right.shape[1:])
+        flops = 2 * prod(out.shape) * terms
+        biases = self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
+        return max(reads, flops / self.device.matrix_rate * slowdown(left.dtype) * 1e6) + biases
+
+
+__all__ = ["FusionRole", "KernelCosts", "role_of"]

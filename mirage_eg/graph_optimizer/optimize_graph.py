@@ -1,0 +1,233 @@
+"""`optimize_graph`: a whole program in one e-graph, saturated; the cheapest program is extracted and verified.
+
+Nothing here is trusted: the result is compared with the program in a finite field at its real sizes, and in float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.graph_optimizer.costs import KernelCosts
+from mirage_eg.graph_optimizer.eclasses import EClasses, read_classes
+from mirage_eg.graph_optimizer.extraction import Extraction, ExtractionError, extract
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms
+from mirage_eg.graph_optimizer.prologue import FoldedProgram
+from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
+from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, saturate
+from mirage_eg.graph_optimizer.weights import weight_only, weights_of
+from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.expand import expand_ops
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import is_kernel
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Observer, Verdict
+
+WRITTEN_OUT = ("split", "batch_norm")  # derived ops of which laws name the parts
+STEPS = ("saturate", "extract", "verify")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A program as predicted: microseconds, kernels, and whether no other program of its e-graph is cheaper."""
+
+    us: float
+    kernels: int
+    bound_us: float
+    proved: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """What a whole-program optimization did.
+
+    `as_written`: each op a kernel. `fusion`: elementwise ops fused, no law. `substitution`: laws, no fusion. `joint`: both.
+    `ops_before` and `ops_after` count nodes that are neither inputs, outputs nor views.
+    """
+
+    program: str
+    device: str
+    ops_before: int
+    ops_after: int
+    as_written: Prediction
+    fusion: Prediction
+    substitution: Prediction
+    joint: Prediction
+    taken: str  # of the four the one that is given back
+    enodes: int
+    eclasses: int
+    laws: tuple[tuple[str, int], ...]  # with their matches
+    stopped: str | None  # the limit that stopped saturation, if one did
+    saturation_seconds: float
+    weights: tuple[str, ...]  # inputs that are taken as weights
+    folded: tuple[str, ...]  # inputs of the result that the prologue computes
+    prologue_bytes: int
+    prologue_us: float
+    verdict: str
+    kernels: tuple[PredictedKernel, ...]
+    seconds: float
+
+    def data(self) -> dict[str, Any]:
+        """The report in JSON's types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizedGraph:
+    """The result of `optimize_graph`: `graph` and `prologue` of `program`, with the verdict and the report."""
+
+    program: Graph
+    rewritten: RewrittenProgram
+    verdict: Verdict
+    report: GraphReport
+
+    @property
+    def graph(self) -> Graph:
+        """The program that runs each time; its last inputs are the outputs of the prologue, by name."""
+        return self.rewritten.graph
+
+    def runner(self) -> FoldedProgram:
+        """The program as a function of NumPy arrays that runs the prologue again where a weight has changed."""
+        return FoldedProgram(self.program, self.rewritten)
+
+    @property
+    def prologue(self) -> Graph | None:
+        """The parts that depend on weights alone, run once; None where nothing is folded."""
+        return self.rewritten.prologue
+
+
+def optimize_graph(
+    program: Graph,
+    device: Device,
+    weights: Sequence[str] | None = None,
+    seconds: float = 10.0,
+    trials: int = 1,
+    name: str = "program",
+    observe: Observer | None = None,
+) -> OptimizedGraph:
+    """Rewrite a whole program: graph substitutions and kernel boundaries are chosen together.
+
+    `weights`: names of inputs that stay the same from run to run, with `*` and `?`; see `weights_of` for the default.
+    `seconds` limits each extraction. The result is never predicted slower than the program as written.
+
+    Raises:
+        OptionError: weights that the program does not have, or a program with named dims.
+        ExtractionError: no program was found within `seconds`.
+    """
+    start = perf_counter()
+    if dims_of(program):
+        raise OptionError(f"{name}: got a program with named dims, wanted fixed sizes: give them in the program")
+    watch = observe or (lambda *_: None)
+    written_out = expand_ops(program, WRITTEN_OUT)
+    constant = weights_of(written_out, weights)
+    costs = KernelCosts(device)
+    watch("saturate", 0, len(STEPS), name)
+    plain = ProgramTerms(written_out, frozenset())
+    raw = read_classes(saturate(plain, with_laws=False).egraph, plain)
+    saturation, classes = saturated_classes(written_out, constant)
+    watch("extract", 1, len(STEPS), f"{classes.count} e-nodes")
+    found = _extractions(raw, classes, costs, seconds)
+    taken = min(found, key=lambda key: found[key][1].us)
+    result = rewritten(written_out, *found[taken])
+    watch("verify", 2, len(STEPS), "")
+    verdict = verify(program, result.whole, trials=trials)
+    if not verdict.equal and verdict.difference is not None:
+        raise AssertionError(f"{name}: an unsound rewrite: {verdict.difference}")
+    figures = _Figures(name, device, constant, saturation, classes, found, taken)
+    return OptimizedGraph(
+        program, result, verdict, _report(program, written_out, figures, result, verdict, perf_counter() - start)
+    )
+
+
+def saturated_classes(
+    program: Graph, weights: frozenset[int], limits: SaturationLimits | None = None
+) -> tuple[ProgramSaturation, EClasses]:
+    """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs."""
+    terms = ProgramTerms(program, weight_only(program, weights))
+    saturation = saturate(terms, limits)
+    return saturation, read_classes(saturation.egraph, terms)
+
+
+Extractions = dict[str, tuple[EClasses, Extraction]]
+
+
+def _extractions(raw: EClasses, classes: EClasses, costs: KernelCosts, seconds: float) -> Extractions:
+    """The four programs; where the solver ends without one, the best of those before stands for it."""
+    found: Extractions = {}
+    for key, source, fused in (
+        ("as written", raw, False),
+        ("fusion", raw, True),
+        ("substitution", classes, False),
+        ("joint", classes, True),
+    ):
+        try:
+            found[key] = source, extract(source, costs, fused, seconds)
+        except ExtractionError:
+            if not found:
+                raise
+            found[key] = min(found.values(), key=lambda pair: pair[1].us)
+    best = min(found.values(), key=lambda pair: pair[1].us)
+    if best[1].us < found["joint"][1].us:  # the solver was stopped; the bound is that of the joint problem
+        joint = found["joint"][1]
+        found["joint"] = best[0], _with_bound(best[1], joint)
+    return found
+
+
+def _with_bound(cheaper: Extraction, joint: Extraction) -> Extraction:
+    bound = min(joint.bound_us, cheaper.us)
+    return Extraction(cheaper.choices, cheaper.us, bound, joint.proved, joint.seconds, joint.variables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    name: str
+    device: Device
+    weights: frozenset[int]
+    saturation: ProgramSaturation
+    classes: EClasses
+    found: Extractions
+    taken: str
+
+
+def _report(
+    program: Graph, written_out: Graph, figures: _Figures, result: RewrittenProgram, verdict: Verdict, seconds: float
+) -> GraphReport:
+    predictions = {
+        key: Prediction(it.us, it.kernels, it.bound_us, it.proved, it.seconds) for key, (_, it) in figures.found.items()
+    }
+    names = dict(zip(written_out.input_values, written_out.input_names, strict=True))
+    prologue = result.prologue
+    return GraphReport(
+        program=figures.name,
+        device=figures.device.name,
+        ops_before=_ops(program),
+        ops_after=_ops(result.graph),
+        as_written=predictions["as written"],
+        fusion=predictions["fusion"],
+        substitution=predictions["substitution"],
+        joint=predictions["joint"],
+        taken=figures.taken,
+        enodes=figures.classes.count,
+        eclasses=len(figures.classes.enodes),
+        laws=figures.saturation.laws,
+        stopped=figures.saturation.stopped,
+        saturation_seconds=figures.saturation.seconds,
+        weights=tuple(names[value] for value in sorted(figures.weights)),
+        folded=result.folded,
+        prologue_bytes=0 if prologue is None else sum(kind.nbytes for kind in prologue.output_types),
+        prologue_us=0.0 if prologue is None else predict_us(prologue, figures.device),
+        verdict=str(verdict.verdict),
+        kernels=result.kernels,
+        seconds=seconds,
+    )
+
+
+def _ops(graph: Graph) -> int:
+    return sum(map(is_kernel, graph.nodes))
+
+
+__all__ = ["GraphReport", "OptimizedGraph", "Prediction", "optimize_graph", "saturated_classes"]

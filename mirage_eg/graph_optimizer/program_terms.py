@@ -1,0 +1,170 @@
+"""A program as terms of the e-graph (`rules/graph`), and an e-node as nodes of a program."""
+
+from __future__ import annotations  # egglog.bindings names its unions for type checkers only
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import permutations
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, term
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node, result_count
+from mirage_eg.ir.ops import OPS, Kind
+
+CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
+_OPS_OF_CONSTANTS = {constructor: (op, key) for op, (constructor, key) in CONSTANTS.items()}
+_MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program are composed
+MOST_PARTS = 64  # of a concatenation, whose places laws name
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedENode:
+    """A constructor with its constants and the e-classes of its children, by number."""
+
+    constructor: str
+    constants: tuple[Any, ...]
+    children: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class ProgramTerms:
+    """A program as terms; `names` has the op of each name that stands for one."""
+
+    program: Graph
+    weights: frozenset[int]  # values that depend on weights alone
+    names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub", "add", "mul")})
+    orders: set[tuple[int, ...]] = field(default_factory=set)
+
+    def commands(self) -> Iterator[Any]:
+        """The commands that add the program to an e-graph."""
+        inputs = 0
+        for item, values in self.program.numbered():
+            if item.op == "output":
+                continue
+            if result_count(item) == 1:
+                yield define(values[0], call("In", inputs) if item.op == "input" else self._term(item, values[0]))
+                inputs += item.op == "input"
+            else:
+                kernel = self._other(item, values[0])
+                for place, value in enumerate(values):
+                    yield define(value, call("Result", place, kernel))
+            for value in values:
+                yield from self._facts(value)
+        for place in range(MOST_PARTS):
+            yield fact("position", place)
+        yield from self._permutations()
+
+    def _facts(self, value: int) -> Iterator[Any]:
+        kind = self.program.types[value]
+        yield assign("shape", term(value), _vector(kind.shape))
+        yield assign("dtype", term(value), literal(str(kind.dtype)))
+        yield assign("order", term(value), literal(value))
+        if value in self.weights:
+            yield fact("weight", term(value))
+
+    def _name(self, item: Node, place: str = "") -> str:
+        text = " ".join(
+            [item.op, *(f"{key}={value}" for key, value in item.attributes if key != "graph"), *filter(None, [place])]
+        )
+        self.names[text] = Node(item.op, (), item.attributes)
+        return text
+
+    def _other(self, item: Node, value: int) -> bindings.Call:
+        # A kernel graph of the program is known by its place.
+        place = f"at {value}" if "graph" in item.mapping else ""
+        return call("Other", self._name(item, place), _terms(item.operands))
+
+    def _term(self, item: Node, value: int) -> bindings.Call:
+        operands = [term(i) for i in item.operands]
+        shapes = [self.program.types[i] for i in item.operands]
+        if len(operands) == 1 and may_be_no_op(item) and shapes[0] == self.program.types[value]:
+            return call("NoOp", self._name(item), operands[0])
+        match item.op:
+            case "where":
+                return call("Choice", *operands)
+            case "scale" | "shift" | "pow":
+                name, constant = CONSTANTS[item.op]
+                return call(name, item[constant], operands[0])
+            case "transpose":
+                self.orders.add(item["permutation"])
+                return call("Transpose", _vector(item["permutation"]), operands[0])
+            case "reshape":
+                return call("Reshape", _vector(item["shape"]), operands[0])
+            case "slice" if item["step"] == 1:
+                return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
+            case "concat" if len({kind.dtype for kind in shapes}) == 1:
+                return call("Concat", item["dim"], _terms(item.operands))
+            case "matmul":
+                return call("Matmul", *operands)
+        match OPS[item.op].kind, len(operands):
+            case Kind.ELEMENTWISE, 1 if item.op != "cast":
+                return call("Unary", self._name(item), operands[0])
+            case Kind.ELEMENTWISE, 2:
+                return call("Binary", self._name(item), *operands)
+        return self._other(item, value)
+
+    def _permutations(self) -> Iterator[Any]:
+        """Which permutations are the identity, swap the last two dims, or compose to another."""
+        closed = set(self.orders)
+        for rank in {len(order) for order in self.orders}:
+            own = {order for order in self.orders if len(order) == rank}
+            few = rank <= _MOST_PERMUTED
+            closed |= set(permutations(range(rank))) if few else {tuple(p[i] for i in q) for p in own for q in own}
+            closed.add(tuple(range(rank)))
+        for order in sorted(closed):
+            rank = len(order)
+            if list(order) == sorted(order):
+                yield fact("identity", _vector(order))
+            if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
+                yield fact("swap", _vector(order))
+            for first in sorted(closed):
+                if len(first) == rank and (both := tuple(first[dim] for dim in order)) in closed:
+                    yield fact("composed", _vector(order), _vector(first), _vector(both))
+
+
+def append_enode(
+    enode: NumberedENode, operands: Sequence[int], names: Mapping[str, Node], append: Callable[[Node], range]
+) -> tuple[int, ...]:
+    """Append the nodes of an e-node that is no input and no `Result`; its values."""
+    match enode.constructor, enode.constants:
+        case ("Scale" | "Shift" | "Pow") as name, (constant,):
+            op, key = _OPS_OF_CONSTANTS[name]
+            return tuple(append(node(op, *operands, **{key: Fraction(constant)})))
+        case "Transpose", (permutation,):
+            return tuple(append(node("transpose", *operands, permutation=permutation)))
+        case "Reshape", (shape,):
+            return tuple(append(node("reshape", *operands, shape=shape)))
+        case "Slice", (dim, start, stop):
+            return tuple(append(node("slice", *operands, dim=dim, start=start, stop=stop, step=1)))
+        case "Concat", (dim,):
+            return tuple(append(node("concat", *operands, dim=dim)))
+        case "Matmul", _:
+            return tuple(append(node("matmul", *operands)))
+        case "Linear", _:
+            x, weight, bias = operands
+            return tuple(append(node("add", append(node("matmul", x, weight))[0], bias)))
+        case "Choice", _:
+            return tuple(append(node("where", *operands)))
+        case _, (name,):
+            return tuple(append(Node(names[name].op, tuple(operands), names[name].attributes)))
+    raise AssertionError(f"{enode} is no op")
+
+
+def may_be_no_op(item: Node) -> bool:
+    """Whether this op does nothing if its result has the type of its operand."""
+    return item.op in ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat", "cast")
+
+
+def _vector(numbers: Sequence[int]) -> bindings.Call:
+    return call("vec-of", *numbers) if numbers else call("vec-empty")
+
+
+def _terms(values: Sequence[int]) -> bindings.Call:
+    return call("vec-of", *map(term, values)) if values else call("vec-empty")
+
+
+__all__ = ["NumberedENode", "ProgramTerms", "append_enode", "may_be_no_op"]

@@ -1,0 +1,253 @@
+"""The program that an extraction stands for: a graph that runs each time, and a prologue of the parts of weights alone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mirage_eg.graph_optimizer.costs import FusionRole
+from mirage_eg.graph_optimizer.eclasses import EClasses
+from mirage_eg.graph_optimizer.extraction import ClassChoice, Extraction, Mode
+from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
+from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.ops import Level
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedKernel:
+    """One kernel: the ops that it computes, in order, and the shape of its result."""
+
+    ops: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenProgram:
+    """`graph` reads `folded` inputs, which the outputs of `prologue` of the same names give; None where nothing is folded.
+
+    `whole`: both as one graph with the inputs of the given program. `kernels`: those that the costs assume.
+    """
+
+    graph: Graph
+    prologue: Graph | None
+    whole: Graph
+    folded: tuple[str, ...]
+    kernels: tuple[PredictedKernel, ...]
+
+
+def rewritten(program: Graph, classes: EClasses, extraction: Extraction) -> RewrittenProgram:
+    """The program of an extraction from the e-graph of `program`."""
+    return _Builder(program, classes, extraction).build()
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """A graph that is being written."""
+
+    nodes: list[Node] = field(default_factory=list)
+    checker: Checker = field(default_factory=lambda: Checker(Level.KERNEL))
+
+    def append(self, item: Node) -> range:
+        self.nodes.append(item)
+        return self.checker.append(item)
+
+
+class _Builder:
+    def __init__(self, program: Graph, classes: EClasses, extraction: Extraction) -> None:
+        self.program, self.classes = program, classes
+        self.choices = {(choice.class_, choice.mode): choice for choice in extraction.choices}
+        self.cheapest = _cheapest_weights(classes)
+        self.inputs = {classes.values[value]: place for place, value in enumerate(program.input_values)}
+        self.kernels: list[PredictedKernel] = []
+
+    def build(self) -> RewrittenProgram:
+        steps = list(self._steps())
+        leaves = [*dict.fromkeys(child for step in steps for child in step.enode.children), *self.classes.roots]
+        folded = [c for c in dict.fromkeys(leaves) if self.classes.weight_only[c] and c not in self.inputs]
+        names = self._folded_names(len(folded))
+        used = {place for c, place in self.inputs.items() if not self.classes.weight_only[c] or c in leaves}
+        body = _Nodes()
+        values: dict[NumberedENode | int, tuple[int, ...]] = {}
+        for place in sorted(used):
+            values[self._input_class(place)] = tuple(body.append(self._named_input(place)))
+        for class_, name in zip(folded, names, strict=True):
+            values[class_] = tuple(body.append(_input(self.classes.types[class_][0], name)))
+        graph = self._body(body, values, steps)
+        prologue = self._prologue(folded, names) if folded else None
+        return RewrittenProgram(graph, prologue, self._whole(folded, steps), tuple(names), tuple(self._described(steps)))
+
+    def _input_class(self, place: int) -> int:
+        return self.classes.values[self.program.input_values[place]]
+
+    def _named_input(self, place: int) -> Node:
+        """An input under the name that it has in the given program, where its place may be another."""
+        item = self.program.inputs[place]
+        return node("input", **(item.mapping | {"name": self.program.input_names[place]}))
+
+    def _folded_names(self, count: int) -> list[str]:
+        taken, number = set(self.program.input_names), 0
+        names: list[str] = []
+        while len(names) < count:
+            if (name := f"folded{number}") not in taken:
+                names.append(name)
+            number += 1
+        return names
+
+    def _source(self, choice: ClassChoice, child: int) -> ClassChoice | None:
+        """The choice that computes a child for its reader; None for inputs and weights."""
+        if child == choice.carried:
+            return self.choices[child, Mode.CARRIED]
+        if self.classes.weight_only[child] or child in self.inputs:
+            return None
+        inlines = choice.role in (FusionRole.ELEMENTWISE, FusionRole.REDUCTION) or (
+            choice.role is FusionRole.VIEW and choice.mode is Mode.INLINED
+        )
+        inlined = self.choices.get((child, Mode.INLINED)) if inlines else None
+        return inlined or self.choices[child, Mode.STORED]
+
+    def _steps(self) -> Iterator[ClassChoice]:
+        """The choices that outputs need, operands first."""
+        done: set[ClassChoice] = set()
+        for root in self.classes.roots:
+            if self.classes.weight_only[root] or root in self.inputs:
+                continue
+            stack = [self.choices[root, Mode.STORED]]
+            while stack:
+                choice = stack[-1]
+                sources = [it for child in choice.enode.children if (it := self._source(choice, child)) is not None]
+                waiting = [it for it in sources if it not in done]
+                if choice in done or not waiting:
+                    stack.pop()
+                    if choice not in done:
+                        done.add(choice)
+                        yield choice
+                else:
+                    stack += reversed(waiting)
+
+    def _body(self, body: "_Nodes", values: dict[NumberedENode | int, tuple[int, ...]], steps: list[ClassChoice]) -> Graph:
+        """The nodes of all steps behind the inputs; equal steps once."""
+        names = self.classes.names
+        for choice in steps:
+            if choice.enode in values:
+                continue
+            operands = [self._value(values, choice, child) for child in choice.enode.children]
+            if choice.enode.constructor == "Result":
+                [child] = choice.enode.children
+                results = values[self._key(choice, child)]
+                values[choice.enode] = (results[choice.enode.constants[0]],)
+            else:
+                values[choice.enode] = append_enode(choice.enode, operands, names, body.append)
+        for root, item in zip(self.classes.roots, self.program.outputs, strict=True):
+            stored = self.choices.get((root, Mode.STORED))
+            key = root if stored is None or root in values else stored.enode
+            body.append(Node("output", (values[key][0],), item.attributes))
+        return Graph(tuple(body.nodes))
+
+    def _key(self, choice: ClassChoice, child: int) -> NumberedENode | int:
+        source = self._source(choice, child)
+        return child if source is None else source.enode
+
+    def _value(self, values: Mapping[NumberedENode | int, tuple[int, ...]], choice: ClassChoice, child: int) -> int:
+        return values[self._key(choice, child)][0]
+
+    def _prologue(self, folded: list[int], names: list[str]) -> Graph:
+        needed = list(self._weight_classes(folded))
+        graph = _Nodes()
+        values = {
+            c: graph.append(self._named_input(place))[0]
+            for c, place in sorted(self.inputs.items(), key=lambda pair: pair[1])
+            if c in needed
+        }
+        self._fold(graph, values, needed)
+        for class_, name in zip(folded, names, strict=True):
+            graph.append(node("output", values[class_], name=name))
+        return Graph(tuple(graph.nodes))
+
+    def _fold(self, graph: "_Nodes", values: dict[int, int], needed: list[int]) -> None:
+        for class_ in needed:
+            if class_ not in values:
+                enode = self.cheapest[class_]
+                operands = [values[child] for child in enode.children]
+                values[class_] = append_enode(enode, operands, self.classes.names, graph.append)[0]
+
+    def _weight_classes(self, folded: list[int]) -> Iterator[int]:
+        """The classes that folded ones need, operands first."""
+        done: set[int] = set()
+        stack = list(reversed(folded))
+        while stack:
+            class_ = stack[-1]
+            children = () if class_ in self.inputs else self.cheapest[class_].children
+            waiting = [child for child in children if child not in done]
+            if class_ in done or not waiting:
+                stack.pop()
+                if class_ not in done:
+                    done.add(class_)
+                    yield class_
+            else:
+                stack += reversed(waiting)
+
+    def _whole(self, folded: list[int], steps: list[ClassChoice]) -> Graph:
+        graph = _Nodes()
+        places: dict[int, int] = {}
+        for place, item in enumerate(self.program.inputs):
+            [value] = graph.append(item)
+            places[self._input_class(place)] = value
+        self._fold(graph, places, list(self._weight_classes(folded)))
+        return self._body(graph, {class_: (value,) for class_, value in places.items()}, steps)
+
+    def _described(self, steps: list[ClassChoice]) -> Iterator[PredictedKernel]:
+        """The kernels in order: a stored value, and all that is computed for it alone."""
+        for choice in steps:
+            if choice.mode is not Mode.STORED or choice.role in (FusionRole.VIEW, FusionRole.INPUT):
+                continue
+            inside: dict[ClassChoice, None] = {}
+            stack = [choice]
+            while stack:
+                it = stack.pop()
+                inside[it] = None
+                for child in it.enode.children:
+                    source = self._source(it, child)
+                    if source is not None and source.mode is not Mode.STORED and source not in inside:
+                        stack.append(source)
+            ops = tuple(op for it in reversed(inside) for op in self._ops(it.enode))
+            yield PredictedKernel(ops, self.classes.types[choice.class_][0].shape)
+
+    def _ops(self, enode: NumberedENode) -> tuple[str, ...]:
+        nodes: list[Node] = []
+
+        def append(item: Node) -> range:
+            nodes.append(item)
+            return range(1)
+
+        append_enode(enode, range(len(enode.children)), self.classes.names, append)
+        return tuple(item.op for item in nodes)
+
+
+def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:
+    """For each class of weights alone the e-node that moves the fewest bytes, by a fixpoint."""
+    best: dict[int, tuple[float, NumberedENode]] = {}
+    for class_, enodes in enumerate(classes.enodes):
+        for enode in enodes:
+            if enode.constructor == "In" and classes.weight_only[class_]:
+                best[class_] = (0.0, enode)
+    changed = True
+    while changed:
+        changed = False
+        for class_, enodes in enumerate(classes.enodes):
+            if not classes.weight_only[class_]:
+                continue
+            for enode in enodes:
+                if enode.constructor == "In" or not all(child in best for child in enode.children):
+                    continue
+                cost = 1.0 + classes.types[class_][0].nbytes + sum(best[child][0] for child in enode.children)
+                if cost < best.get(class_, (float("inf"),))[0]:
+                    best[class_] = cost, enode
+                    changed = True
+    return {class_: enode for class_, (_, enode) in best.items()}
+
+
+def _input(kind: TensorType, name: str) -> Node:
+    return node("input", shape=kind.shape, dtype=kind.dtype, name=name)
+
+
+__all__ = ["PredictedKernel", "RewrittenProgram", "rewritten"]

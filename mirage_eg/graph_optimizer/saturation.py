@@ -1,0 +1,85 @@
+"""Saturate the e-graph of a whole program under the laws of `rules/graph` and `rules/simplify`, within limits.
+
+Iterations of three sets of laws alternate until none adds anything: shapes, laws, and then groups of products, which are
+complete only where the laws have nothing to add.
+"""
+
+from __future__ import annotations  # egglog.bindings names its unions for type checkers only
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from time import perf_counter
+
+from egglog import bindings
+
+from mirage_eg.egraph.terms import run_once, table_sizes
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms
+
+_LAW = ("(rewrite ", "(rule ")  # of rules/simplify; a birewrite would make two programs of every chain of elementwise ops
+
+
+@dataclass(frozen=True, slots=True)
+class SaturationLimits:
+    """When saturation stops."""
+
+    iterations: int = 60
+    nodes: int = 100_000
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSaturation:
+    """A saturated e-graph; how often each law matched, the limit that stopped it, if one did, and the seconds it took."""
+
+    egraph: bindings.EGraph
+    laws: tuple[tuple[str, int], ...]
+    stopped: str | None
+    seconds: float
+
+
+def saturate(terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True) -> ProgramSaturation:
+    """The e-graph of a program, saturated; without laws it has the program alone, equal terms merged."""
+    limits, start = limits or SaturationLimits(), perf_counter()
+    egraph = bindings.EGraph()
+    egraph.run_program(*egraph.parse_program(_rules(), "rules/graph"))
+    egraph.run_program(*terms.commands())
+    matches: Counter[str] = Counter()
+    stopped = _run(egraph, matches, limits, start) if with_laws else None
+    return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start)
+
+
+def _run(egraph: bindings.EGraph, matches: Counter[str], limits: SaturationLimits, start: float) -> str | None:
+    for _ in range(limits.iterations):
+        updated = sum(_once(egraph, ruleset, matches) for ruleset in ("shapes", "simplify", "laws"))
+        if updated == 0 and not _once(egraph, "groups", matches):
+            return None
+        if sum(size for _, size in table_sizes(egraph)) > limits.nodes:
+            return f"stopped at {limits.nodes:,} nodes"
+        if perf_counter() - start > limits.seconds:
+            return f"stopped after {limits.seconds:g} s"
+    return f"stopped after {limits.iterations} iterations"
+
+
+def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
+    report = run_once(egraph, ruleset)
+    if ruleset != "shapes":
+        matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
+    return report.updated
+
+
+@cache
+def _rules() -> str:
+    folder = resources.files("mirage_eg") / "rules"
+    own = [
+        file.read_text(encoding="utf-8")
+        for file in sorted((folder / "graph").iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".egg")
+    ]
+    shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
+    laws = [line for line in shared.splitlines() if line.startswith(_LAW) and ":ruleset simplify" in line]
+    return "\n".join([*own, *laws])
+
+
+__all__ = ["ProgramSaturation", "SaturationLimits", "saturate"]

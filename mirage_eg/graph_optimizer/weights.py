@@ -1,0 +1,73 @@
+"""Which inputs of a program are weights: tensors that stay the same from run to run, so that functions of them are folded."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+
+_PARAMETERS = {"conv2d": 1, "layer_norm": 1, "rms_norm": 1, "batch_norm": 1}  # ops whose operands from this one on are weights
+
+
+def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozenset[int]:
+    """The values of the inputs that are weights.
+
+    `patterns` are names of inputs, `*` and `?` stand for any letters. Without them an input is a weight if the program reads it
+    only as the second factor of a product with two dims, as the filter of a convolution, as the factor or
+    offset of a norm, or with one dim in an elementwise op; rearrangements before that do not matter.
+
+    Raises:
+        OptionError: a pattern that no input has.
+    """
+    names = dict(zip(program.input_names, program.input_values, strict=True))
+    if patterns is None:
+        return frozenset(value for value in names.values() if value in _read_as_weights(program))
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(list(names)[:8]) + (", …" if len(names) > 8 else "")
+            raise OptionError(f"weights: got {pattern!r}, wanted the name of an input: {shown}")
+    return frozenset(value for name, value in names.items() if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def weight_only(program: Graph, weights: frozenset[int]) -> frozenset[int]:
+    """The values of a program that depend on weights alone, the weights among them; at least one weight each."""
+    found = set(weights)
+    for item, values in program.numbered():
+        if item.operands and item.op not in ("output", "block") and found.issuperset(item.operands):
+            found.update(values)
+    return frozenset(found)
+
+
+def _read_as_weights(program: Graph) -> set[int]:
+    """The values that every reader takes as a weight; a value that nothing reads is none."""
+    readers: dict[int, list[tuple[Node, int, range]]] = {}
+    for item, values in program.numbered():
+        for place, operand in enumerate(item.operands):
+            readers.setdefault(operand, []).append((item, place, values))
+    found: set[int] = set()
+    for value in reversed(range(len(program.types))):
+        own = readers.get(value, [])
+        if own and all(_takes_weight(program, value, *reader, found) for reader in own):
+            found.add(value)
+    return found
+
+
+def _takes_weight(program: Graph, value: int, item: Node, place: int, values: range, found: set[int]) -> bool:
+    shape = program.types[value].shape
+    match OPS[item.op].kind, item.op:
+        case Kind.MATMUL, _:
+            return place == 1 and len(shape) == 2
+        case _, op if op in _PARAMETERS:
+            return place >= _PARAMETERS[op]
+        case Kind.REARRANGEMENT, _:
+            return values[0] in found
+        case Kind.ELEMENTWISE, _:
+            largest = max(range(len(item.operands)), key=lambda i: len(program.types[item.operands[i]].shape))
+            is_row = sum(extent > 1 for extent in shape) <= 1 < len(program.types[values[0]].shape)
+            return (is_row and place != largest) or (len(item.operands) == 1 and values[0] in found)
+    return False
+
+
+__all__ = ["weight_only", "weights_of"]

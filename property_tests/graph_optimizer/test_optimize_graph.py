@@ -1,0 +1,156 @@
+"""Whole programs: the function stays, no prediction gets worse, merges and folds that papers report are found."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from mirage_eg.backends.cost.devices import find_device
+from mirage_eg.frontend.model_writer import WrittenModel
+from mirage_eg.frontend.published_models import bert, bert_attention, nasrnn
+from mirage_eg.graph_optimizer.check_enodes import check_enodes
+from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, OptimizedGraph, optimize_graph, saturated_classes
+from mirage_eg.graph_optimizer.weights import weights_of
+from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.expand import expand_ops
+from mirage_eg.ir.graph import Graph
+from mirage_eg.testing import TAME, programs
+from mirage_eg.verify.reference import verify
+
+MOVES = frozenset({"concat", "slice", "split", "transpose", "reshape", "matmul", "scale", "shift"})
+H200 = find_device("h200")
+MODELS: dict[str, Callable[[], WrittenModel]] = {
+    "nasrnn": lambda: nasrnn(width=16),
+    "bert_attention": lambda: bert_attention(2, 8, 16, 2),
+    "bert": lambda: bert(2, 8, 16, 2),
+}
+
+
+@cache
+def optimized(name: str) -> OptimizedGraph:
+    return optimize_graph(MODELS[name]().program, H200, MODELS[name]().weights)
+
+
+def products(graph: Graph) -> int:
+    return sum(item.op == "matmul" for item in graph.nodes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_e_node_equals_its_class(name: str) -> None:
+    model = MODELS[name]()
+    program = expand_ops(model.program, WRITTEN_OUT)
+    _, classes = saturated_classes(program, weights_of(program, model.weights))
+    check = check_enodes(program, classes)
+    assert (check.different, check.unreached) == ((), 0)
+    assert check.evaluated == classes.count > len(program.nodes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_equal_proved_optimal_and_cheaper(name: str) -> None:
+    found = optimized(name)
+    report = found.report
+    assert found.verdict.equal and found.verdict.float_error is not None
+    assert report.joint.proved and report.stopped is None
+    assert report.joint.us <= min(report.fusion.us, report.substitution.us) + 1e-6
+    assert max(report.fusion.us, report.substitution.us) <= report.as_written.us + 1e-6
+    assert report.joint.bound_us <= report.joint.us
+
+
+def test_nasrnn_has_one_product_a_step_and_fifteen_kernels() -> None:
+    found = optimized("nasrnn")
+    assert products(found.graph) == 5
+    assert found.report.joint.kernels <= 15
+
+
+@pytest.mark.parametrize(("name", "products_a_layer"), [("bert_attention", 2 + 2), ("bert", 2 + 4)])
+def test_bert_merges_queries_keys_and_values_in_every_layer(name: str, products_a_layer: int) -> None:
+    assert products(optimized(name).graph) == 2 * products_a_layer
+
+
+def test_a_prologue_runs_once_and_again_after_a_weight_changed_in_place() -> None:
+    program = MODELS["bert"]().program
+    draw = np.random.default_rng(0)
+    arrays = [draw.standard_normal(kind.shape).astype(np.float16) / 4 for kind in program.input_types]
+    run = optimized("bert").runner()
+    before = run(*arrays)
+    assert np.array_equal(run(*arrays), before) and run.prologue_runs == 1
+    arrays[program.input_names.index("layer0.attention.query.weight")][:] *= 2
+    after = run(*arrays)
+    assert run.prologue_runs == 2 and not np.array_equal(after, before)
+    assert np.array_equal(optimized("bert").runner()(*arrays), after)
+
+
+@settings(max_examples=25)
+@given(program=programs(TAME | MOVES, attempts=12))
+def test_random_programs_keep_their_function_and_are_not_dearer(program: Graph) -> None:
+    found = optimize_graph(program, H200, weights=program.input_names[1:])
+    assert (found.rewritten.whole.input_types, found.rewritten.whole.output_types) == (
+        program.input_types,
+        program.output_types,
+    )
+    assert found.verdict.difference is None
+    assert found.report.joint.us <= min(found.report.as_written.us, found.report.fusion.us, found.report.substitution.us) + 1e-6
+
+
+def gated(graph: KernelGraph) -> None:
+    x, gate, up, down = (
+        graph.new_input(shape, name=name)
+        for name, shape in {"x": (8, 64), "gate": (64, 128), "up": (64, 128), "down": (128, 64)}.items()
+    )
+    graph.mark_output(graph.silu(x @ gate) * (x @ up) @ down)
+
+
+def sum_of_products(graph: KernelGraph) -> None:
+    x, y, z, w, v, u = (graph.new_input((8, 8), name=name) for name in "xyzwvu")
+    graph.mark_output(x @ w + y @ v + z @ u)
+
+
+def weights_summed(graph: KernelGraph) -> None:
+    x, w, v = (graph.new_input((8, 8), name=name) for name in "xwv")
+    graph.mark_output(x @ w + x @ v)
+
+
+def factor_and_bias(graph: KernelGraph) -> None:
+    x, w = (graph.new_input((8, 8), name=name) for name in "xw")
+    factor, bias = (graph.new_input((8,), name=name) for name in "fb")
+    graph.mark_output((x @ w) * factor + bias)
+
+
+@pytest.mark.parametrize("write", [gated, sum_of_products, weights_summed, factor_and_bias])
+def test_products_that_laws_merge_are_one_product(write: Callable[[KernelGraph], None]) -> None:
+    graph = new_kernel_graph()
+    write(graph)
+    found = optimize_graph(graph.graph(), H200)
+    assert found.verdict.equal
+    assert products(found.graph) == (2 if write is gated else 1)
+    assert found.report.joint.us <= found.report.fusion.us
+
+
+def test_a_library_op_is_a_barrier_and_stays() -> None:
+    graph = new_kernel_graph()
+    x, w, v = (graph.new_input((8, 8), name=name) for name in "xwv")
+    sums = graph.cumsum(x @ w, 0)
+    graph.mark_output(graph.relu(sums @ v))
+    found = optimize_graph(graph.graph(), H200)
+    assert [item.op for item in found.graph.nodes if item.op == "cumsum"] == ["cumsum"]
+    assert found.verdict.equal
+
+
+def test_without_weights_nothing_is_folded() -> None:
+    found = optimize_graph(MODELS["bert_attention"]().program, H200, weights=())
+    assert found.prologue is None and found.report.prologue_bytes == 0
+
+
+def test_unknown_weights_are_refused() -> None:
+    with pytest.raises(OptionError, match="got 'nothing', wanted the name of an input"):
+        optimize_graph(MODELS["nasrnn"]().program, H200, weights=["nothing"])
+
+
+def test_the_whole_program_is_the_prologue_before_the_graph() -> None:
+    found = optimized("nasrnn")
+    assert found.prologue is not None
+    assert set(found.rewritten.folded) == set(found.prologue.output_names) <= set(found.graph.input_names)
+    assert verify(found.program, found.rewritten.whole, trials=1).equal

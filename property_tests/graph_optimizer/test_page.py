@@ -1,0 +1,49 @@
+"""The commands and the example of docs/graph_optimization.md run."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "graph_optimization.md").read_text(encoding="utf-8")
+
+
+def run(*arguments: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=300)
+    assert (done.returncode, done.stderr) == (0, ""), arguments
+    return done.stdout
+
+
+def test_the_commands_of_the_page_rewrite_and_verify(tmp_path: Path) -> None:
+    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines():
+        run("-m", "mirage_eg", *shlex.split(line, comments=True)[1:], folder=tmp_path)
+    report = json.loads((tmp_path / "mirage_out/gated_mlp/rewrite.json").read_text(encoding="utf-8"))
+    assert report["verdict"] == "equal" and report["joint"]["us"] <= report["as_written"]["us"]
+    assert {"prologue.json", "rewritten.json", "rewritten.svg"} <= {
+        path.name for path in (tmp_path / "mirage_out/gated_mlp").iterdir()
+    }
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    run(
+        "-c",
+        example + "\nassert found.verdict.equal and run.prologue_runs == 1 and len(found.prologue.outputs) == 1",
+        folder=tmp_path,
+    )
+
+
+def test_bad_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+    for arguments in (["gated_mlp", "--weights", "nothing"], ["gated_mlp", "--seconds", "0"], ["nowhere"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "mirage_eg", "rewrite", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=100,
+        )
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert not (tmp_path / "mirage_out").exists()

@@ -1,0 +1,1 @@
+"""Laws of whole programs: merged products, folded weights, slices and concatenations."""
