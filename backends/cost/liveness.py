@@ -2,8 +2,9 @@
 
 A value is live from the task that defines it to its last reader. In a block graph the phases are taken one by one: a value that
 a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
-tiles in registers; a load that only matmuls read goes through shared memory, and a product that is only accumulated is added in
-place: both take none. In a kernel graph, bytes are of intermediates in device memory.
+tiles in registers. Some values take none: a load that only matmuls read goes through shared memory, a product that is only
+accumulated is added in place, and an elementwise result that is only reduced, or only stored, is so element by element. In a
+kernel graph, bytes are of intermediates in device memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -165,13 +166,17 @@ def _written_in(block: Graph, item: Node, values: range) -> Phase:
 
 
 def tile_bytes(block: Graph) -> list[int]:
-    """Bytes of registers of every value of a block graph; a product that is only accumulated takes none."""
+    """Bytes of registers of every value of a block graph, 0 for those that no tile holds."""
     readers: list[list[Node]] = [[] for _ in block.types]
     for item in block.nodes:
         for operand in item.operands:
             readers[operand].append(item)
 
+    streamed = _streamed(block)
+
     def takes_none(value: int, maker: Node) -> bool:
+        if value in streamed:
+            return True
         if maker.op == "input":
             return bool(readers[value]) and all(reader.op == "matmul" for reader in readers[value])
         return maker.op == "matmul" and all(
@@ -183,6 +188,32 @@ def tile_bytes(block: Graph) -> list[int]:
         for item, values in block.numbered()
         for value in values
     ]
+
+
+_STORED, _HELD = -1, -2
+
+
+def _streamed(block: Graph) -> frozenset[int]:
+    """Elementwise values whose chains of elementwise readers end in one reduction, or in outputs alone."""
+    ends: list[set[int]] = [set() for _ in block.types]  # of every value: the nodes of reductions, _STORED, _HELD
+    kinds = [OPS[item.op].kind for item in block.nodes]
+    numbered = [*block.numbered()]
+
+    def passes_through(position: int) -> bool:
+        values = numbered[position][1]
+        return kinds[position] is Kind.ELEMENTWISE and len(ends[values[0]]) == 1 and _HELD not in ends[values[0]]
+
+    for position in reversed(range(len(numbered))):
+        item, values = numbered[position]
+        if item.op == "output":
+            reached = {_STORED}
+        elif kinds[position] is Kind.REDUCTION:
+            reached = {position}
+        else:
+            reached = ends[values[0]] if passes_through(position) else {_HELD}
+        for operand in item.operands:
+            ends[operand] |= reached
+    return frozenset(values[0] for position, (_, values) in enumerate(numbered) if passes_through(position))
 
 
 __all__ = [

@@ -51,25 +51,22 @@ def launch_grid(grid: Shape) -> Shape:
     return (*grid, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, used: set[int], wide: bool, place: str | None = None) -> list[str]:
-    """Lines that give the block its coordinates, for the grid dims in `used`; `place` is its number where not launched so."""
-    flat = place is not None or launch_grid(grid)[: len(grid)] != tuple(grid)
-    place = place or "tl.program_id(0)"
+def coordinates(grid: Shape, used: set[int], wide: bool) -> list[str]:
+    """Lines that give the block its coordinates, for the grid dims in `used`."""
+    flat = launch_grid(grid)[: len(grid)] != tuple(grid)
     lines = []
     stride = 1
     for dim, extent in enumerate(grid):
         if dim in used:
-            index = f"tl.program_id({dim})" if not flat else _digit(place, stride, extent, last=dim == len(grid) - 1)
+            index = f"tl.program_id({dim})" if not flat else _digit(stride, extent, last=dim == len(grid) - 1)
             lines.append(f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index))
         stride *= extent
     return lines
 
 
-def _digit(place: str, stride: int, extent: int, last: bool) -> str:
-    text = place + (f" // {stride}" if stride > 1 else "")
-    if last:
-        return text if stride == 1 else f"({text})"
-    return f"({text} % {extent})"
+def _digit(stride: int, extent: int, last: bool) -> str:
+    text = "tl.program_id(0)" + (f" // {stride}" if stride > 1 else "")
+    return f"({text})" if last else f"({text} % {extent})"
 
 
 def parts(splits: Sequence[tuple[int, int]], extent: int) -> list[tuple[int, int]]:

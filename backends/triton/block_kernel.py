@@ -36,7 +36,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
 ALIGNMENT = 16  # bytes of a vector load
-_RESERVED = {"triton", "tl", "i", "step", "block", "range", "float", *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "range", "float", *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +126,8 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
 def _assemble(writer: Writer) -> list[str]:
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
-    schedule, grid = writer.schedule, writer.graph.grid
-    if schedule.launched is None:
-        return [*lines, *coordinates(grid, writer.grid_used, writer.wide), *_phases(writer)]
-    stages = f", num_stages={schedule.num_stages}" if writer.graph.loop == 1 else ""  # else that of the inner loop
-    several = f"for block in tl.range(tl.program_id(0), {prod(grid)}, {schedule.launched}{stages}):"
-    return [
-        *lines,
-        several,
-        *_indent(coordinates(grid, writer.grid_used, writer.wide, "block")),
-        *_indent(_phases(writer)),
-    ]
-
-
-def _phases(writer: Writer) -> list[str]:
-    """Prologue, loop and epilogue."""
-    lines = [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
+    lines += coordinates(writer.graph.grid, writer.grid_used, writer.wide)
+    lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []

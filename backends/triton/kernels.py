@@ -42,8 +42,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     file.options.append(options)
     file.buffers += [value for value in written if value not in file.buffers]
     listed = ", ".join([*(file.names[value_of[argument]] for argument in kernel.arguments), *kernel.sizes])
-    launched = block.part.schedule.launched
-    grid = launch_grid(block.part.graph.grid) if launched is None else (launched, 1, 1)
+    grid = launch_grid(block.part.graph.grid)
     file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
 
 

@@ -19,8 +19,6 @@ class Schedule:
     - `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
     - `use_reciprocal`: a division by a broadcast value is a multiplication by its reciprocal.
     - `hoist_loads`: loads before the loop are issued before anything is computed.
-    - `launched`: blocks that are launched, each of which computes several blocks of the grid one after the other, their loads
-      pipelined in `num_stages` stages; None: one for each block of the grid.
     - `dependent_launch`: the kernel starts while the one before it ends, and waits for it before its first load
       (programmatic dependent launch, sm_90 and later).
     """
@@ -33,7 +31,6 @@ class Schedule:
     half_partials: bool = False
     use_reciprocal: bool = False
     hoist_loads: bool = False
-    launched: int | None = None
     dependent_launch: bool = False
 
 

@@ -118,7 +118,7 @@ def tune(
         style = next(tuned.variant.schedule for tuned in _fastest(run) if tuned.variant.structure == structure)
         more += [Job(graph, structure, like(style, graph)) for graph in sample(ranked[structure], effort.extents)]
     _try(run, "extents", more)
-    _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps, device.multiprocessors))
+    _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
     _try_near(run, "details", effort.detailed_graphs, lambda variant: details(variant, device.target))
     finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product, zip_longest
-from math import prod
+from itertools import zip_longest
 from typing import Any
 
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
@@ -15,8 +14,7 @@ from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 
-_COUPLED_FIELDS = dict.fromkeys(("num_warps", "num_stages", "launched"), "launch")  # fields that change together
-_WARPS_OF_LAUNCHED = (8, 32)  # on a multiprocessor, if each block computes several blocks of the grid
+_COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that change together
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
@@ -99,17 +97,13 @@ def like(schedule: Schedules, graph: Graph) -> Schedules:
     )
 
 
-def schedules(variant: Variant, allowed: Sequence[int] | None, multiprocessors: int) -> Iterator[Job]:
-    """Warps and stages, one kernel at a time; blocks without a loop also several after each other."""
+def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
+    """Warps and stages, one kernel at a time."""
     for number, block in enumerate(variant.graph.blocks):
-        for warps in allowed or ((1, 2, 4, 8) if block.loop == 1 else (2, 4, 8)):
+        least = written_warps(block, "block") // 4
+        for warps in allowed or ((least, 2 * least, 4 * least, 8 * least) if block.loop == 1 else (2, 4, 8)):
             for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
-                yield _changed(variant, number, num_warps=warps, num_stages=stages, launched=None)
-        for warps, together, stages in product(allowed or (4, 8, 16), (1, 2, 4), (2, 3)):
-            least, most = _WARPS_OF_LAUNCHED
-            launched = together * multiprocessors
-            if least <= warps * together <= most and block.loop == 1 and 2 * launched <= prod(block.grid):
-                yield _changed(variant, number, num_warps=warps, num_stages=stages, launched=launched)
+                yield _changed(variant, number, num_warps=warps, num_stages=stages)
 
 
 def _changed(variant: Variant, number: int, **changes: Any) -> Job:

@@ -18,10 +18,12 @@ class SearchHeuristics:
 
     small_instance: int = 1 << 21  # that an op of a small instance may read together, tiles of all its operands
     combining_tilings: int = 2  # of the second kernel of a split reduction, for each tiling of the first
+    combining_tiles: int = 4  # the largest tile of such a kernel takes at most one in so many of the registers, if it may
     short_axis: int = 32  # an axis no longer than this is divided into equal parts only
     even_axis: int = 128  # and so is one of a multiple of this: tiles of powers of two divide it
     ragged_tiles: tuple[int, ...] = (16, 32, 64, 128, 256)  # of a parallel axis that they do not divide
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
+    live_bytes_of_thread: int = 512  # half of its registers at most
     longer_tiles: int = 8  # tiles of a parallel axis of no product may be so many times as long as the others
     tile_step: int = 16  # between extents that are tried for one padded tile
     loop_counts: int = 4  # tried for one padded tile, besides those without a rest

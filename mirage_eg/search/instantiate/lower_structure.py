@@ -5,17 +5,20 @@ each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
 
+from mirage_eg.backends.cost.liveness import live_bytes
+from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.structure import SplitReduction, Step, Structure
 
@@ -114,7 +117,7 @@ class _KernelGraphWriter:
             sources.append(source)
         kinds = [self.checker.types[source.value].dtype for source in sources]
         block = _BlockWriter(self, structure, tiling, kinds, [source.dims for source in sources])
-        graph = block.build(stores)
+        graph = _with_threads(block.build(stores))
         self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
         results = self.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
@@ -126,6 +129,16 @@ class _KernelGraphWriter:
                 value = self.append(node("reshape", value, shape=kind.shape))[0]
             self.append(node("output", value, name=item.get("name")))
         return Graph.of_checked(self.nodes, self.checker)
+
+
+def _with_threads(block: Graph) -> Graph:
+    """A block that holds long rows at once with threads enough for them: then it has no product and no loop."""
+    if block.loop > 1 or any(item.op == "matmul" for item in block.nodes):
+        return block
+    threads = block.threads
+    while threads < WARP * MOST_WARPS and live_bytes(block) > threads * SEARCH.live_bytes_of_thread:
+        threads *= 2
+    return block if threads == block.threads else replace(block, threads=threads)
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:

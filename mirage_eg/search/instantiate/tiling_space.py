@@ -7,7 +7,7 @@ part has the rest.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import product
 from math import prod
 
@@ -64,12 +64,18 @@ def tilings_of(
         if len(options) == 2:
             few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
             options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
-            options[1].sort(key=lambda choice: abs(prod(blocks for _, blocks in choice.grid) - 2 * limits.multiprocessors))
+            options[1].sort(key=partial(_unfit, kernels[1], limits))
             pairs = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
             del options[1][SEARCH.combining_tilings :]
             choices += [pair for pair in pairs if pair[1] not in options[1]]
         choices += product(*options)
     return choices
+
+
+def _unfit(kernel: TiledKernel, limits: TileLimits, tiling: Tiling) -> tuple[bool, int]:
+    """How unfit a tiling of a combining kernel is: tiles that leave no room for others, then a grid far from two rounds."""
+    large = 4 * _largest_tile(kernel, tiling) > limits.registers // SEARCH.combining_tiles
+    return large, abs(prod(blocks for _, blocks in tiling.grid) - 2 * limits.multiprocessors)
 
 
 def _in_groups(first: Tiling, kernel: TiledKernel, options: Sequence[Tiling]) -> Tiling | None:
@@ -187,14 +193,19 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
     """A bound before lowering: no computed tile alone is larger than the registers."""
+    return 4 * _largest_tile(kernel, tiling) <= limits.registers
+
+
+def _largest_tile(kernel: TiledKernel, tiling: Tiling) -> int:
+    """Elements of the largest computed tile."""
     whole, piece = tiling.tiles(kernel.looped)
+    most = 0
     for shape in kernel.computed:
-        elements, of = 4, piece if shape.piece else whole
+        elements, of = 1, piece if shape.piece else whole
         for axis in shape.axes:
             elements *= of[axis]
-        if elements > limits.registers:
-            return False
-    return True
+        most = max(most, elements)
+    return most
 
 
 def _group_tiles(group: Sequence[int], sizes: Sequence[int], most: int, roles: dict[int, str], many: bool) -> list[int]:

@@ -38,7 +38,6 @@ def variants(graph: Graph) -> list[Schedules]:
     tried = [job.schedule, *(near.schedule for near in details(variant))]
     every = Schedule(swapped=True, half_partials=True, hoist_loads=True)
     tried.append((every,) * len(graph.blocks))
-    tried.append((Schedule(launched=3),) * len(graph.blocks))
 
     def addressing(schedule: Schedule) -> Schedule:
         return replace(schedule, num_warps=4, num_stages=1, exp2=False, use_reciprocal=False)

@@ -25,7 +25,6 @@ from property_tests.support.hand_written import (
     in_dtype,
     inputs_of,
     lora,
-    n_transformer,
     split_attention,
     worst,
 )
@@ -36,7 +35,6 @@ CHOICES = {
     "partial results in float16": Schedule(half_partials=True),
     "use of reciprocals": Schedule(use_reciprocal=True),
     "loads first": Schedule(hoist_loads=True),
-    "several blocks one after the other": Schedule(launched=2),
     "all of them": Schedule(
         swapped=True,
         exp2=True,
@@ -102,10 +100,3 @@ def test_a_dependent_kernel_waits_first_and_the_first_kernel_for_all_before_the_
                 assert record.ok, record
                 instructions = re.findall(r"griddepcontrol\.\w+|ld\.global|cp\.async", kernel.asm["ptx"])
                 assert instructions[:2] == ["griddepcontrol.wait", "griddepcontrol.launch_dependents"]
-
-
-def test_a_block_that_computes_several_loads_the_next_one_meanwhile() -> None:
-    source = emit(n_transformer("float16", 16, 4096).mugraph, schedule=Schedule(launched=4, num_stages=3))
-    with loaded(source) as module:
-        [(record, kernel)] = compile_module(module, "sm_90")
-    assert record.ok and "cp.async.wait_group" in kernel.asm["ptx"]

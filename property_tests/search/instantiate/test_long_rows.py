@@ -1,0 +1,53 @@
+"""Rows longer than a block's tiles: one block with more threads, or blocks that share the row and read it again."""
+
+import pytest
+
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.liveness import live_bytes
+from mirage_eg.backends.triton.compile import compile_module, loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.long_rows import LONG_ROWS
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
+from mirage_eg.search.structure_search import search
+from mirage_eg.transforms.simplify import simplify
+from mirage_eg.transforms.softmax_shift import drop_shifts
+
+DEVICE = DEVICES["H200"]
+
+
+def cheapest(name: str) -> dict[int, Graph]:
+    """The µGraph of least predicted time for each number of kernels."""
+    program = drop_shifts(simplify(expand(LONG_ROWS[name](1))).after)
+    axes = infer_axes(program)
+    found: dict[int, Graph] = {}
+    for _, graph, _ in best_first(
+        [Instantiation(plan, program, axes) for plan in search(program, axes, load_rules("indexed")).all], DEVICE
+    ):
+        found.setdefault(len(graph.kernels), graph)
+        if len(found) == 2:
+            break
+    return found
+
+
+@pytest.fixture(scope="module")
+def log_softmax() -> dict[int, Graph]:
+    return cheapest("log_softmax")
+
+
+def test_a_row_of_32000_is_one_block_with_threads_enough(log_softmax: dict[int, Graph]) -> None:
+    [block] = log_softmax[1].blocks
+    assert (block.grid, block.loop) == ((512,), 1)
+    assert block.threads > 128 and live_bytes(block) < 4 * 32_768 + 64  # the shifted row is stored element by element
+    with loaded(emit(log_softmax[1])) as module:
+        [(record, _)] = compile_module(module, "sm_90")
+    assert record.ok and record.spills == 0
+
+
+def test_blocks_that_share_a_row_read_it_again_in_tiles_that_fit(log_softmax: dict[int, Graph]) -> None:
+    first, last = log_softmax[2].blocks
+    assert first.grid[1] > 1 and len(last.inputs) > 1
+    assert live_bytes(last) <= 80 * 1024  # half of the registers
