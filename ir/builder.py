@@ -41,6 +41,10 @@ class KernelGraph(Builder):
         """The slices of x at `indices` (int32 or int64) along `dim`: an embedding, torch.index_select."""
         return self.op("gather", x, indices, dim=self._dim("gather", x, dim))
 
+    def take(self, x: Tensor, places: Sequence[int], dim: int = 0) -> Tensor:
+        """The slices of x at constant `places` along `dim`, in that order: slices, joined."""
+        return self.op("take", x, dim=self._dim("take", x, dim), places=whole("take", places, "the places"))
+
     def take_along_dim(self, x: Tensor, indices: Tensor, dim: int) -> Tensor:
         """The elements of x at `indices` along `dim`, other dims in step (torch.gather)."""
         return self.op("take_along_dim", x, indices, dim=self._dim("take_along_dim", x, dim))

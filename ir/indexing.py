@@ -4,6 +4,7 @@
     take_along_dim(x, indices, dim)          result[…, j, …] = x[…, indices[…, j, …], …]: torch.gather
     index_write(x, indices, values, dim)     x, but result[…, indices[j], …] = values[…, j, …]: index_copy, index_put
     scatter(x, indices, values, dim)         x, but result[…, indices[…, j, …], …] = values[…, j, …]
+    take(x, dim, places)                     result[…, j, …] = x[…, places[j], …] for constant places: slices, joined
 
 An index counts modulo the extent, so that the ops are total: −1 is the last element. Of two values for one element the last one
 is written.
@@ -50,6 +51,34 @@ def scatter_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     if values != indices:
         raise GraphError(f"got values {text(values)}, wanted the shape of the indices, {text(indices)}")
     return x
+
+
+MOST_RUNS = 64
+"""Runs of constant places, each of which is a slice of its own."""
+
+
+def take_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The number of places in place of `dim`."""
+    [x], places = operands, attributes["places"]
+    dim = check_dim(attributes["dim"], x)
+    if not places or not all(0 <= place < x[dim] for place in places):
+        raise GraphError(f"got places {text(places[:8])} of {text(x)}; wanted at least one, and 0 ≤ place < {x[dim]}")
+    if (count := len(runs(places))) > MOST_RUNS:
+        raise GraphError(f"got places in {count} runs, wanted at most {MOST_RUNS}; make them an input of int64, for gather")
+    return x[:dim] + (len(places),) + x[dim + 1 :]
+
+
+def runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The places as arithmetic progressions (first, step, count) in order, each as long as possible from its first place on."""
+    found: list[tuple[int, int, int]] = []
+    for place in places:
+        if found:
+            first, step, count = found[-1]
+            if count == 1 or place == first + step * count:
+                found[-1] = first, place - first if count == 1 else step, count + 1
+                continue
+        found.append((place, 1, 1))
+    return found
 
 
 def _check_along(x: Shape, other: Shape, dim: int, what: str) -> None:

@@ -114,6 +114,19 @@ def _split(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attri
     return apply("slice", operands[0], dim=dim, start=size * index, stop=size * (index + 1), step=1)
 
 
+def _take(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    """A slice for each run of the places: reversed where it falls, repeated where it stays."""
+    parts, dim = [], attributes["dim"]
+    for first, step, count in indexing.runs(attributes["places"]):
+        last = first + step * (count - 1)
+        bounds = {"start": min(first, last), "stop": max(first, last) + 1, "step": max(1, abs(step))}
+        part = apply("slice", operands[0], dim=dim, **bounds)
+        if step < 0:
+            part = apply("flip", part, dims=(dim,))
+        parts.append(apply("repeat", part, dim=dim, times=count) if step == 0 else part)
+    return parts[0] if len(parts) == 1 else apply("concat", *parts, dim=dim)
+
+
 def _softmax(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
     exponentials = apply("exp", operands[0])
     for mask in operands[1:]:
@@ -383,6 +396,15 @@ _ROWS = (
         shape=shapes.normalize,
         attributes={"dims": "int", "eps": "rational?"},
         expand=_layer_norm,
+    ),
+    Op(
+        name="take",
+        kind=Kind.DERIVED,
+        arity=(1, 1),
+        levels=KERNEL,
+        shape=indexing.take_shape,
+        attributes={"dim": "int", "places": "ints"},
+        expand=_take,
     ),
     Op(
         name="batch_norm",

@@ -18,6 +18,9 @@ def library_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], sha
     match name:
         case "gather":
             return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
+        case "take":
+            places = f"torch.tensor({list(attributes['places'])}, device={x[0]}.device)"
+            return f"torch.index_select({x[0]}, {attributes['dim']}, {places})"
         case "take_along_dim":
             return f"torch.gather({x[0]}, {attributes['dim']}, {x[1]}.long())"
         case "index_write":

@@ -321,6 +321,7 @@ _NOUNS = {name: row.noun for name, row in _PACKAGED.items()} | {
     "avg_pool2d": "averaged",
     "batch_norm": "normalized",
     "enlarge": "enlarged",
+    "take": "picked",
     "softmax": "softmax",
     "rms_norm": "normalized",
     "layer_norm": "normalized",

@@ -83,6 +83,12 @@ MISTAKES: dict[str, tuple[Callable[[KernelGraph], object], str]] = {
     "integers and floats": (lambda g: g.reshape(_i(g), (3, 1)) + _x(g).builder.new_input((3, 4)), "cast the integers"),
     "a function of integers": (lambda g: g.exp(_i(g)), "got int64, wanted floating-point numbers: cast the integers"),
     "half of an integer": (lambda g: _i(g) * 0.5, "got factor 1/2 for int64, wanted a whole number"),
+    "a place beyond the end": (lambda g: g.take(_x(g), (0, 6)), r"got places \[0, 6\] of \[6, 4\]; .*0 ≤ place < 6"),
+    "no place": (lambda g: g.take(_x(g), ()), "wanted at least one"),
+    "many places": (
+        lambda g: g.take(g.new_input((400,)), [place * place % 397 for place in range(300)]),
+        "wanted at most 64; make them an input of int64, for gather",
+    ),
     "a weight of other channels": (
         lambda g: g.conv2d(_image(g), g.new_input((4, 2, 3, 3))),
         r"conv2d: got groups 1 for \[1, 4, 6, 5\] and weight \[4, 2, 3, 3\]",

@@ -52,7 +52,16 @@ def test_indices_out_of_range_in_a_numpy_array_are_refused() -> None:
         best(*arrays)
 
 
-FUSED = ("gather, then a product", "the rows of the largest", "a causal mask", "a cast of integers", "scatter")
+IMAGES = ("conv2d of 1x1", "conv2d of groups, then relu", "conv2d, batch_norm")
+FUSED = (
+    *IMAGES,
+    "a scalar",
+    "gather, then a product",
+    "the rows of the largest",
+    "a causal mask",
+    "a cast of integers",
+    "scatter",
+)
 
 
 @pytest.mark.parametrize("name", FUSED)

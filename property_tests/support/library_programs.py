@@ -98,6 +98,11 @@ LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
         lambda g, x: g.take_along_dim(x[0], x[1], dim=1),
         lambda x, i: np.take_along_axis(x, i, 1),
     ),
+    "take": LibraryProgram(
+        (((2, 7, 3), ""),),
+        lambda g, x: g.exp(g.take(x[0], (5, 3, 1, 2, 2, 2, 0, 6), dim=1)),
+        lambda x: np.exp(np.take(x, (5, 3, 1, 2, 2, 2, 0, 6), axis=1)),
+    ),
     "gather, then a product": LibraryProgram(
         (((16, 32), ""), ((8,), "int64"), ((32, 16), "")),
         lambda g, x: g.silu(g.gather(x[0], x[1]) @ x[2]),

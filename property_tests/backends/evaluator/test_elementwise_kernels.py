@@ -187,7 +187,7 @@ def undefined_keys(op: str) -> Graph:
     program = KernelGraph()
     x, y = program.new_input((6, 4)), program.new_input((4, 4))
     quotient = program.div(x, program.concat([y, program.split(program.sub(y, y), 2, 0)[0]], 0))
-    order = program.argsort(quotient, dim=1)
+    order, image = program.argsort(quotient, dim=1), program.reshape(quotient, (1, 1, 6, 4))
     match op:
         case "argsort":
             program.mark_output(program.cast(order, "float32"))
@@ -195,10 +195,18 @@ def undefined_keys(op: str) -> Graph:
             program.mark_output(program.cumsum(quotient, dim=1))
         case "gather":
             program.mark_output(program.take_along_dim(x, order, dim=1))
+        case "conv2d":
+            program.mark_output(program.conv2d(image, program.new_input((2, 1, 2, 2)), pads=(0, 1, 1, 0)))
+        case "max_pool2d":
+            program.mark_output(program.max_pool2d(image, 2, 1, (0, 1, 1, 0)))
+        case "avg_pool2d":
+            program.mark_output(program.avg_pool2d(image, 2, 1, (0, 1, 1, 0), count_include_pad=False))
+        case "pad":
+            program.mark_output(program.flip(program.pad(quotient, ((1, 0), (0, 2)), 3), 0))
     return program.graph()
 
 
-@pytest.mark.parametrize("op", ["argsort", "cumsum", "gather"])
+@pytest.mark.parametrize("op", ["argsort", "cumsum", "gather", "conv2d", "max_pool2d", "avg_pool2d", "pad"])
 def test_library_ops_of_undefined_values_are_those_of_numpy(cupy: FakeCupy, op: str) -> None:
     masks = []
     for xp in (np, cupy):

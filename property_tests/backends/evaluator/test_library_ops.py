@@ -93,6 +93,13 @@ def test_an_emitted_library_kernel_computes_the_op_in_its_type(name: str, dtype:
             np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_runs_of_places_are_the_places(places: list[int]) -> None:
+    found = indexing.runs(places)
+    assert [first + step * i for first, step, count in found for i in range(count)] == places
+    assert all(count > 1 or step == 1 for _, step, count in found)
+
+
 def _program(*ops: Any) -> tuple[Graph, ...]:
     """Programs of x [6, 4], y [6, 4], indices [3] and others [3]."""
     graphs = []
