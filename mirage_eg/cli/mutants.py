@@ -71,8 +71,8 @@ def mutants(
         device = options.device_record
         with progress() as observe:
             found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
-            by_time = sorted(found, key=lambda it: it.predicted_us(device))[:limit]
-            verdicts = _verdicts(graph, [it.graph for it in by_time], options, observe) if verified else []
+            by_time = sorted(found, key=lambda it: it.predicted_loss_us(device))[:limit]
+            verdicts = _verdicts(by_time, options, observe) if verified else []
             measured = _measured([graph, *(it.graph for it in by_time)], observe)
         rows = [
             MutantRow(
@@ -104,13 +104,17 @@ def mutants(
     return job
 
 
-def _verdicts(program: Graph, graphs: list[Graph], options: Options, observe: Observer) -> list[str]:
+def _verdicts(found: "list[Mutant]", options: Options, observe: Observer) -> list[str]:
+    """The verdict on each corrected part: a program with an equal part in the place of another one is equal."""
     from mirage_eg.verify.reference import Reference
 
-    checked = Reference(program, options.trials, options.seed).check_all(
-        graphs, on_progress=lambda done, of: observe("verify", done, of, "")
-    )
-    return [str(verdict.verdict) for verdict, _ in checked]
+    verdicts: dict[int, str] = {}
+    for part in dict.fromkeys(it.part for it in found):
+        own = [number for number, it in enumerate(found) if it.part is part]
+        observe("verify", len(verdicts), len(found), "")
+        checked = Reference(part.program, options.trials, options.seed).check_all([found[number].corrected for number in own])
+        verdicts |= {number: str(verdict.verdict) for number, (verdict, _) in zip(own, checked, strict=True)}
+    return [verdicts[number] for number in range(len(found))]
 
 
 def _measured(graphs: list[Graph], observe: Observer) -> list[float]:

@@ -124,6 +124,7 @@ class _Trial:
         shapes = [kind.shape for kind in self.program.input_types]
         single = [moves_of(shape, self.factors) for shape in shapes]
         none = [()] * len(shapes)
+        convolved = all(item.op in ("conv2d", "input", "output") for item in self.program.nodes)
         yield tuple(none)
         for place, moves in enumerate(single):
             for move in moves:
@@ -134,7 +135,7 @@ class _Trial:
                     yield (*none[:place], pair, *none[place + 1 :])
         for (one, first), (two, second) in combinations(enumerate(single), 2):
             for x, y in product(first, second):
-                if x.factor == y.factor and not (x.in_order or y.in_order):
+                if x.factor == y.factor and not (x.in_order or y.in_order) and (not convolved or _both_of_channels(x, y)):
                     yield tuple((x,) if at == one else (y,) if at == two else () for at in range(len(shapes)))
 
     def _computed(self, mutation: Mutation) -> Any:
@@ -204,6 +205,11 @@ def _elements(program: Graph, inputs: Sequence[Shape], changes: Sequence[tuple[i
     except GraphError:  # channels that do not match, a window that does not fit
         return 0
     return prod(shapes[program.outputs[0].operands[0]])
+
+
+def _both_of_channels(x: LayoutMove, y: LayoutMove) -> bool:
+    """Whether moves of images and of filters both take from the channels, or both give to them: else these do not match."""
+    return x.source == y.source == 1 or x.target == y.target == 1
 
 
 def _parallel(x: LayoutMove, y: LayoutMove) -> bool:

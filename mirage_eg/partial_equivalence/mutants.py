@@ -1,6 +1,7 @@
 """Mutants of a program with their boxes, wrong rectangles, corrected programs and predicted costs."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -8,7 +9,7 @@ from math import prod
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.builder import KernelGraph
-from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.partial_equivalence.boxes import PositionBox, agreement
 from mirage_eg.partial_equivalence.correct import corrected
@@ -16,20 +17,30 @@ from mirage_eg.partial_equivalence.enumeration import Mutation, mutations
 from mirage_eg.partial_equivalence.parts import LinearPart, linear_parts, replaced
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of, size
 
+_LOG = logging.getLogger(__name__)
+
 OnPart = Callable[[int, int], None]  # parts done, of how many
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant of a linear part of `program`: on `boxes` it is equal or not, and `graph` is the program with it corrected."""
+    """A mutant of a linear part of `program`: on each of `boxes` it is equal or not.
+
+    `changed` is the part's mutant, `corrected` is it with patches, `graph` the whole program with that in place of the part.
+    """
 
     program: Graph
     part: LinearPart
     mutation: Mutation
-    changed: Graph  # the part's mutant, before the correction
+    changed: Graph
     boxes: tuple[PositionBox, ...]
     rectangles: tuple[Rectangle, ...]
-    graph: Graph
+    corrected: Graph
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The program with the corrected mutant, everywhere where the part is."""
+        return replaced(self.program, self.part, self.corrected)
 
     @property
     def equal_fraction(self) -> float:
@@ -57,8 +68,13 @@ class Mutant:
         return described(self.part.program, self.mutation)
 
     def predicted_us(self, device: Device) -> float:
-        """The predicted time of the corrected program."""
-        return predict_us(self.graph, device)
+        """The predicted time of the program with the corrected mutant."""
+        return predict_us(self.program, device) + self.predicted_loss_us(device)
+
+    def predicted_loss_us(self, device: Device) -> float:
+        """How much slower the program becomes, by prediction; negative where it becomes faster."""
+        loss = predict_us(self.corrected, device) - predict_us(self.part.program, device)
+        return loss * max(1, len(self.part.nodes))
 
 
 def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart | None = None) -> list[Mutant]:
@@ -74,20 +90,27 @@ def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart
         program = program.graph()
     if not 0 < least <= 1:
         raise OptionError(f"least: got {least}, wanted a part above 0 and at most 1")
-    parts = linear_parts(program)
-    found = []
+    parts, found = linear_parts(program), list[Mutant]()
     for number, part in enumerate(parts):
         if on_part:
             on_part(number, len(parts))
-        kinds = set()
-        for mutation, equal in mutations(part.program, least):
-            if (kind := (equal, mutation.kind)) in kinds:
-                continue
+        try:
+            found += _of_part(program, part, least)
+        except UnsupportedError as error:
+            if len(parts) == 1:
+                raise
+            _LOG.warning("a part of the program is left as it is: %s", error)
+    return sorted(found, key=lambda it: (-it.equal_fraction, it.mutation.moves))
+
+
+def _of_part(program: Graph, part: LinearPart, least: float) -> Iterator[Mutant]:
+    kinds = set()
+    for mutation, equal in mutations(part.program, least):
+        if (kind := (equal, mutation.kind)) not in kinds:
             mutant = mutant_of(program, part, mutation)
             if mutant is not None and mutant.equal_fraction >= least:
                 kinds.add(kind)
-                found.append(mutant)
-    return sorted(found, key=lambda it: (-it.equal_fraction, it.mutation.moves))
+                yield mutant
 
 
 def mutant_of(program: Graph, part: LinearPart, mutation: Mutation) -> Mutant | None:
@@ -100,8 +123,8 @@ def mutant_of(program: Graph, part: LinearPart, mutation: Mutation) -> Mutant | 
         return None
     boxes = agreement(part.program, changed)
     rectangles = rectangles_of([box for box in boxes if not box.equal])
-    graph = replaced(program, part, corrected(part.program, changed, rectangles))
-    return Mutant(program, part, mutation, changed, tuple(boxes), tuple(rectangles), graph)
+    with_corrections = corrected(part.program, changed, rectangles)
+    return Mutant(program, part, mutation, changed, tuple(boxes), tuple(rectangles), with_corrections)
 
 
 def described(program: Graph, mutation: Mutation) -> str:

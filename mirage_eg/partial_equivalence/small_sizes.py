@@ -10,6 +10,7 @@ from math import prod
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.window_changes import WINDOWED
@@ -41,7 +42,7 @@ def short(side: int) -> int:
 def at_small_sizes(program: Graph) -> Graph:
     """The program at small sizes; itself where its ops do not tell which dims may shrink."""
     windows = _windows(program)
-    if windows is None:
+    if windows is None and not all(map(_has_no_extents, program.nodes)):
         return program
     try:
         return _rebuilt(program, windows)
@@ -71,7 +72,13 @@ def _windows(program: Graph) -> _Windows | None:
     return _Windows(tuple(sorted(filters)), tuple(sorted(images & given)))
 
 
-def _rebuilt(program: Graph, windows: _Windows) -> Graph:
+def _has_no_extents(item: Node) -> bool:
+    """Whether the op takes operands of any extents, equal ones where they have to be."""
+    kinds = (Kind.ELEMENTWISE, Kind.MATMUL, Kind.REDUCTION, Kind.BOUNDARY)
+    return item.op == "transpose" or OPS[item.op].kind in kinds
+
+
+def _rebuilt(program: Graph, windows: _Windows | None) -> Graph:
     builder = KernelGraph()
     values: list[Tensor] = []
     for item, numbers in program.numbered():
@@ -88,7 +95,9 @@ def _rebuilt(program: Graph, windows: _Windows) -> Graph:
     return builder.graph()
 
 
-def _shape(program: Graph, value: int, windows: _Windows) -> Shape:
+def _shape(program: Graph, value: int, windows: _Windows | None) -> Shape:
+    if windows is None:
+        return tuple(map(small, program.types[value].shape))
     first, channels, *sides = program.types[value].shape
     convolutions = [item for item in program.nodes if item.op == "conv2d" and value in item.operands]
     groups = convolutions[0]["groups"] if convolutions else 1

@@ -76,7 +76,7 @@ MISTAKES = {  # program, further arguments, and the message
     ),
     "an unknown GPU": ("graph.mark_output(graph.sum(graph.new_input((4, 4)), 1))", ("--gpu", "abacus"), "abacus"),
     "too large": (
-        "graph.mark_output(graph.new_input((4096, 4096)) @ graph.new_input((4096, 4096)))",
+        "graph.mark_output(graph.sum(graph.reshape(graph.new_input((4096, 4096)), (2048, 8192)), 1))",
         (),
         "got a program too large for mutants to be tried",
     ),

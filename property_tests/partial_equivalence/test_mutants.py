@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -14,6 +16,7 @@ from mirage_eg.partial_equivalence.mutants import Mutant, mutants
 from mirage_eg.partial_equivalence.rectangles import Rectangle
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.image_models import csrnet_back_end, resnet18
 from property_tests.support.linear_programs import convolution, values
 
 PLAIN = mutants(convolution())
@@ -122,8 +125,8 @@ def test_linear_parts_of_a_model_are_mutated_between_its_functions() -> None:
 
 def test_a_sum_of_convolutions_is_mutated_as_a_whole() -> None:
     graph = KernelGraph()
-    x = graph.new_input((2, 2, 9, 6), "float32", "x")
-    v, w = graph.new_input((2, 2, 3, 3), "float32", "v"), graph.new_input((2, 2, 5, 1), "float32", "w")
+    x = graph.new_input((2, 1, 9, 6), "float32", "x")
+    v, w = graph.new_input((1, 1, 3, 3), "float32", "v"), graph.new_input((1, 1, 5, 1), "float32", "w")
     graph.mark_output(graph.conv2d(x, v, pads=(1, 1, 1, 1)) + graph.conv2d(x, w, pads=(2, 0, 2, 0)))
     program = graph.graph()
     moved = next(it for it in _named(mutants(program), "x: n→h (2, inner to outer)") if it.rectangles)
@@ -162,3 +165,38 @@ def test_a_mutant_states_its_parts() -> None:
     it = _batch_into_height()
     assert it.positions == 4 * 4 * 12 * 10 and it.wrong == it.positions / 12
     assert replace(it, rectangles=()).recomputed == 0
+    device = DEVICES["H100"]
+    assert it.predicted_us(device) == pytest.approx(predict_us(it.graph, device)), "of parts and of the whole"
+
+
+def _named_part(found: list[Mutant], number: int) -> list[Mutant]:
+    return [it for it in found if number in it.part.nodes]
+
+
+def test_the_dilated_convolutions_of_csrnet_go_through() -> None:
+    program = csrnet_back_end(2, 8, 6, "float64")
+    found = mutants(program)
+    convolutions = [number for number, item in enumerate(program.nodes) if item.op == "conv2d"]
+    assert len(convolutions) == 6
+    wanted = values(program)
+    for number in convolutions:
+        names = ("h→n", "w→n", "h dilation / 2", "w dilation / 2")
+        planes = next(it for it in _named(_named_part(found, number), *names) if it.equal_fraction == 1)
+        moved = next(it for it in _named(_named_part(found, number), "n→h (2, inner to outer)") if it.rectangles)
+        for it in (planes, moved):
+            assert verify(it.part.program, it.corrected).verdict is Equality.EQUAL
+        np.testing.assert_allclose(values(moved.graph), wanted, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_resnet_18_goes_through_at_its_own_size() -> None:
+    program = resnet18(2)
+    found = mutants(program)
+    convolutions = [number for number, item in enumerate(program.nodes) if item.op == "conv2d"]
+    assert len(convolutions) == 20
+    for number in convolutions:
+        assert any(it.rectangles for it in _named_part(found, number)), program.nodes[number]
+    small = resnet18(2, 8, 64, "float64")
+    wanted = values(small)
+    for it in mutants(small):
+        np.testing.assert_allclose(values(it.graph), wanted, rtol=1e-9)
