@@ -29,6 +29,7 @@ class Effort:
     first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
     until_extents: float = 0.5  # of the seconds; then the round of structures ends
     until_schedules: float = 0.75  # of the seconds; then the round of extents ends
+    until_final: float = 0.9  # of the seconds; then the rounds of schedules and details end
     together: int = 16  # candidates that are timed while the GPU is held
     close: float = 1.02  # times within this factor are equal: the spread of a measurement
 

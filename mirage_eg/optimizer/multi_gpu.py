@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from mirage_eg.ir.errors import MirageError
 
 Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
+HUNG_SECONDS = 2.0  # after the deadline; then the process of a candidate that is still running is ended
 _MOST_LOSSES = 5  # processes in a row; more losses are no fault of the candidates
 _trials: CandidateTimer | None = None  # of a worker's process
 
@@ -47,7 +49,7 @@ class MultiGpuTimer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for executor in self._executors.values():
-            executor.shutdown(wait=kind is None)
+            _end(executor, kill=kind is not None)
         self._executors.clear()
 
     def quick(self, source: str) -> Outcome:
@@ -69,7 +71,14 @@ class MultiGpuTimer:
         for gpu in waiting:
             self._next(gpu, waiting, running, sources, deadline, outcomes)
         while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            left = deadline() + HUNG_SECONDS - perf_counter()
+            done, hung = wait(running, None if left == inf else max(0.0, left), FIRST_COMPLETED)
+            for future in () if done else hung:
+                position = running.pop(future)
+                gpu = position % len(self._gpus)
+                _end(self._executors.pop(gpu), kill=True)
+                outcomes[position] = Outcome(None, None, "not timed to its end: the seconds of tuning were over")
+                self._next(gpu, waiting, running, sources, deadline, outcomes)
             for future in done:
                 position = running.pop(future)
                 gpu = position % len(self._gpus)
@@ -105,7 +114,7 @@ class MultiGpuTimer:
         try:
             result = future.result()
         except (DeviceLost, BrokenExecutor) as error:
-            self._executors.pop(gpu).shutdown(wait=False)
+            _end(self._executors.pop(gpu), kill=True)
             problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             self._losses[gpu] += 1
             if self._losses[gpu] == _MOST_LOSSES:
@@ -113,6 +122,14 @@ class MultiGpuTimer:
             return Outcome(None, None, problem)
         self._losses[gpu] = 0
         return result
+
+
+def _end(executor: Executor, kill: bool) -> None:
+    """End an executor, with `kill` whatever its processes do; they are waited for, so that nothing of theirs is left."""
+    if hasattr(executor, "_executor_manager_thread"):  # of processes
+        executor.shutdown(wait=True, kill_workers=kill)  # type: ignore[call-arg]
+    else:
+        executor.shutdown(wait=not kill)
 
 
 def gpus_of_first_kind() -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -38,7 +39,11 @@ from mirage_eg.optimizer.tuning_space import (
     schedules,
 )
 
-Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+Map = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[], float]], Iterable[Any]]  # function, items, until when
+
+
+def _map_here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
+    return (function(item) for item in items if perf_counter() <= until())
 
 
 class Timer(Protocol):
@@ -101,7 +106,7 @@ def tune(
     tuning: Tuning | None = None,
     *,
     warps: Sequence[int] | None = None,
-    parallel: Map = map,
+    parallel: Map = _map_here,
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those of the final round come before all others.
 
@@ -150,12 +155,13 @@ def _best_graphs(run: _Run, most: int) -> list[Tuned]:
 def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     """Compile, check and time the jobs, until the stage has had its share of the seconds."""
     effort = run.tuning.effort
-    until = {"structures": effort.until_extents, "extents": effort.until_schedules}.get(stage, 1.0)  # of the seconds
+    ends = {"structures": effort.until_extents, "extents": effort.until_schedules}
+    until = ends.get(stage, effort.until_final)  # of the seconds
     reserved = (1.0 - until) * effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:
         return
     items = [(run.program, run.optimized(job.graph), job, run.device.target) for job in dict.fromkeys(jobs)]
-    compiled = iter(run.parallel(compile_variant, items))
+    compiled = iter(run.parallel(compile_variant, items, lambda: run.deadline - reserved))
     while variants := list(islice(compiled, effort.together)):
         fresh = []
         for variant in variants:
@@ -167,10 +173,8 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
         asked = perf_counter()
         with run.tuning.gpu():
             run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
-            if not run.right:
-                run.deadline = max(
-                    run.deadline, perf_counter() + run.tuning.effort.first * run.tuning.effort.seconds + reserved
-                )
+            if not run.right:  # compiled late: the first round takes some of the seconds of later ones
+                reserved = min(reserved, max(0.0, run.deadline - perf_counter() - effort.first * effort.seconds))
             outcomes = _outcomes(run, [variant.source for variant in fresh], reserved)
             for variant, outcome in zip(fresh, outcomes, strict=True):
                 if outcome is None:
@@ -183,12 +187,19 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
 
 
 def _outcomes(run: _Run, sources: Sequence[str], reserved: float) -> Iterator[Outcome | None]:
-    """The outcomes in the order of the sources; None for a source whose turn comes in the `reserved` seconds."""
+    """The outcomes in the order of the sources; None for a source whose turn comes in the `reserved` seconds.
+
+    One candidate that is right is timed at any rate.
+    """
+
+    def until() -> float:
+        return run.deadline - reserved if run.right else inf
+
     if isinstance(run.timer, MultiGpuTimer):
-        yield from run.timer.quick_all(sources, lambda: run.deadline - reserved)
+        yield from run.timer.quick_all(sources, until)
         return
     for source in sources:
-        yield None if perf_counter() > run.deadline - reserved else run.timer.quick(source)
+        yield None if perf_counter() > until() else run.timer.quick(source)
 
 
 def compile_variant(item: tuple[Graph, Graph, Job, str]) -> Variant:
@@ -212,8 +223,12 @@ def compile_variant(item: tuple[Graph, Graph, Job, str]) -> Variant:
 def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
     """The chosen variants timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
     timed = []
+    asked = perf_counter()
     with run.tuning.gpu():
+        run.deadline += perf_counter() - asked
         for tuned in chosen:
+            if timed and perf_counter() > run.deadline:
+                break
             outcome, timing = run.timer.full(tuned.variant.source)
             run.tuning.record(_measurement(run, "final", tuned.variant, outcome, timing))
             if timing is not None and outcome.error is not None:

@@ -1,9 +1,12 @@
 """Tuning on several GPUs finds what one finds, assigns candidates by number, and outlives a process that dies."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 from time import perf_counter, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +130,50 @@ def test_a_process_sees_its_gpu_alone_and_one_that_dies_is_replaced() -> None:
         outcomes = list(timer.quick_all("0123", never))
     assert [outcome.us if outcome else None for outcome in outcomes] == [4.0, None, 4.0, 7.0]
     assert outcomes[1] is not None and outcomes[1].problem is not None
+
+
+def hangs(source: str) -> Outcome:
+    if source == "1":
+        sleep(120)
+    return Outcome(1.0, 0.0, None)
+
+
+def test_a_candidate_that_hangs_is_ended_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_gpu, "HUNG_SECONDS", 0.1)
+    begun = perf_counter()
+    with MultiGpuTimer(["4"], process, Calls(hangs, full)) as timer:
+        assert timer.quick("0").us == 1.0  # the process is up
+        stop = perf_counter() + 0.3
+        outcomes = list(timer.quick_all("012", lambda: stop))
+    assert perf_counter() - begun < 60
+    assert outcomes[1] is not None and outcomes[1].us is None and "seconds of tuning" in str(outcomes[1].problem)
+
+
+LEFT_OVER = """
+import os, time
+from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer
+from mirage_eg.pipeline.run.executors import Workers
+from property_tests.optimizer import test_multi_gpu as here
+
+with Workers(jobs=2) as workers, MultiGpuTimer(["4", "7"], here.process, Calls(here.dies, here.full)) as timer:
+    stop = time.perf_counter() + 6
+    assert list(workers.map(here.sleeps, [1.0, 0, 0, 120, 0, 120], lambda: stop))[0] == 1.0  # the first one runs here
+    assert [outcome.us for outcome in timer.quick_all("0123", lambda: float("inf"))] == [4.0, None, 4.0, 7.0]
+print("ended")
+"""
+
+
+def sleeps(seconds: float) -> float:
+    sleep(seconds)
+    return seconds
+
+
+def test_processes_end_with_the_run_and_nothing_of_theirs_is_left() -> None:
+    begun = perf_counter()
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", LEFT_OVER], capture_output=True, text=True, cwd=root, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")  # the resource tracker would say so there
+    assert perf_counter() - begun < 90
 
 
 def test_a_gpu_on_which_nothing_works_is_an_error_not_an_endless_loop() -> None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
+from math import inf
 from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any
@@ -48,6 +49,7 @@ class Workers:
     def __init__(self, executor: Executor | str | None = None, jobs: int | None = None) -> None:
         self.count = jobs or os.cpu_count() or 1
         self._given, self._local = executor, False
+        self._late: list[Future[list[Any]]] = []  # begun, and no longer waited for
         self._executor: Executor | None = None
         self._lost: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
         self._stack = ExitStack()
@@ -63,13 +65,16 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop(kill=kind is not None)
+        self._stop(kill=kind is not None or not all(late.done() for late in self._late))
         self._stack.close()
 
-    def run(self, stage: str, function: Function, common: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, stage: str, function: Function, common: Any, items: Sequence[Any], until: Callable[[], float] = lambda: inf
+    ) -> Iterator[tuple[int, Any]]:
         """The results of all items, each with its position, as they are finished.
 
-        Without an executor they run here, sequentially, until processes are worth starting.
+        Without an executor they run here, sequentially, until processes are worth starting. When `perf_counter` passes `until`,
+        the results end; a process that is still at work when this context ends is ended.
         """
         left = list(range(len(items)))
         if self._given is None:
@@ -78,7 +83,7 @@ class Workers:
         losses = 0
         while chunks:
             lost: list[list[int]] = []
-            for chunk, results in self._run_there(function, common, items, chunks):
+            for chunk, results in self._run_there(function, common, items, chunks, until):
                 if results is None:
                     lost.append(chunk)
                 else:
@@ -93,11 +98,13 @@ class Workers:
                     )
             chunks = [[position] for chunk in lost for position in chunk]
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    def map(
+        self, function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float] = lambda: inf
+    ) -> Iterator[Any]:
         """The results of `function` for all items, in order; for work that is always worth a process."""
         results: dict[int, Any] = {}
         place = 0
-        for position, result in self.run("tune", _each, function, items):
+        for position, result in self.run("tune", _each, function, items, until):
             results[position] = result
             while place in results:
                 yield results.pop(place)
@@ -119,7 +126,7 @@ class Workers:
         return list(range(done, len(items)))
 
     def _run_there(
-        self, function: Function, common: Any, items: Sequence[Any], chunks: Sequence[list[int]]
+        self, function: Function, common: Any, items: Sequence[Any], chunks: Sequence[list[int]], until: Callable[[], float]
     ) -> Iterator[tuple[list[int], list[Any] | None]]:
         """The results of each chunk, None where its worker died."""
         futures: dict[Future[list[Any]], list[int]] = {}
@@ -134,7 +141,7 @@ class Workers:
                 broken = True
                 unsent.append(chunk)
         try:
-            for future in _as_completed(futures):
+            for future in _as_completed(futures, until):
                 try:
                     results = future.result()
                 except self._lost as error:
@@ -143,8 +150,7 @@ class Workers:
                 else:
                     yield futures[future], results
         finally:
-            for future in futures:
-                future.cancel()
+            self._late = [late for late in (*self._late, *futures) if not late.cancel() and not late.done()]
         for chunk in unsent:
             yield chunk, None
         if broken:
@@ -235,15 +241,16 @@ def _seconds_of_work() -> float:
     return thread_time() + children.ru_utime + children.ru_stime
 
 
-def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
-    """The futures as they are completed.
+def _as_completed(futures: Iterable[Future[Any]], until: Callable[[], float]) -> Iterator[Future[Any]]:
+    """The futures as they are completed, until `perf_counter` passes `until`.
 
     Raises:
         StoppedError: this is background work, and its body has ended.
     """
     waiting = set(futures)
-    while waiting:
-        done, waiting = wait(waiting, LOOK_SECONDS if in_background() else None, FIRST_COMPLETED)
+    while waiting and (left := until() - perf_counter()) > 0:
+        look = LOOK_SECONDS if in_background() else None if left == inf else left
+        done, waiting = wait(waiting, look, FIRST_COMPLETED)
         raise_if_stopped()
         yield from done
 
