@@ -31,7 +31,7 @@ class FusionRole(StrEnum):
 _ROLES = {
     **dict.fromkeys(("Unary", "Binary", "Choice", "Scale", "Shift", "Pow", "Transpose"), FusionRole.ELEMENTWISE),
     **dict.fromkeys(("Slice", "Reshape", "Result", "NoOp"), FusionRole.VIEW),
-    **dict.fromkeys(("Matmul", "Linear"), FusionRole.PRODUCT),
+    **dict.fromkeys(("Matmul", "Linear", "Conv", "BiasedConv"), FusionRole.PRODUCT),
     "Concat": FusionRole.LIBRARY,
     "In": FusionRole.INPUT,
 }
@@ -52,7 +52,7 @@ def role_of(enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
         case Kind.REDUCTION | Kind.DERIVED:
             return FusionRole.REDUCTION
         case _:
-            return FusionRole.PRODUCT if op == "conv2d" else FusionRole.LIBRARY
+            return FusionRole.LIBRARY
 
 
 @dataclass(frozen=True, slots=True)

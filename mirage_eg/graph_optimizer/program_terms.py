@@ -15,6 +15,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.ops import OPS, Kind
 
+Kernel = tuple[int, int]  # extents of the window of a convolution
+
 CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
 _OPS_OF_CONSTANTS = {constructor: (op, key) for op, (constructor, key) in CONSTANTS.items()}
 _MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program are composed
@@ -38,6 +40,7 @@ class ProgramTerms:
     weights: frozenset[int]  # values that depend on weights alone
     names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub", "add", "mul")})
     orders: set[tuple[int, ...]] = field(default_factory=set)
+    convolutions: dict[tuple[str, Kernel], Node] = field(default_factory=dict)  # by name and extents of the kernel
 
     def commands(self) -> Iterator[Any]:
         """The commands that add the program to an e-graph."""
@@ -57,6 +60,7 @@ class ProgramTerms:
         for place in range(MOST_PARTS):
             yield fact("position", place)
         yield from self._permutations()
+        yield from self._kernels()
 
     def _facts(self, value: int) -> Iterator[Any]:
         kind = self.program.types[value]
@@ -100,12 +104,28 @@ class ProgramTerms:
                 return call("Concat", item["dim"], _terms(item.operands))
             case "matmul":
                 return call("Matmul", *operands)
+            case "conv2d":
+                name = self._name(item)
+                kernel = shapes[1].shape[2], shapes[1].shape[3]
+                self.convolutions[name, kernel] = self.names[name]
+                return call("Conv", name, *operands)
         match OPS[item.op].kind, len(operands):
             case Kind.ELEMENTWISE, 1 if item.op != "cast":
                 return call("Unary", self._name(item), operands[0])
             case Kind.ELEMENTWISE, 2:
                 return call("Binary", self._name(item), *operands)
         return self._other(item, value)
+
+    def _kernels(self) -> Iterator[Any]:
+        """Which convolutions have no groups, and which equal one of the program with a larger kernel, zeros around theirs."""
+        for name in sorted({name for name, _ in self.convolutions}):
+            if self.names[name]["groups"] == 1:
+                yield fact("dense", name)
+        for (name, kernel), small in sorted(self.convolutions.items()):
+            for (other, wide), large in sorted(self.convolutions.items()):
+                if kernel != wide and _is_enlarged(small, kernel, large, wide):
+                    enlarge = self._name(node("enlarge", window=wide))
+                    yield fact("enlarged", name, *kernel, other, *wide, enlarge)
 
     def _permutations(self) -> Iterator[Any]:
         """Which permutations are the identity, swap the last two dims, or compose to another."""
@@ -147,11 +167,28 @@ def append_enode(
         case "Linear", _:
             x, weight, bias = operands
             return tuple(append(node("add", append(node("matmul", x, weight))[0], bias)))
+        case "BiasedConv", (name,):
+            x, weight, bias = operands
+            [convolved] = append(Node(names[name].op, (x, weight), names[name].attributes))
+            return tuple(append(node("add", convolved, bias)))
         case "Choice", _:
             return tuple(append(node("where", *operands)))
         case _, (name,):
             return tuple(append(Node(names[name].op, tuple(operands), names[name].attributes)))
     raise AssertionError(f"{enode} is no op")
+
+
+def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool:
+    """Whether a convolution equals one with a larger kernel whose additional entries, the same number on each side, are 0."""
+    steps = large["dilations"]
+    around = [step * (new - old) // 2 for step, old, new in zip(steps, kernel, wide, strict=True)]
+    return (
+        small["groups"] == large["groups"]
+        and small["strides"] == large["strides"]
+        and all(old == 1 or a == b for old, a, b in zip(kernel, small["dilations"], steps, strict=True))
+        and all(old <= new and old % 2 == new % 2 == 1 for old, new in zip(kernel, wide, strict=True))
+        and tuple(pad + more for pad, more in zip(small["pads"], around * 2, strict=True)) == large["pads"]
+    )
 
 
 def may_be_no_op(item: Node) -> bool:

@@ -1,7 +1,7 @@
 """Saturate the e-graph of a whole program under the laws of `rules/graph` and `rules/simplify`, within limits.
 
-Iterations of three sets of laws alternate until none adds anything: shapes, laws, and then groups of products, which are
-complete only where the laws have nothing to add.
+Shapes and laws alternate until neither adds anything. Then groups of products are complete: their members are found, and
+joined. All this repeats until there are no new groups.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
@@ -53,13 +53,23 @@ def saturate(terms: ProgramTerms, limits: SaturationLimits | None = None, with_l
 def _run(egraph: bindings.EGraph, matches: Counter[str], limits: SaturationLimits, start: float) -> str | None:
     for _ in range(limits.iterations):
         updated = sum(_once(egraph, ruleset, matches) for ruleset in ("shapes", "simplify", "laws"))
-        if updated == 0 and not _once(egraph, "groups", matches):
+        if updated == 0 and not _join_groups(egraph, matches):
             return None
         if sum(size for _, size in table_sizes(egraph)) > limits.nodes:
             return f"stopped at {limits.nodes:,} nodes"
         if perf_counter() - start > limits.seconds:
             return f"stopped after {limits.seconds:g} s"
     return f"stopped after {limits.iterations} iterations"
+
+
+def _join_groups(egraph: bindings.EGraph, matches: Counter[str]) -> bool:
+    """Find the members of groups, then their terms; whether there were new ones."""
+    updated = False
+    while _once(egraph, "members", matches):
+        updated = True
+    while _once(egraph, "groups", matches):
+        updated = True
+    return updated
 
 
 def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
