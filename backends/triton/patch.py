@@ -23,6 +23,7 @@ from mirage_eg.ir.shapes import Shape
 
 ELEMENTS = 1024  # that one program copies
 WARPS = 4
+STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on an H200 they gained nothing
 LARGEST_TILE = 64  # places or filters of one program
 _PRODUCTS = (DType.float16, DType.bfloat16, DType.float32)  # that tl.dot takes
 
@@ -108,7 +109,7 @@ def write_patch(file: ProgramFile, number: int) -> None:
     helpers = frozenset({"convolve_rectangle"} if blocks.keys() & {*item.operands} else ())
     file.kernels.append(BlockKernel(name, _source(name, arguments, body), arguments, (), helpers))
     file.signatures.append(tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (y, *sources)))
-    file.options.append({"num_warps": WARPS, "num_stages": 2, "enable_fp_fusion": True})
+    file.options.append({"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True})
     given = ", ".join(file.names[it] for it in (value, *sources))
     file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
 

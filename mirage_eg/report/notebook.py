@@ -10,6 +10,7 @@ from mirage_eg.ir.plurals import counted
 from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.funnel import funnel
+from mirage_eg.report.mutant_regions import regions_svg
 from mirage_eg.report.proof_steps import chain_html
 from mirage_eg.report.rule_pages import ablation_html, comparison_html, impact_html
 from mirage_eg.report.tables import record, table
@@ -284,6 +285,7 @@ SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.threadblock_graph.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
     "pipeline.run.result.Candidate": lambda candidate: to_svg(candidate.graph),
     "optimizer.passes.OptimizedMuGraph": lambda it: to_svg(it.graph),
+    "partial_equivalence.mutants.Mutant": regions_svg,
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
 HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
