@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.shifted_floats import Numbers, ShiftedFloats
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Attributes, Op
@@ -29,10 +29,20 @@ _TINY = float(np.finfo(np.float64).tiny)  # below it numbers are equally spaced
 class RandomRounding:
     """The numbers of `plain`, each moved by a uniform random number of standard deviation `roundoff` times its size."""
 
-    plain: FloatAlgebra
+    plain: Numbers
     roundoff: float
     generator: Any  # of NumPy or CuPy
     overflows: list[str] = field(default_factory=list)  # ops that overflowed: infinite of finite operands, and no pole
+
+    @property
+    def xp(self) -> Any:
+        """NumPy or CuPy."""
+        return self.plain.xp
+
+    @property
+    def working(self) -> DType:
+        """The type of arithmetic."""
+        return self.plain.working
 
     def _moved(self, x: Array, roundings: float = 1.0) -> Array:
         xp = self.plain.xp
@@ -102,7 +112,7 @@ def rounding_spread(
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     roundoff: float,
-    plain: FloatAlgebra,
+    plain: Numbers | ShiftedFloats,
     slice_elements: int = SLICE_ELEMENTS,
     stack: int = 0,
     samples: int = SAMPLES,
@@ -111,11 +121,15 @@ def rounding_spread(
 
     Also whether an op overflows float64. `stack` is that of `evaluate`.
     """
-    xp = plain.xp
+    shifts = isinstance(plain, ShiftedFloats)
+    numbers = plain.plain if isinstance(plain, ShiftedFloats) else plain
+    xp = numbers.xp
     spreads, overflows = [xp.zeros_like(output) for output in outputs], list[str]()
     for seed in range(samples):
-        algebra = RandomRounding(plain, roundoff, xp.random.default_rng(seed), overflows)
-        sample = evaluate(graph, inputs, algebra, slice_elements, stack=stack)
+        rounding = RandomRounding(numbers, roundoff, xp.random.default_rng(seed), overflows)
+        shifted = ShiftedFloats(rounding)
+        algebra: Algebra[Any] = shifted if shifts else rounding
+        sample = [shifted.number(x) for x in evaluate(graph, inputs, algebra, slice_elements, stack=stack)]
         with np.errstate(all="ignore"):
             moved = [abs(x - output) for x, output in zip(sample, outputs, strict=True)]
         spreads = [xp.maximum(one, xp.where(xp.isfinite(x), x, np.nan)) for one, x in zip(spreads, moved, strict=True)]

@@ -7,12 +7,11 @@ sum first divides by the largest. A value becomes a plain number again where the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -32,11 +31,23 @@ class Shifted:
 Value = Any  # an array, or a Shifted
 
 
+class Numbers(Algebra[Array], Protocol):
+    """An algebra of arrays of numbers, such as `FloatAlgebra`."""
+
+    @property
+    def xp(self) -> Any:
+        """The library of its arrays."""
+
+    @property
+    def working(self) -> DType:
+        """The type of arithmetic."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShiftedFloats:
     """The numbers of `plain`, except for exponentials and the values computed from them."""
 
-    plain: FloatAlgebra
+    plain: Numbers
 
     def shape(self, x: Value) -> Shape:
         """Extents of x."""

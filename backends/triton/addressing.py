@@ -4,9 +4,10 @@ A dim of a tensor is split first by the grid dims mapped to it, the first listed
 remains is the tile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, picked, times
@@ -17,6 +18,7 @@ from mirage_eg.ir.sizes import most
 
 LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
+NO_PLACES: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,28 @@ def parts(splits: Sequence[tuple[int, int]], extent: int) -> list[tuple[int, int
     return steps[::-1]
 
 
-def address(writer: Writer, pointer: Pointer, steps: Sequence[list[tuple[int, int]]], tile: Tile, lead: int = 0) -> str:
-    """The pointers of all elements of a tile; the first `lead` dims of the tensor are no dims of the tile."""
+def address(
+    writer: Writer,
+    pointer: Pointer,
+    steps: Sequence[list[tuple[int, int]]],
+    tile: Tile,
+    lead: int = 0,
+    places: Mapping[int, str] = NO_PLACES,
+) -> str:
+    """The pointers of all elements of a tile; the first `lead` dims of the tensor are no dims of the tile.
+
+    `places` has indices in dims of the tile that are not the tile's own.
+    """
     terms = [str(pointer.offset)] if pointer.offset else []
     for dim, (moves, stride) in enumerate(zip(steps, pointer.strides, strict=True)):
         writer.grid_used.update(grid_dim for grid_dim, _ in moves if grid_dim != REPLICATED)
         names = [("i" if grid_dim == REPLICATED else GRID_NAMES[grid_dim], step) for grid_dim, step in moves]
         if dim - lead not in tile.dims:  # one element: only scalars move it
             terms += [times(name, step * stride) for name, step in names if stride]
+            continue
+        if dim - lead in places:
+            inner = " + ".join([*(times(name, step) for name, step in names), places[dim - lead]])
+            terms.append(times(f"({inner})" if names else inner, stride))
             continue
         own = writer.range(tile.padded[dim - lead])
         inner = " + ".join([*(times(name, step) for name, step in names), own])

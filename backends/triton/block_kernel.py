@@ -28,6 +28,7 @@ from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
 from mirage_eg.backends.triton.storage import accumulates, needs_copy, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
+from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -153,6 +154,8 @@ def _write_body(writer: Writer, part: Part) -> None:
             consumers[operand].append(item)
     loads, stores = iter(part.inputs), enumerate(part.outputs)
     fused: dict[int, DotPlan] = {}
+    viewed = viewed_loads(graph)
+    at_once = {value for steps in viewed.values() for _, value in steps}
     for item, values in graph.numbered():
         if item.op == "output":
             position, pointer = next(stores)
@@ -166,15 +169,16 @@ def _write_body(writer: Writer, part: Part) -> None:
         [value] = values
         match OPS[item.op].kind:
             case Kind.BOUNDARY:
-                pointer = next(loads)
+                pointer, steps = next(loads), viewed.get(value, [])
                 if consumers[value]:
-                    _write_load(writer, item, value, pointer, consumers[value])
+                    _write_load(writer, item, value, pointer, steps, consumers[steps[-1][1] if steps else value])
             case Kind.ELEMENTWISE:
                 _write_elementwise(writer, item, value)
             case Kind.REDUCTION:
                 write_reduction(writer, item, value)
             case Kind.REARRANGEMENT:
-                write_rearrangement(writer, item, value)
+                if value not in at_once:
+                    write_rearrangement(writer, item, value)
             case Kind.MATMUL if accumulates(graph, value, consumers[value]):
                 fused[value] = plan_dot(writer, item, value)
             case Kind.MATMUL:
@@ -185,7 +189,10 @@ def _write_body(writer: Writer, part: Part) -> None:
                 raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened, expanded block graph")
 
 
-def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consumers: Sequence[Node]) -> None:
+def _write_load(
+    writer: Writer, item: Node, value: int, pointer: Pointer, moved: Sequence[Step], consumers: Sequence[Node]
+) -> None:
+    """Load a tile; in the form that it has after the steps `moved`, if there are some. The consumers are those of that form."""
     graph = writer.graph
     dtype, stored = graph.types[value].dtype, pointer.dtype
     early = writer.schedule.hoist_loads and graph.phases[value] is Phase.PROLOGUE
@@ -198,7 +205,12 @@ def _write_load(writer: Writer, item: Node, value: int, pointer: Pointer, consum
     if graph.phases[value] is Phase.LOOP:
         splits[item["fmap"]].append((REPLICATED, graph.loop))
     steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
-    where = address(writer, pointer, steps, tile)
+    if moved:
+        where = address(writer, pointer, steps, tile, places=places(writer, moved))
+        value = moved[-1][1]
+        tile = writer.new_tile(value, name, dtype, frozenset(range(len(graph.types[value].shape))), finite=True)
+    else:
+        where = address(writer, pointer, steps, tile)
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
     load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
     if dtype is not DType.bool and any(reads_stored(graph, consumer) for consumer in consumers):

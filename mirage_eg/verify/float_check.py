@@ -15,6 +15,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -132,9 +133,9 @@ class _Checker:
         """
         if len({dtype for dtype in self._program.dtypes if not dtype.is_integer and dtype is not DType.bool}) > 1:
             return allowed
-        algebra, slices = FloatAlgebra(self._xp), self._inputs.slice_elements
+        algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
         deviation = self._roundoff / sqrt(3)  # of a rounding: uniform up to the roundoff
-        spreads, _ = rounding_spread(self._inputs.primitive, trial.inputs, trial.outputs, deviation, algebra, slices)
+        spreads, _ = rounding_spread(self._inputs.written, trial.inputs, trial.outputs, deviation, algebra, slices)
         largest = [float(self._xp.where(self._xp.isfinite(spread), spread, 0).max()) for spread in spreads]
         return [max(own, ERROR_RATIO * spread) for own, spread in zip(allowed, largest, strict=True)]
 

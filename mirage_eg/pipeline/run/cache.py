@@ -141,12 +141,6 @@ def chosen_cache() -> ResultCache | None:
     return ResultCache(folder)
 
 
-def tuning_folder() -> Path | None:
-    """The folder of the tuning database, in that of the results; None where the cache is off."""
-    cache = chosen_cache()
-    return None if cache is None else cache.folder / "tuning"
-
-
 def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -> dict[str, Any]:
     """All that a result depends on.
 
@@ -157,7 +151,7 @@ def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -
     return {name: value for name, value in identity.items() if name != "program"} | {
         "budget": budget,
         "code": code_hash(),
-        "torch": installed_version("torch"),
+        "torch": _torch_version(),
         "device": _gpu() if on_gpu else "cpu",
     }
 
@@ -172,10 +166,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def installed_version(package: str) -> str | None:
-    """The version of a package, None where it is not installed."""
+def _torch_version() -> str | None:
     try:
-        return metadata.version(package)
+        return metadata.version("torch")
     except metadata.PackageNotFoundError:
         return None
 
@@ -196,16 +189,4 @@ def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-__all__ = [
-    "OFF",
-    "VARIABLE",
-    "CacheEntry",
-    "ResultCache",
-    "chosen_cache",
-    "code_hash",
-    "installed_version",
-    "key_of",
-    "now",
-    "reported",
-    "tuning_folder",
-]
+__all__ = ["OFF", "VARIABLE", "CacheEntry", "ResultCache", "chosen_cache", "code_hash", "key_of", "now", "reported"]

@@ -40,7 +40,7 @@ def variants(graph: Graph) -> list[Schedules]:
     tried.append((every,) * len(graph.blocks))
 
     def addressing(schedule: Schedule) -> Schedule:
-        return replace(schedule, num_warps=4, num_stages=1, exp2=False, use_reciprocal=False)
+        return replace(schedule, num_warps=4, num_stages=1, exp2=False, use_reciprocal=False, dependent_launch=False)
 
     return list(dict.fromkeys(tuple(map(addressing, schedules)) for schedules in tried))
 
