@@ -248,6 +248,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "python benchmarks/choices.py MEASUREMENTS": "property_tests/bench/test_tuning_pairs.py",
     "mirage-eg optimize decoder_layer --device cuda": GPU,
     "python benchmarks/on_gpu.py": GPU,
+    "python benchmarks/mutants.py": GPU,
     "python benchmarks/models.py": "property_tests/frontend/test_torch_import.py",
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
     "python benchmarks/ablation.py docs/measurements": "property_tests/bench/test_rule_experiments.py",
