@@ -118,12 +118,15 @@ class _Resizing:
         return Graph.of_checked(self._nodes, self._checker)
 
     def _append(self, item: Node, values: range) -> None:
-        """Add a node; the dims of its values are those of an operand where extents agree."""
+        """Add a node; the dims of its values are those of an operand where extents agree, by preference at the op's places."""
         self._nodes.append(item)
-        known = [factors for operand in item.operands for factors in self._dims[operand]]
-        for value, new in zip(values, self._checker.append(item), strict=True):
-            shapes = zip(self._old.types[value].shape, self._checker.types[new].shape, strict=True)
-            self._dims.append(tuple(_factors(*pair, known) for pair in shapes))
+        operands = [self._dims[operand] for operand in item.operands]
+        known = [factors for dims in operands for factors in dims]
+        for result, (value, new) in enumerate(zip(values, self._checker.append(item), strict=True)):
+            old, shape = self._old.types[value].shape, self._checker.types[new].shape
+            preferred = [_preferred(item, operands, result, dim, len(old)) for dim in range(len(old))]
+            dims = zip(old, shape, preferred, strict=True)
+            self._dims.append(tuple(_factors(before, after, [*first, *known]) for before, after, first in dims))
 
     def _input(self, item: Node) -> None:
         declared = read_dims(item.get("dims"), len(item["shape"]))
@@ -147,25 +150,50 @@ class _Resizing:
     def _with_extents(self, item: Node, values: range) -> Node:
         """The node with its extents at the new sizes; one that no operand has is that of a named dim as long."""
         attributes = item.mapping
-        known = [factors for operand in item.operands for factors in self._dims[operand]]
         if item.op == "broadcast":
-            attributes["shape"] = tuple(self._extent(extent, known) for extent in item["shape"])
+            operand, rank = self._dims[item.operands[0]], len(item["shape"])
+            own = [operand[dim - rank] if rank - dim <= len(operand) else () for dim in range(rank)]
+            attributes["shape"] = tuple(
+                _new(factors) if _old(factors) == extent else self._extent(extent)
+                for factors, extent in zip(own, item["shape"], strict=True)
+            )
         elif item.op == "full":
-            attributes["shape"] = tuple(self._extent(extent, ()) for extent in item["shape"])
+            attributes["shape"] = tuple(self._extent(extent) for extent in item["shape"])
         elif item.op in ("iota", "eye"):
-            attributes["extent"] = self._extent(item["extent"], ())
+            attributes["extent"] = self._extent(item["extent"])
         elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
             if item.op == "split" or (item["start"], item["stop"], item["step"]) != (0, _old(cut), 1):
                 raise UnsupportedError(f"{item.op} along a dim that is chosen later; wanted one along a fixed dim")
             attributes["stop"] = _new(cut)
         return Node(item.op, item.operands, tuple(sorted(attributes.items())))
 
-    def _extent(self, extent: int, known: Sequence[Factors]) -> int:
-        found = next((factors for factors in known if _old(factors) == extent), None)
-        if found is not None:
-            return _new(found)
+    def _extent(self, extent: int) -> int:
         named = [name for name, present in self._present.items() if present == extent and present > 1]
         return self._sizes[named[0]] if named else extent
+
+
+def _preferred(item: Node, operands: Sequence[tuple[Factors, ...]], result: int, dim: int, rank: int) -> list[Factors]:
+    """The dims of operands of which a dim of a result is made by the op; two dims may have one extent at the present sizes."""
+    match item.op:
+        case "transpose":
+            return [operands[0][item["permutation"][dim]]]
+        case "matmul" if dim >= rank - 2:
+            return [operands[dim - rank + 2][dim - rank]]
+        case "block":
+            return _cut_alike(item["graph"], operands, result, dim)
+        case _:
+            return [dims[dim - rank] for dims in operands if len(dims) >= rank - dim]
+
+
+def _cut_alike(block: Graph, operands: Sequence[tuple[Factors, ...]], result: int, dim: int) -> list[Factors]:
+    """The dims of a block's operands that the same grid dims cut as a dim of a result, or none."""
+    wanted = [place for place, target in enumerate(block.outputs[result]["omap"]) if target == dim]
+    found = []
+    for each, dims in zip(block.inputs, operands, strict=True):
+        for position, factors in enumerate(dims):
+            if [place for place, target in enumerate(each["imap"]) if target == position] == wanted:
+                found.append(factors)
+    return found
 
 
 def _factors(old: int, new: int, known: Sequence[Factors]) -> Factors:

@@ -139,7 +139,8 @@ class BucketMaker:
         self._task = Task(self._rulebook, self._device, limits, filters, options.seed, ask_compiler=False)
         primitive = drop_shifts(simplify(expand(at_sizes(program, searched))).after)
         whole = all(entry.plan is None or _is_plan_of(primitive, entry.plan.parts) for entry in result.candidates)
-        self._primitive = primitive if whole else None  # a plan of another form is not instantiated again
+        # a plan of another form is not instantiated again
+        self._primitive = _at_hints(program, searched, primitive) if whole else None
 
     def make(self, ranges: dict[str, SizeRange]) -> Bucket:
         """The bucket of these sizes.
@@ -228,6 +229,15 @@ class BucketMaker:
             if fewer is None:
                 return replace(entry, source=source, schedule=schedules, compile=CompileRecord(target, records))
             schedules = fewer
+
+
+def _at_hints(program: Graph, searched: Sizes, primitive: Graph) -> Graph:
+    """The primitive form at the sizes at which the program is written, which no other extent has; else `primitive`."""
+    at_hints = drop_shifts(simplify(expand(program)).after)
+    try:
+        return at_hints if at_sizes(at_hints, searched) == primitive else primitive
+    except (UnsupportedError, GraphError):
+        return primitive
 
 
 def _is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:

@@ -151,3 +151,21 @@ def test_kernels_skip_what_is_empty(run_guarded: RunProgram, n: int) -> None:
     x = np.random.default_rng(n).standard_normal((3, n)) - 9
     [got] = run_guarded(source, [x])
     np.testing.assert_allclose(got, (x.sum(1) * x.max(1)).reshape(1, 3, 1), rtol=1e-5)
+
+
+def colliding() -> Graph:
+    """Extents 16 and 32 of features beside n: rows, a product, heads by a reshape, a broadcast, a transpose."""
+    graph = new_kernel_graph()
+    x = graph.new_input((Dim("n", max=64), 16), name="X")
+    y = graph.matmul(x, graph.new_input((16, 16), name="W"))
+    heads = graph.op("transpose", graph.reshape(y, (Dim("n", max=64), 2, 8)), permutation=(1, 0, 2))
+    scaled = heads * graph.broadcast(graph.new_input((2, 1, 8), name="S"), heads.shape)
+    graph.mark_output(scaled, name="H")
+    graph.mark_output(graph.transpose(graph.matmul(y, graph.new_input((16, 32), name="V")), (1, 0)), name="T")
+    return graph.graph()
+
+
+@given(st.sampled_from((2, 8, 16, 32)), st.integers(2, 64))
+def test_sizes_that_agree_with_features_do_not_mix_with_them(first: int, second: int) -> None:
+    program = colliding()
+    assert at_sizes(at_sizes(program, {"n": first}), {"n": second}) == at_sizes(program, {"n": second})

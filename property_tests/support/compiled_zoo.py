@@ -31,14 +31,14 @@ class CompiledModel:
         return f"| {self.model} | {self.graphs} | {self.fallbacks} | {covered} | {self.small} | {self.outside} |"
 
 
-def compiled_model(name: str, rest: str = "eager") -> CompiledModel:
+def compiled_model(name: str, rest: str = "eager", dynamic: bool = False) -> CompiledModel:
     """Compile a model with each segment as library kernels, and compare it with eager torch."""
     torch._dynamo.reset()
     forget_records()
     model, arguments = make(MODELS[name])
     with library_segments(), torch.no_grad():
         options: dict[str, Any] = {"gate": "off", "cache": "off", "rest": rest}
-        got = torch.compile(model, backend=backend, options=options)(**arguments)
+        got = torch.compile(model, backend=backend, options=options, dynamic=dynamic or None)(**arguments)
         error = relative_error(got, model(**arguments))
     records = graph_records()
     used = [it.ops for record in records for it in record.segments if it.decision is Decision.USED]

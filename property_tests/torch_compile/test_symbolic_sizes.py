@@ -15,6 +15,7 @@ from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Compilation, Decision, buckets_of, graph_records
 from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
+from property_tests.support.compiled_zoo import compiled_model
 from property_tests.support.torch_cases import WIDTH, projected
 
 PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70))
@@ -69,6 +70,13 @@ def test_every_size_from_1_to_70_is_right() -> None:
     assert len(graph_records()) <= 3 and all(record.used == 1 for record in graph_records())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama_sdpa", "gpt2", "bert"])
+def test_a_model_of_the_zoo_is_right_at_symbolic_sizes(name: str) -> None:
+    found = compiled_model(name, dynamic=True)
+    assert found.error <= 1e-5 and found.graphs == 1 and found.fallbacks == 0 and found.segments >= 4
+
+
 def test_the_settings_name_the_ends_of_buckets() -> None:
     fast = compiled(projected, buckets={"n0": [12, 40]})
     check(fast, projected, [marked(8), torch.randn(30, WIDTH), torch.randn(41, WIDTH)])
@@ -106,7 +114,7 @@ def joined_and_split(x: Any) -> Any:
     return y, projected(x).transpose(0, 1)
 
 
-@pytest.mark.parametrize("function", [sizes_as_numbers, joined_and_split])
+@pytest.mark.parametrize("function", [pytest.param(sizes_as_numbers, marks=pytest.mark.slow), joined_and_split])
 def test_sizes_that_are_numbers_or_products_stay_right(function: Any) -> None:
     fast = compiled(function)
     check(
