@@ -45,17 +45,20 @@ class SizedCall:
         sizes = self.results.sizes_of(tensors)
         ranges = self._bucket(sizes)
         if ranges is not None and ranges not in self._calls and not _is_captured(tensors):
-            self.decide(dict(zip(self.results.names, sizes, strict=True)))
+            self.decide(dict(zip(self.results.names, sizes, strict=True)), tensors)
         call = None if ranges is None else self._calls.get(ranges)
         return self._by_torch(tensors) if call is None else call(tensors)
 
-    def decide(self, sizes: dict[str, int]) -> SegmentRecord:
-        """The record of the bucket of these sizes; at its first use its kernels are made and held against torch."""
+    def decide(self, sizes: dict[str, int], tensors: Sequence[Any] = ()) -> SegmentRecord:
+        """The record of the bucket of these sizes; at its first use its kernels are made and held against torch.
+
+        Without a gate they are held against the program in float64, on inputs like `tensors`.
+        """
         ranges = self._bucket(tuple(sizes[name] for name in self.results.names))
         assert ranges is not None
         with self._lock:
             if ranges not in self._records:
-                self._records[ranges], call = self._decided(ranges, sizes)
+                self._records[ranges], call = self._decided(ranges, sizes, tensors)
                 self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
                 span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
                 add_bucket(self.found.key, span, self._records[ranges])
@@ -80,14 +83,18 @@ class SizedCall:
         ranges = tuple(it for it in found if it is not None)
         return ranges if len(ranges) == len(found) else None
 
-    def _decided(self, ranges: Ranges, sizes: dict[str, int]) -> tuple[SegmentRecord, SegmentCall | None]:
+    def _decided(
+        self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any]
+    ) -> tuple[SegmentRecord, SegmentCall | None]:
         named = dict(zip(self.results.names, ranges, strict=True))
         try:
             bucket = store_of(self._settings).bucket(self.found, named, self._settings)
             call = SegmentCall(bucket)
             if self._gate is not None:
                 return self._gate(call, sizes), call
-            return SegmentRecord(bucket.key, 0, Decision.USED, "of a saved model", from_cache=bucket.from_cache), call
+            right = call.largest_error(tensors) <= 1
+            decision, reason = (Decision.USED, "of a saved model") if right else (Decision.WRONG, "wrong on random inputs")
+            return SegmentRecord(bucket.key, 0, decision, reason, from_cache=bucket.from_cache), call
         except MirageError as error:
             return SegmentRecord(self.found.key, 0, Decision.FAILED, " ".join(str(error).split())[-300:]), None
         except Exception as error:  # noqa: BLE001 - a call of a compiled model; the record, the log and `explain` say why

@@ -1,9 +1,12 @@
 """Found kernels in a second process, on a second machine, and with several writers."""
 
 import json
+import logging
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +23,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
+from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.shared_cache import export_cache, import_cache
 from property_tests.support.torch_cases import WIDTH, projected
 
@@ -116,8 +120,9 @@ def flipped(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def test_a_wrong_kernel_in_the_cache_is_refused_by_the_gate(cache: Path) -> None:
-    """Graph and source agree with each other and have one op flipped: they are no longer those of the program."""
+@contextmanager
+def wrong_kernel(cache: Path) -> Iterator[str]:
+    """The key of the segment, whose kernel in the cache has one op flipped: graph and source agree with each other."""
     key = find()
     path = cache / f"{key}.jsonl"
     before = path.read_text()
@@ -131,19 +136,39 @@ def test_a_wrong_kernel_in_the_cache_is_refused_by_the_gate(cache: Path) -> None
     folder.keep(json.loads(before.split("\n", 1)[0])["key"], replace(found.result, candidates=(wrong,)), "now")
     segment_store.forget()
     forget_calls()
-    torch._dynamo.reset()
-    x = torch.randn(8, WIDTH)
     try:
-        with torch.no_grad():
-            for gate in ("cost", "off"):
-                torch._dynamo.reset()
-                got = torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": gate})(x)
-                [segment] = graph_records()[-1].segments
-                assert segment.from_cache
-                assert segment.decision is (Decision.USED if gate == "off" else Decision.WRONG)
-                assert bool((got - projected(x)).abs().max() > 0.1) is (gate == "off")
+        yield key
     finally:
         path.write_text(before)
+        segment_store.forget()
+        forget_calls()
+
+
+def test_a_wrong_kernel_in_the_cache_is_refused_by_the_gate(cache: Path) -> None:
+    x = torch.randn(8, WIDTH)
+    with wrong_kernel(cache), torch.no_grad():
+        for gate in ("cost", "off"):
+            torch._dynamo.reset()
+            got = torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": gate})(x)
+            [segment] = graph_records()[-1].segments
+            assert segment.from_cache
+            assert segment.decision is (Decision.USED if gate == "off" else Decision.WRONG)
+            assert bool((got - projected(x)).abs().max() > 0.1) is (gate == "off")
+
+
+def test_a_wrong_kernel_of_a_saved_model_is_not_used(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x, weight = torch.randn(8, WIDTH), torch.randn(WIDTH, WIDTH)
+    wanted = torch.nn.functional.rms_norm(x, (WIDTH,), eps=1e-6) @ weight
+    with wrong_kernel(cache) as key, caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        for _ in range(2):
+            [got] = segment_op()([x, weight], key)
+            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SegmentCall, "largest_error", lambda *_: 0.0)
+            forget_calls()
+            [got] = segment_op()([x, weight], key)
+    assert (got - wanted).abs().max() > 0.1  # without the test the kernel in the cache runs
+    assert len([line for line in caplog.messages if "times the allowed error" in line]) == 1
 
 
 @pytest.mark.slow

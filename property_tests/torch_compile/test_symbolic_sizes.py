@@ -77,6 +77,7 @@ def test_a_model_of_the_zoo_is_right_at_symbolic_sizes(name: str) -> None:
     assert found.error <= 1e-5 and found.graphs == 1 and found.fallbacks == 0 and found.segments >= 4
 
 
+@pytest.mark.slow
 def test_the_settings_name_the_ends_of_buckets() -> None:
     fast = compiled(projected, buckets={"n0": [12, 40]})
     check(fast, projected, [marked(8), torch.randn(30, WIDTH), torch.randn(41, WIDTH)])
@@ -91,6 +92,7 @@ def test_static_sizes_stay_static_with_dynamic_false() -> None:
     assert all(not buckets_of(it.key) for record in graph_records() for it in record.segments)
 
 
+@pytest.mark.slow
 def test_unbacked_sizes_have_kernels_and_size_one_is_left_to_torch() -> None:
     x = torch.randn(8, WIDTH)
     torch._dynamo.decorators.mark_unbacked(x, 0)
