@@ -1,4 +1,4 @@
-"""Which inputs of a program are whole numbers, and below which bound: random inputs must be so, too.
+"""Which inputs of a program are whole numbers, and below which bound, and which are positive: random inputs must be so, too.
 
 Indicators are 0 or 1. An input of integers that ops use as indices is below the extents that they index. Rearrangements, moves
 and multiples pass such a bound on.
@@ -60,4 +60,21 @@ def whole_inputs(program: Graph) -> dict[int, int]:
     return integers | index_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 
 
-__all__ = ["index_bounds", "indicator_inputs", "whole_inputs"]
+def root_inputs(program: Graph) -> frozenset[int]:
+    """The positions of the inputs, as the variances of batch norms, of which the program takes roots and nothing else.
+
+    Rearrangements, casts, positive multiples and positive offsets come before the root.
+    """
+    taken: set[int] = set()
+    others: set[int] = set()
+    for item, values in reversed(list(program.numbered())):
+        is_root = item.op in ("sqrt", "rsqrt")
+        passes = OPS[item.op].kind is Kind.REARRANGEMENT or item.op == "cast" or item.get("factor", item.get("offset", -1)) > 0
+        if is_root or (passes and taken.issuperset(values)):
+            taken.update(item.operands)
+        else:
+            others.update(item.operands)
+    return frozenset(i for i, value in enumerate(program.input_values) if value in taken - others)
+
+
+__all__ = ["index_bounds", "indicator_inputs", "root_inputs", "whole_inputs"]

@@ -17,10 +17,11 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
-from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 
 SAMPLES = 4096
 _MARGIN = 4  # a tensor has more elements than a sample, and larger ones
@@ -36,12 +37,12 @@ def input_scales(program: Graph) -> tuple[float, ...]:
 
     Cached, as each emitted file of a program contains the result (7 ms for rmsnorm, 60 ms for a decoder layer).
     """
-    whole = whole_inputs(program)
+    kept = whole_inputs(program).keys() | root_inputs(expand(program))
     scales = _fit_products(program, [1.0] * len(program.input_types))
     halved = scales
     for _ in range(_MOST_HALVINGS):  # an exp of a value that is not a product of an input, say
         if _run(program, halved).fits:
-            return tuple(1.0 if place in whole else scale for place, scale in enumerate(halved))
+            return tuple(1.0 if place in kept else scale for place, scale in enumerate(halved))
         halved = [scale / 2 for scale in halved]
     return tuple(scales)  # the overflow does not depend on the size of the inputs
 
@@ -66,13 +67,15 @@ def _fit_products(program: Graph, scales: list[float]) -> list[float]:
 
 
 def _run(program: Graph, scales: Sequence[float], fitting: bool = False) -> "_SampleAlgebra":
-    algebra, whole = _SampleAlgebra(fitting), whole_inputs(program)
+    algebra, whole, roots = _SampleAlgebra(fitting), whole_inputs(program), root_inputs(expand(program))
     generator = np.random.default_rng(0)
     inputs = []
     for place, (kind, scale) in enumerate(zip(program.input_types, scales, strict=True)):
         numbers = generator.standard_normal(SAMPLES)
         if place in whole:
             inputs.append(_Sample(kind.shape, np.floor(whole[place] * generator.random(SAMPLES))))
+        elif place in roots:
+            inputs.append(_Sample(kind.shape, 0.5 + generator.random(SAMPLES)))
         else:
             inputs.append(_Sample(kind.shape, scale * numbers, place))
     for value in evaluate(program, inputs, algebra, _WHOLE):

@@ -8,9 +8,10 @@ from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeArgument, most
-from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 
 _TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
 _DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
@@ -71,6 +72,9 @@ def write_main(program: Graph, outputs: Sequence[str], buffers: bool, sizes: Seq
     if whole:
         drawn = 'torch.randint(WHOLE[len(tensors)], shape, device="cuda")'
         values = f"{drawn} if len(tensors) in WHOLE else {values}"
+    if roots := sorted(root_inputs(expand(program))):
+        bounds += f"ROOTS = {roots}  # inputs whose roots are taken: positive\n"
+        values = f'0.5 + torch.rand(shape, device="cuda") if len(tensors) in ROOTS else {values}'
     return f'''# Normal inputs times these keep the program within the range of its types, also MAGNITUDES times larger.
 SCALES = {scales}
 MAGNITUDES = {(1.0, large_magnitude(program, scales))}

@@ -29,7 +29,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import TensorType
-from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.verify.compare import LEAST_COVERAGE, compare_residues, sizes_of
 from mirage_eg.verify.far_inputs import FAR, mask, mask_inputs
 
@@ -74,6 +74,7 @@ class RandomInputs:
         self._seed = int.from_bytes(blake2b(repr((seed, program)).encode(), digest_size=8).digest(), "little")
         self.primitive = expand(program)
         self._whole = whole_inputs(self.primitive)
+        self._roots = root_inputs(self.primitive)
         self._masks = mask_inputs(self.primitive)
         self.written = without_far_logarithms(self.primitive)  # the same function, for numbers of any size
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
@@ -237,7 +238,7 @@ class RandomInputs:
             if FAR[name].masks and is_mask:
                 generator = np.random.Generator(np.random.SFC64([self._seed, position, *name.encode()]))
                 x[...] = self._xp.asarray(mask(generator, kind.shape))
-            elif position not in self._whole:
+            elif position not in self._whole and position not in self._roots:
                 moving.append((x, kind, scale))
         return inputs, moving
 
@@ -281,6 +282,8 @@ class RandomInputs:
         rounding, distribution = FloatAlgebra(np, DType.float32, rounds=True), _NUMBERS[name]
         if position in self._whole:
             distribution, scale = _below(self._whole[position]), 1.0
+        elif position in self._roots:
+            distribution, scale = _NUMBERS["positive"], 1.0
         elif name == "masks" and self._masks[position]:
             distribution, scale = _below(2), 1.0
 

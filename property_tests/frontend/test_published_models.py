@@ -11,7 +11,10 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.frontend.model_writer import WrittenModel
 from mirage_eg.frontend.published_models import PUBLISHED_MODELS, bert, bert_attention, nasrnn, resnet50, squeezenet
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.verify.float_check import float_check
+from mirage_eg.verify.reference import verify
 
 SMALL = {
     "bert_attention": bert_attention(2, 4, 8, 2),
@@ -166,3 +169,11 @@ def test_a_cell_of_nasrnn_reads_input_and_state_by_eight_products_each() -> None
         first, fourth = np.maximum(t[0], 0) + sigmoid(t[3]), sigmoid(t[6]) * np.maximum(t[7], 0)
         state = np.tanh(np.tanh(left) * np.tanh(np.tanh(first) * np.tanh(fourth)))
     np.testing.assert_allclose(_result(model, arrays), state, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "squeezenet"])
+def test_the_float_check_compares_a_model_with_convolutions(name: str) -> None:
+    program = SMALL[name].program
+    found = float_check(program, expand(program))
+    assert found.ok and found.compared and not found.overflows
+    assert verify(program, expand(program)).equal

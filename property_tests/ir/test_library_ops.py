@@ -9,8 +9,9 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.ir.whole_inputs import index_bounds, whole_inputs
+from mirage_eg.ir.whole_inputs import index_bounds, root_inputs, whole_inputs
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
 
 
@@ -135,3 +136,12 @@ def test_a_library_op_in_a_block_graph_is_refused() -> None:
     checker.append(node("input", shape=(4, 4), dtype="float16", imap=(-1,)))
     with pytest.raises(GraphError, match="cumsum: got it at the block level, wanted kernel"):
         checker.append(node("cumsum", 0, dim=0))
+
+
+def test_an_input_of_which_roots_alone_are_taken_is_known() -> None:
+    graph = new_kernel_graph()
+    x = _image(graph)
+    mean, variance, both, negative = (graph.new_input((4,), name=name) for name in ("mean", "variance", "both", "negative"))
+    z = graph.batch_norm(x, mean, variance, mean, both, eps=1) * graph.reshape(graph.sqrt(both), (4, 1, 1))
+    graph.mark_output(z * graph.reshape(graph.sqrt(-negative), (4, 1, 1)))
+    assert root_inputs(expand(graph.graph())) == {2}
