@@ -32,6 +32,7 @@ _ROLES = {
     **dict.fromkeys(("Unary", "Binary", "Choice", "Scale", "Shift", "Pow", "Transpose"), FusionRole.ELEMENTWISE),
     **dict.fromkeys(("Slice", "Reshape", "Result", "NoOp"), FusionRole.VIEW),
     **dict.fromkeys(("Matmul", "Linear", "Conv", "BiasedConv"), FusionRole.PRODUCT),
+    **dict.fromkeys(("Sum", "Mean"), FusionRole.REDUCTION),
     "Concat": FusionRole.LIBRARY,
     "In": FusionRole.INPUT,
 }

@@ -7,7 +7,7 @@ ops refuse its operands. Remaining cycles are found as strongly connected compon
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ def read_classes(egraph: bindings.EGraph, terms: ProgramTerms) -> EClasses:
     )
     order = list(_reached(usable, [*roots, *value_numbers]))
     moved = {old: new for new, old in enumerate(order)}
-    weights = _weight_only(usable, {value_numbers[i] for i in terms.weights}, program.input_values, value_numbers)
+    weights = _weight_only(usable, (value_numbers[i] for i in terms.weights))
     return EClasses(
         tuple(
             tuple(
@@ -193,11 +193,9 @@ def _reached(enodes: Mapping[int, Sequence[NumberedENode]], roots: Sequence[int]
     return found
 
 
-def _weight_only(
-    enodes: Mapping[int, Sequence[NumberedENode]], weights: set[int], inputs: Sequence[int], values: Sequence[int]
-) -> set[int]:
-    """The classes of which an e-node depends on weights alone."""
-    found = {values[i] for i in inputs if values[i] in weights}
+def _weight_only(enodes: Mapping[int, Sequence[NumberedENode]], given: Iterable[int]) -> set[int]:
+    """The classes of which an e-node depends on weights alone; `given` are those of the program's values that do."""
+    found = set(given)
     changed = True
     while changed:
         changed = False

@@ -102,6 +102,8 @@ class ProgramTerms:
                 return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
             case "concat" if len({kind.dtype for kind in shapes}) == 1:
                 return call("Concat", item["dim"], _terms(item.operands))
+            case "sum" | "mean":
+                return call(item.op.capitalize(), item["dim"], operands[0])
             case "matmul":
                 return call("Matmul", *operands)
             case "conv2d":
@@ -171,6 +173,8 @@ def append_enode(
             x, weight, bias = operands
             [convolved] = append(Node(names[name].op, (x, weight), names[name].attributes))
             return tuple(append(node("add", convolved, bias)))
+        case ("Sum" | "Mean") as name, (dim,):
+            return tuple(append(node(name.lower(), *operands, dim=dim)))
         case "Choice", _:
             return tuple(append(node("where", *operands)))
         case _, (name,):

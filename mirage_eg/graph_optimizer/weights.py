@@ -32,10 +32,10 @@ def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozens
 
 
 def weight_only(program: Graph, weights: frozenset[int]) -> frozenset[int]:
-    """The values of a program that depend on weights alone, the weights among them; at least one weight each."""
+    """The values of a program that depend on weights and constants alone, these among them."""
     found = set(weights)
     for item, values in program.numbered():
-        if item.operands and item.op not in ("output", "block") and found.issuperset(item.operands):
+        if item.op not in ("input", "output", "block") and found.issuperset(item.operands):
             found.update(values)
     return frozenset(found)
 

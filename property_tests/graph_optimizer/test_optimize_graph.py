@@ -19,10 +19,13 @@ from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
+from property_tests.support.library_programs import LIBRARY_PROGRAMS
 
 MOVES = frozenset({"concat", "slice", "split", "transpose", "reshape", "matmul", "scale", "shift"})
+NO_OPS = {"the rows of the largest": {"take_along_dim"}}  # nothing reads its result
 H200 = find_device("h200")
 MODELS: dict[str, Callable[[], WrittenModel]] = {
     "nasrnn": lambda: nasrnn(width=16),
@@ -166,7 +169,13 @@ def factor_and_bias(graph: KernelGraph) -> None:
     graph.mark_output((x @ w) * factor + bias)
 
 
-@pytest.mark.parametrize("write", [gated, sum_of_products, weights_summed, factor_and_bias])
+def sum_of_columns(graph: KernelGraph) -> None:
+    x, w, v = (graph.new_input((8, 8), name=name) for name in "xwv")
+    bias = graph.new_input((8,), name="b")
+    graph.mark_output(graph.sum(x @ w + bias, 1) + graph.mean(x @ v, 1))
+
+
+@pytest.mark.parametrize("write", [sum_of_columns, gated, sum_of_products, weights_summed, factor_and_bias])
 def test_products_that_laws_merge_are_one_product(write: Callable[[KernelGraph], None]) -> None:
     graph = new_kernel_graph()
     write(graph)
@@ -184,6 +193,26 @@ def test_a_library_op_is_a_barrier_and_stays() -> None:
     found = optimize_graph(graph.graph(), H200)
     assert [item.op for item in found.graph.nodes if item.op == "cumsum"] == ["cumsum"]
     assert found.verdict.equal
+
+
+@pytest.mark.parametrize("name", LIBRARY_PROGRAMS)
+def test_library_ops_stay_but_for_equal_ones_and_constants(name: str) -> None:
+    program = LIBRARY_PROGRAMS[name].graph()
+    found = optimize_graph(program, H200, weights=())
+    assert found.verdict.equal
+    kept = [graph for graph in (found.graph, found.prologue) if graph is not None]
+    after = {item.op for graph in kept for item in graph.nodes if OPS[item.op].kind is Kind.LIBRARY}
+    assert after == {item.op for item in program.nodes if OPS[item.op].kind is Kind.LIBRARY} - NO_OPS.get(name, set())
+
+
+def test_constants_are_computed_ahead() -> None:
+    graph = new_kernel_graph()
+    x = graph.new_input((4, 4), "float32", name="x")
+    graph.mark_output(x * graph.cast(graph.reshape(graph.iota(4), (4, 1)), "float32"))
+    found = optimize_graph(graph.graph(), H200, weights=())
+    assert found.prologue is not None and [item.op for item in found.graph.nodes] == ["input", "input", "mul", "output"]
+    x_values = np.ones((4, 4), np.float32)
+    assert np.array_equal(found.runner()(x_values), x_values * np.arange(4)[:, None])
 
 
 def test_without_weights_nothing_is_folded() -> None:
