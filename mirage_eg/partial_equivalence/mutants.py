@@ -14,6 +14,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.partial_equivalence.boxes import PositionBox, agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation, mutations
+from mirage_eg.partial_equivalence.padding import on_own_images, on_padded_images
 from mirage_eg.partial_equivalence.parts import LinearPart, linear_parts, replaced
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of, size
 
@@ -36,6 +37,7 @@ class Mutant:
     boxes: tuple[PositionBox, ...]
     rectangles: tuple[Rectangle, ...]
     corrected: Graph
+    padded: bool = False  # the images have zeros after their last rows and columns
 
     @cached_property
     def graph(self) -> Graph:
@@ -65,7 +67,7 @@ class Mutant:
     @cached_property
     def name(self) -> str:
         """The moves and changes in words: n→h (2, inner to outer), dilations …"""
-        return described(self.part.program, self.mutation)
+        return f"{'images padded; ' if self.padded else ''}{described(self.part.program, self.mutation)}"
 
     def predicted_us(self, device: Device) -> float:
         """The predicted time of the program with the corrected mutant."""
@@ -104,19 +106,26 @@ def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart
 
 
 def _of_part(program: Graph, part: LinearPart, least: float) -> Iterator[Mutant]:
+    """The mutants of a part; where no factor divides the sides of its images, those of padded images that move a side, too."""
     kinds = set()
-    for mutation, equal in mutations(part.program, least):
-        if (kind := (equal, mutation.kind)) not in kinds:
-            mutant = mutant_of(program, part, mutation)
+    wide = on_padded_images(part.program)
+    for padded in (None, wide) if wide is not None else (None,):
+        for mutation, equal in mutations(padded or part.program, least):
+            kind = equal, mutation.kind
+            if kind in kinds or (padded and not any(move.source > 1 for moves in mutation.before for move in moves)):
+                continue
+            mutant = mutant_of(program, part, mutation, padded)
             if mutant is not None and mutant.equal_fraction >= least:
                 kinds.add(kind)
                 yield mutant
 
 
-def mutant_of(program: Graph, part: LinearPart, mutation: Mutation) -> Mutant | None:
-    """A mutation at the program's own sizes; None if its moves do not divide them, or its result has another shape."""
+def mutant_of(program: Graph, part: LinearPart, mutation: Mutation, padded: Graph | None = None) -> Mutant | None:
+    """A mutation of a part, or of it on padded images, at the program's own sizes; None if its moves do not divide them."""
     try:
-        changed = mutation.write(part.program)
+        changed = mutation.write(padded or part.program)
+        if padded is not None:
+            changed = on_own_images(part.program, changed)
     except MirageError:
         return None
     if changed.output_types != part.program.output_types:
@@ -124,7 +133,7 @@ def mutant_of(program: Graph, part: LinearPart, mutation: Mutation) -> Mutant | 
     boxes = agreement(part.program, changed)
     rectangles = rectangles_of([box for box in boxes if not box.equal])
     with_corrections = corrected(part.program, changed, rectangles)
-    return Mutant(program, part, mutation, changed, tuple(boxes), tuple(rectangles), with_corrections)
+    return Mutant(program, part, mutation, changed, tuple(boxes), tuple(rectangles), with_corrections, padded is not None)
 
 
 def described(program: Graph, mutation: Mutation) -> str:

@@ -123,6 +123,15 @@ def test_linear_parts_of_a_model_are_mutated_between_its_functions() -> None:
     assert verify(moved.program, moved.graph).verdict is Equality.EQUAL
 
 
+def test_a_dilated_convolution_of_odd_images_goes_to_planes_by_zeros() -> None:
+    program = convolution((1, 1, 13, 11), (1, 1, 3, 3), pads=(2, 2, 2, 2), dilations=(2, 2))
+    found = mutants(program)
+    planes = next(it for it in _named(found, "images padded", "h→n", "w→n", "h dilation / 2", "w dilation / 2"))
+    assert planes.equal_fraction == 1
+    for it in found:
+        assert verify(program, it.graph).verdict is Equality.EQUAL, it.name
+
+
 def test_a_sum_of_convolutions_is_mutated_as_a_whole() -> None:
     graph = KernelGraph()
     x = graph.new_input((2, 1, 9, 6), "float32", "x")

@@ -1,0 +1,61 @@
+"""Sides that no factor divides: a mutant on images with zeros after their last rows and columns, its result cut.
+
+Zeros inside and padding outside are the same to a convolution, so that most of these mutants are right everywhere; where the
+windows of the larger images begin elsewhere, the boxes say so.
+"""
+
+from math import lcm
+
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.partial_equivalence.restrict import Restriction
+from mirage_eg.partial_equivalence.window_changes import dilations_of
+
+
+def on_padded_images(program: Graph) -> Graph | None:
+    """The program on images with sides that 2 and the dilations divide; None if they do, or if it is no sum of convolutions."""
+    convolutions = [item for item in program.nodes if item.op == "conv2d"]
+    images, filters = {item.operands[0] for item in convolutions}, {item.operands[1] for item in convolutions}
+    if not convolutions or images & filters or not images <= {*program.input_values}:
+        return None
+    factors = [lcm(2, *(dilations_of(item)[side] for item in convolutions)) for side in (0, 1)]
+    builder, values, widened = KernelGraph(), list[Tensor](), False
+    try:
+        for item, numbers in program.numbered():
+            if item.op == "output":
+                builder.mark_output(values[item.operands[0]], item.get("name"))
+                continue
+            given = item.mapping
+            if item.op == "input" and numbers[0] in images:
+                *lead, height, width = item["shape"]
+                sides = [-(-side // factor) * factor for side, factor in zip((height, width), factors, strict=True)]
+                widened |= sides != [height, width]
+                given |= {"shape": (*lead, *sides), "strides": None}
+            values.append(builder.op(item.op, *(values[operand] for operand in item.operands), **given))
+        return builder.graph() if widened else None
+    except GraphError:  # another op needs the sides as they are
+        return None
+
+
+def on_own_images(program: Graph, mutant: Graph) -> Graph:
+    """A mutant of the program on padded images as one of the program: images are padded, the result is cut.
+
+    Raises:
+        GraphError: the result of the mutant is smaller than the program's.
+    """
+    builder = KernelGraph()
+    inputs = []
+    for own, wide in zip(program.inputs, mutant.inputs, strict=True):
+        x = builder.op("input", **own.mapping)
+        after = [new - old for old, new in zip(own["shape"], wide["shape"], strict=True)]
+        inputs.append(builder.pad(x, [(0, number) for number in after]) if any(after) else x)
+    y = Restriction(mutant, builder, inputs).whole(mutant.outputs[0].operands[0])
+    for dim, extent in enumerate(program.output_types[0].shape):
+        if y.shape[dim] > extent:
+            y = builder.slice(y, dim, 0, extent)
+    builder.mark_output(y, program.outputs[0].get("name"))
+    return builder.graph()
+
+
+__all__ = ["on_own_images", "on_padded_images"]
