@@ -1,6 +1,7 @@
-"""Triton's miscompilations of asynchronous products on tensor cores (wgmma), detected in its TTGIR.
+"""Triton's miscompilations of asynchronous products on tensor cores, detected in its TTGIR.
 
-Triton 3.6, 3.7 and 3.9 have two miscompilations; every kernel compiled for a GPU with wgmma is checked for both:
+Triton 3.6, 3.7 and 3.9 have two miscompilations of wgmma (sm_90). Every compiled kernel is checked for both, also in the form
+that they would have with tcgen05 (sm_100), and on every target for a tile that is fetched further ahead than it has buffers:
 
 - A tile that wgmma reads asynchronously needs one buffer more than its prefetch distance. The pipeliner allocates this buffer
   only if the load has no other reader than the product; with a second reader in registers, the next tile overwrites a tile
@@ -12,7 +13,7 @@ Emitted kernels avoid both (`storage.needs_copy`, `mirage_eg.search.instantiate.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 
 ROWS = 256  # of a tile, at most, if its rows are longer than the swizzled width
 
@@ -24,6 +25,10 @@ _SLOT = re.compile(r"(%[\w-]+) = ttg\.memdesc_index (%[\w-]+)\[")
 _VIEW = re.compile(r"(%[\w-]+) = ttg\.memdesc_\w+ (%[\w-]+)")
 _COPY = re.compile(r"async_(?:copy_global_to_local %[\w-]+,|tma_copy_global_to_local %[\w-]+\[[^\]]*\]) (%[\w-]+)")
 _DOT = re.compile(r"ttng\.warp_group_dot (%[\w-]+), (%[\w-]+), .*isAsync = true")
+_MMA = re.compile(r"ttng\.tc_gen5_mma (%[\w-]+), (%[\w-]+), .*?(%[\w-]+)\[%\w+\] \{[^}]*is_async")
+_BARRIER = re.compile(r"ttng\.wait_barrier (%[\w-]+),")
+_LOAD = re.compile(r"ttg\.local_load (%[\w-]+)")
+_STORE = re.compile(r"ttg\.local_store %[\w-]+, (%[\w-]+)")
 _WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = ([1-9]\d*)")
 _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?:, ([\dx]+))?>")
 _LOCATION = re.compile(r" loc\(.*")
@@ -36,12 +41,15 @@ def find_miscompilation(code: str) -> str | None:
 
 
 def _overwritten(lines: list[str]) -> str | None:
-    """The first miscompilation: a tile that the next one overwrites while wgmma may still read it."""
+    """The first miscompilation: a tile that the next one overwrites while a product may still read it."""
     rings: dict[str, int] = {}  # number of buffers
     ring_of: dict[str, str] = {}  # by buffer, or view of a buffer
+    slot_of: dict[str, str] = {}  # by buffer, or view of a buffer
     fetches: Counter[tuple[str, int]] = Counter()  # by ring and loop depth
+    done: defaultdict[tuple[str, int], set[str]] = defaultdict(set)  # buffers that tcgen05 or registers read, likewise
     loops: list[int] = []  # indentation of the enclosing loops
     read: set[str] = set()  # rings that wgmma reads in the innermost loop
+    unfinished: dict[str, set[str]] = {}  # by barrier, the rings that tcgen05 reads in the innermost loop
     for line in lines:
         indentation = len(line) - len(line.lstrip())
         if line.lstrip().startswith("}") and loops and indentation <= loops[-1]:
@@ -49,32 +57,47 @@ def _overwritten(lines: list[str]) -> str | None:
         if " scf.for " in line:
             loops.append(indentation)
             read.clear()
+            unfinished.clear()
         elif hit := _RING.search(line):
             rings[hit[1]] = int(hit[2])
         elif hit := _SLOT.search(line):
-            ring_of[hit[1]] = hit[2]
+            ring_of[hit[1]], slot_of[hit[1]] = hit[2], hit[1]
         elif (hit := _VIEW.search(line)) and hit[2] in ring_of:
-            ring_of[hit[1]] = ring_of[hit[2]]
-        elif hit := _COPY.search(line):
-            if hit[1] in ring_of:  # a tile without a ring is complete before it is read
-                fetches[ring_of[hit[1]], len(loops)] += 1
+            ring_of[hit[1]], slot_of[hit[1]] = ring_of[hit[2]], slot_of[hit[2]]
+        elif hit := _COPY.search(line) or _STORE.search(line):
+            if (ring := ring_of.get(hit[1])) in rings:  # a tile without a ring is complete before it is read
+                fetches[ring, len(loops)] += 1
+                ahead = fetches[ring, len(loops) - 1] - len(done[ring, len(loops) - 1]) if loops else 0
+                if ahead >= rings[ring] + (not any(ring in reading for reading in unfinished.values())):
+                    return _too_few(rings[ring], ahead)
+        elif hit := _LOAD.search(line):
+            done[ring_of.get(hit[1], ""), len(loops)].add(slot_of.get(hit[1], ""))
+        elif hit := _MMA.search(line):
+            own = [operand for operand in hit.groups()[:2] if operand in ring_of]
+            for operand in own:
+                done[ring_of[operand], len(loops)].add(slot_of[operand])
+            if loops:
+                unfinished[hit[3]] = {ring_of[operand] for operand in own}
+        elif hit := _BARRIER.search(line):
+            unfinished.pop(hit[1], None)
         elif loops and (hit := _DOT.search(line)):
             read |= {ring_of[operand] for operand in hit.groups() if operand in ring_of}
         elif loops and _WAIT.search(line):
             for ring in read & rings.keys():
                 if (fetched := fetches[ring, len(loops) - 1]) >= rings[ring]:
-                    return (
-                        f"Triton gives {rings[ring]} buffers to a tile that is fetched {fetched} ahead while wgmma reads it: "
-                        "results may be wrong"
-                    )
+                    return _too_few(rings[ring], fetched)
     return None
+
+
+def _too_few(buffers: int, fetched: int) -> str:
+    return f"Triton gives {buffers} buffers to a tile that is fetched {fetched} ahead while a product reads it: it may be wrong"
 
 
 def _misordered(code: str) -> str | None:
     """The second miscompilation: a tile of too many long rows."""
     layouts = {name: (int(width), transposed == "true", int(bits)) for name, width, transposed, bits in _LAYOUT.findall(code)}
     for line in code.splitlines():
-        if "ttng.warp_group_dot " not in line:
+        if "ttng.warp_group_dot " not in line and "ttng.tc_gen5_mma " not in line:
             continue
         for shape, layout, whole in _TILE.findall(line):
             if layout not in layouts:

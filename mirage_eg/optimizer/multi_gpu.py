@@ -125,7 +125,7 @@ class MultiGpuTimer:
 
 
 def _end(executor: Executor, kill: bool) -> None:
-    """End an executor, with `kill` whatever its processes do; they are waited for, so that nothing of theirs is left."""
+    """End an executor, with `kill` in the middle of its work; its processes are waited for, and leave nothing."""
     if hasattr(executor, "_executor_manager_thread"):  # of processes
         executor.shutdown(wait=True, kill_workers=kill)  # type: ignore[call-arg]
     else:

@@ -73,7 +73,7 @@ def tilings_of(
 
 
 def _unfit(kernel: TiledKernel, limits: TileLimits, tiling: Tiling) -> tuple[bool, int]:
-    """How unfit a tiling of a combining kernel is: tiles that leave no room for others, then a grid far from two rounds."""
+    """How unfit a tiling of a combining kernel is: tiles that take most registers, then a grid far from two rounds."""
     large = 4 * _largest_tile(kernel, tiling) > limits.registers // SEARCH.combining_tiles
     return large, abs(prod(blocks for _, blocks in tiling.grid) - 2 * limits.multiprocessors)
 

@@ -1,11 +1,13 @@
 """What Triton's compiler does wrong with wgmma is found in its code, and emitted kernels do not have it."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from mirage_eg.backends.triton.compile import compile_source
+from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.search.instantiate.limits import TileLimits, fits
 from property_tests.support.hand_written import Pair, gated_mlp, layer_norm_linear, split_product
@@ -64,3 +66,24 @@ def test_a_tile_of_many_long_rows_is_no_candidate_and_does_not_compile(rows: int
 def test_products_in_float32_are_not_on_wgmma_and_their_tiles_may_be_tall(dtype: str, right: bool) -> None:
     [block] = layer_norm_linear(dtype, 64, 1024, 256, 2, 2).mugraph.blocks
     assert fits(block, replace(ROOM, shared_memory=1 << 30)) is right
+
+
+@pytest.mark.parametrize(("target", "buffers"), [("sm_100", 2), ("sm_80", 1)])
+def test_a_tile_with_too_few_buffers_is_found_on_other_targets_too(target: str, buffers: int) -> None:
+    """Triton gives enough there; so its code is changed."""
+    graph = gated_mlp("float16", 64, 256, 128, 1, 8).mugraph
+    with loaded(emit(graph, schedule=Schedule(num_stages=3))) as module:
+        [(record, kernel)] = compile_module(module, target, resources=False)
+    assert record.ok
+    code = kernel.asm["ttgir"]
+    assert find_miscompilation(code) is None
+    fewer = re.sub(rf"memdesc<{buffers + 1}x(\d+x\d+xf16)", rf"memdesc<{buffers}x\1", code)
+    assert fewer != code and "fetched" in (find_miscompilation(fewer) or "")
+
+
+def test_a_tall_tile_is_found_in_products_of_sm_100_too() -> None:
+    graphs = layer_norm_linear("float16", 64, 1024, 256, 2, 2)
+    with loaded(emit(graphs.mugraph, schedule=Schedule(num_stages=1))) as module:
+        record, kernel = compile_module(module, "sm_100", resources=False)[0]
+    assert kernel is not None and "tc_gen5_mma" in kernel.asm["ttgir"]
+    assert "another order" in (record.error or "")

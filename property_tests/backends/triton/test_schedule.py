@@ -88,7 +88,7 @@ def test_each_kernel_has_its_own_choices() -> None:
     assert emit(graph, schedule=(Schedule(exp2=True),)) == emit(graph, schedule=Schedule(exp2=True)) != emit(graph)
 
 
-def test_a_dependent_kernel_waits_first_and_the_first_kernel_for_all_before_the_program() -> None:
+def test_a_dependent_kernel_waits_before_its_first_load() -> None:
     graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
     source = emit(graphs.mugraph, schedule=Schedule(dependent_launch=True))
     bodies = [[line.strip() for line in part.splitlines()[2:4]] for part in source.split("@triton.jit")[1:]]
