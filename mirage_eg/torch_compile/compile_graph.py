@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 from mirage_eg.frontend.fx_partition import Place
@@ -129,7 +130,11 @@ def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, sto
     def torchs(*tensors: Any) -> Any:
         return run(*(tensor for tensor, it in zip(tensors, contest.region.inputs, strict=True) if not isinstance(it, Constant)))
 
-    run = contest.module if settings.rest == "eager" else torch.compile(contest.module, dynamic=True)
+    def nodes(*tensors: Any) -> Any:  # Dynamo skips the frame of a graph module that was made while it compiled
+        return contest.module(*tensors)
+
+    own = FunctionType(nodes.__code__.replace(), nodes.__globals__, closure=nodes.__closure__)  # recompiles count by code
+    run = contest.module if settings.rest == "eager" else torch.compile(own, dynamic=True)
     return SizedCall(segment, settings, torchs, gate)
 
 

@@ -96,8 +96,11 @@ def test_static_sizes_stay_static_with_dynamic_false() -> None:
 def test_unbacked_sizes_have_kernels_and_size_one_is_left_to_torch() -> None:
     x = torch.randn(8, WIDTH)
     torch._dynamo.decorators.mark_unbacked(x, 0)
-    fast = compiled(projected)
-    check(fast, projected, [x, torch.randn(20, WIDTH), torch.randn(1, WIDTH)])
+    fast = compiled(projected, rest="inductor")
+    check(fast, projected, [x, torch.randn(20, WIDTH)])
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    check(fast, projected, [torch.randn(1, WIDTH)])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1  # Inductor compiles the segment for itself
     [record] = graph_records()
     assert record.used == 1 and record.fallback is None
     assert "n0 17–32" in buckets_of(record.segments[0].key)
