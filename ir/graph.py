@@ -6,6 +6,7 @@ Equal graphs are equal tuples, and hashing is linear.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
@@ -122,11 +123,12 @@ class Graph(NestedGraph):
 
     def numbered(self) -> Iterator[tuple[Node, range]]:
         """Each node with the positions of its values."""
-        start = 0
-        for item in self.nodes:
-            count = result_count(item)
-            yield item, range(start, start + count)
-            start += count
+        return iter(self._numbered)
+
+    @cached_property
+    def _numbered(self) -> tuple[tuple[Node, range], ...]:
+        ends = [0, *accumulate(map(result_count, self.nodes))]
+        return tuple((item, range(*ends[place : place + 2])) for place, item in enumerate(self.nodes))
 
     @cached_property
     def input_values(self) -> tuple[int, ...]:

@@ -40,10 +40,11 @@ class ConvolvedBlock:
 
 def convolved_blocks(graph: Graph, strides: Sequence[Shape]) -> dict[int, ConvolvedBlock]:
     """The values that patches compute themselves: convolutions, perhaps of slices, which no other node reads."""
-    makers = {value: item for item, values in graph.numbered() for value in values}
+    patches = _patches(graph)
+    makers = {value: item for item, values in graph.numbered() for value in values} if patches else {}
     found = {}
-    for item in graph.nodes:
-        for value in item.operands[1:] if item.op == "patch" else ():
+    for item in patches:
+        for value in item.operands[1:]:
             own = makers[value]
             if own.op == "conv2d" and graph.types[value].dtype in _PRODUCTS and _readers(graph, value) == 1:
                 x, weight = (_shown(graph, makers, operand, strides) for operand in own.operands)
@@ -54,11 +55,17 @@ def convolved_blocks(graph: Graph, strides: Sequence[Shape]) -> dict[int, Convol
 def values_within_patches(graph: Graph) -> frozenset[int]:
     """The values that no kernel stores: convolutions that patches compute, and slices that only these read."""
     within = {*convolved_blocks(graph, row_major_strides(graph))}
+    if not within:
+        return frozenset()
     for item, values in reversed([*graph.numbered()]):
         readers = [made for reader, made in graph.numbered() if values and values[0] in reader.operands]
         if item.op == "slice" and readers and all(made and made[0] in within for made in readers):
             within.add(values[0])
     return frozenset(within)
+
+
+def _patches(graph: Graph) -> list[Node]:
+    return [item for item in graph.nodes if item.op == "patch"]
 
 
 def row_major_strides(graph: Graph) -> list[Shape]:
@@ -84,8 +91,7 @@ def _shown(graph: Graph, makers: Mapping[int, Node], value: int, strides: Sequen
 def read_by_patches(graph: Graph, strides: Sequence[Shape]) -> frozenset[int]:
     """The values that the kernels of patches read or write, by their strides."""
     blocks = convolved_blocks(graph, strides)
-    patches = [item for item in graph.nodes if item.op == "patch"]
-    return frozenset(value for item in patches for value in (item.operands[0], *_sources(item, blocks)))
+    return frozenset(value for item in _patches(graph) for value in (item.operands[0], *_sources(item, blocks)))
 
 
 def write_patch(file: ProgramFile, number: int) -> None:

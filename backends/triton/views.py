@@ -32,12 +32,13 @@ def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> d
         for operand in item.operands:
             readers[operand].append((item, values))
     made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *_VIEWS) for value in values}
+    is_view = {value for item, values in graph.numbered() if item.op in _VIEWS for value in values}
     candidates: dict[int, View] = {}
     for item, values in graph.numbered():
         if item.op not in _VIEWS or values[0] in fixed or (item.operands[0] not in made_here and item.op != "slice"):
             continue
         [operand] = item.operands
-        if operand not in candidates and item.op in _VIEWS and _is_view(graph, operand):
+        if operand not in candidates and operand in is_view:
             continue  # the library copies this view
         seen = candidates.get(operand, View(operand, strides[operand]))
         shown = shown_strides(item, graph.types[operand].shape, seen.strides)

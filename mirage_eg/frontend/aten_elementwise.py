@@ -30,9 +30,6 @@ def _sum(x: Tensor | Fraction, y: Tensor | Fraction, factor: Fraction) -> Tensor
 
 
 def _add(call: Call) -> Tensor:
-    if call.types["self"].dtype in ("int32", "int64") and "other" not in call.types:  # a counter
-        call.require("alpha", 1)
-        return call.any_tensor("self") + call.number("other")
     return _sum(call.operand("self"), call.operand("other"), call.number("alpha"))
 
 
@@ -278,6 +275,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.mul.Tensor": _mul,
     "aten.mul.Scalar": _mul,
     "aten.div.Tensor": _div,
+    "aten.true_divide.Tensor": _div,
     "aten.div.Scalar": _div,
     "aten.div.Tensor_mode": _div,
     "aten.pow.Tensor_Scalar": _pow,

@@ -6,6 +6,7 @@ from mirage_eg.frontend import (
     aten_convolution,
     aten_elementwise,
     aten_indicators,
+    aten_integers,
     aten_layers,
     aten_library,
     aten_losses,
@@ -14,7 +15,7 @@ from mirage_eg.frontend import (
 )
 from mirage_eg.frontend.aten_call import Handler
 
-HANDLERS: Mapping[str, Handler] = {
+_HANDLERS: dict[str, Handler] = {
     **aten_convolution.HANDLERS,
     **aten_elementwise.HANDLERS,
     **aten_rearrangements.HANDLERS,
@@ -23,6 +24,10 @@ HANDLERS: Mapping[str, Handler] = {
     **aten_library.HANDLERS,
     **aten_losses.HANDLERS,
     **aten_pooling.HANDLERS,
+}
+
+HANDLERS: Mapping[str, Handler] = _HANDLERS | {
+    name: aten_integers.by_type(_HANDLERS[name], of_integers) for name, of_integers in aten_integers.OF_INTEGERS.items()
 }
 
 NOT_IN_IR: Mapping[str, str] = {

@@ -1,0 +1,158 @@
+"""ATen's arithmetic, comparisons, choices and casts of integers, each exact and a kernel of its own; and where they meet floats."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, spelled
+from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+INTEGERS = ("int32", "int64")
+Operand = Tensor | Fraction
+
+
+def has_integers(call: Call) -> bool:
+    """Whether an operand or the result is of integers."""
+    return any(kind.dtype in INTEGERS for kind in (*call.types.values(), call.result))
+
+
+def _constant(call: Call, value: Fraction, dtype: str) -> Tensor:
+    import numpy as np
+
+    number = int(value) if dtype in INTEGERS else float(value)
+    return call.lift(f"number_{spelled(number)}_{dtype}", (1,), dtype, lambda: np.full(1, number))
+
+
+def _operand(call: Call, name: str, dtype: str) -> Operand:
+    """A number, or a tensor in an element type to which torch converts it without a rounding to whole numbers."""
+    if name not in call.types:
+        value = call.number(name)
+        if dtype in INTEGERS and value.denominator != 1:
+            raise UnsupportedError(f"{name} = {float(value)} among integers, wanted a whole number")
+        return value
+    source, x = call.types[name].dtype, call.any_tensor(name)
+    if source == dtype or x.dtype == dtype:
+        return x
+    if dtype in INTEGERS and source in FLOATING:
+        raise UnsupportedError(f"{name} has element type {source}, wanted one that is {dtype} without rounding")
+    if dtype in INTEGERS and x.dtype in FLOATING:  # an indicator of zeros and ones
+        return call.graph.where(x, _constant(call, Fraction(1), dtype), _constant(call, Fraction(0), dtype))
+    return cast(x, dtype)
+
+
+def _tensor(call: Call, name: str, dtype: str) -> Tensor:
+    value = _operand(call, name, dtype)
+    return value if isinstance(value, Tensor) else _constant(call, value, dtype)
+
+
+def _common(call: Call) -> str:
+    """The type in which two operands are compared: that of floats if there are some, else the wider of integers."""
+    kinds = [kind.dtype for kind in call.types.values()]
+    floats = [kind for kind in kinds if kind in FLOATING]
+    return floats[0] if floats else max((kind for kind in kinds if kind in INTEGERS), default="int64")
+
+
+def _compared(op: str, is_swapped: bool = False, is_denied: bool = False) -> Handler:
+    def compare(call: Call) -> Tensor:
+        common = _common(call)
+        operands = [_tensor(call, "self", common), _tensor(call, "other", common)]
+        result = call.graph.op(op, *(reversed(operands) if is_swapped else operands))
+        result = result if result.shape == call.result.shape else call.graph.broadcast(result, call.result.shape)
+        if common in INTEGERS:
+            return cast(1 - result if is_denied else result, "bool")
+        return 1 - result if is_denied else result
+
+    return compare
+
+
+def _arithmetic(compute: Callable[[KernelGraph, Tensor, Tensor], Tensor]) -> Handler:
+    def arithmetic(call: Call) -> Tensor:
+        dtype = call.result.dtype
+        if dtype == "bool":
+            raise UnsupportedError("arithmetic of bool")
+        x, y = _tensor(call, "self", dtype), _tensor(call, "other", dtype)
+        factor = call.number("alpha") if "alpha" in call.defaults or "alpha" in call.arguments else Fraction(1)
+        if factor.denominator != 1:
+            raise UnsupportedError(f"alpha = {float(factor)} among integers, wanted a whole number")
+        return compute(call.graph, x, y if factor == 1 else y * factor)
+
+    return arithmetic
+
+
+def _divided(call: Call) -> Tensor:
+    call.require("rounding_mode", None)
+    return _tensor(call, "self", call.result.dtype) / _tensor(call, "other", call.result.dtype)
+
+
+def _unary(compute: Callable[[KernelGraph, Tensor], Tensor]) -> Handler:
+    return lambda call: compute(call.graph, call.any_tensor("self"))
+
+
+def _clamped(call: Call) -> Tensor:
+    x, g, dtype = _tensor(call, "self", call.result.dtype), call.graph, call.result.dtype
+    low, high = (None if call.take(name) is None else _tensor(call, name, dtype) for name in ("min", "max"))
+    x = x if low is None else g.maximum(x, low)
+    return x if high is None else g.minimum(x, high)
+
+
+def _chosen(condition: str, yes: str, no: str) -> Handler:
+    def choose(call: Call) -> Tensor:
+        dtype, g = call.result.dtype, call.graph
+        x = g.where(call.indicator(condition), _tensor(call, yes, dtype), _tensor(call, no, dtype))
+        return x if x.shape == call.result.shape else g.broadcast(x, call.result.shape)
+
+    return choose
+
+
+def _cast(call: Call) -> Tensor:
+    call.ignore("dtype", "layout", "device", "pin_memory", "non_blocking", "copy", "memory_format", "other")
+    if call.result.dtype == "bool":
+        x = call.any_tensor("self")
+        return cast(1 - call.graph.equal(x, 0), "bool")
+    return _tensor(call, "self", call.result.dtype)
+
+
+def _sum(call: Call) -> Tensor:
+    call.ignore("dtype", "keepdim")
+    x = _tensor(call, "self", call.result.dtype)
+    for dim in call.dims("dim", len(x.shape)):
+        x = call.graph.op("sum", x, dim=dim)
+    return reshaped(x, call.result.shape)
+
+
+def _named(names: str, handler: Handler) -> dict[str, Handler]:
+    return {f"aten.{name}": handler for name in names.split()}
+
+
+OF_INTEGERS: Mapping[str, Handler] = {
+    **_named("lt.Tensor lt.Scalar", _compared("less")),
+    **_named("le.Tensor le.Scalar", _compared("less_equal")),
+    **_named("gt.Tensor gt.Scalar", _compared("less", is_swapped=True)),
+    **_named("ge.Tensor ge.Scalar", _compared("less_equal", is_swapped=True)),
+    **_named("eq.Tensor eq.Scalar", _compared("equal")),
+    **_named("ne.Tensor ne.Scalar", _compared("equal", is_denied=True)),
+    **_named("add.Tensor add.Scalar", _arithmetic(lambda g, x, y: x + y)),
+    **_named("sub.Tensor sub.Scalar", _arithmetic(lambda g, x, y: x - y)),
+    **_named("rsub.Tensor rsub.Scalar", _arithmetic(lambda g, x, y: y - x)),
+    **_named("mul.Tensor mul.Scalar", _arithmetic(lambda g, x, y: x * y)),
+    **_named("maximum.default max.other", _arithmetic(lambda g, x, y: g.maximum(x, y))),
+    **_named("minimum.default min.other", _arithmetic(lambda g, x, y: g.minimum(x, y))),
+    **_named("div.Tensor div.Scalar div.Tensor_mode", _divided),
+    **_named("neg.default", _unary(lambda g, x: x * -1)),
+    **_named("abs.default", _unary(lambda g, x: g.abs(x))),
+    **_named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
+    **_named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
+    **_named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
+    **_named("to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
+    **_named("sum.default sum.dim_IntList", _sum),
+}
+"""Handlers of calls with an operand or a result of integers."""
+
+
+def by_type(of_floats: Handler, of_integers: Handler) -> Handler:
+    """The handler for floating-point operands, or the one for integers where there are some."""
+    return lambda call: of_integers(call) if has_integers(call) else of_floats(call)
+
+
+__all__ = ["OF_INTEGERS", "by_type", "has_integers"]
