@@ -1,4 +1,4 @@
-"""ATen's arithmetic, comparisons, choices and casts of integers, each exact and a kernel of its own; and where they meet floats."""
+"""ATen's arithmetic, comparisons, choices and casts of integers: each is exact, and a kernel of its own."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -144,7 +144,7 @@ OF_INTEGERS: Mapping[str, Handler] = {
     **_named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
     **_named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
     **_named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
-    **_named("to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
+    **_named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
     **_named("sum.default sum.dim_IntList", _sum),
 }
 """Handlers of calls with an operand or a result of integers."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
+from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, spelled
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
@@ -147,8 +148,22 @@ def _slice(call: Call) -> Tensor:
 def _copy(call: Call) -> Tensor:
     """`src` in the shape and element type of `self`: what a functional graph has for an assignment."""
     call.ignore("self", "non_blocking")
-    x = cast(call.tensor("src"), call.result.dtype)
+    x = cast(call.any_tensor("src"), call.result.dtype)
     return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
+
+
+def _fill(call: Call) -> Tensor:
+    """A tensor of the shape and element type of `self`, each element the same."""
+    import numpy as np
+
+    call.ignore("self")
+    value = call.known_array("value") if "value" in call.types else call.take("value")
+    if value is None:
+        raise UnsupportedError("value is no constant")
+    number = float(value)
+    shape, dtype = call.result.shape, call.result.dtype
+    name = f"filled_{spelled(number)}_{dtype}_{'_'.join(map(str, shape))}"
+    return call.lift(name, shape, dtype, lambda: np.full(shape, int(number) if "int" in dtype else number))
 
 
 def _written(call: Call, x: Tensor, part: Tensor, dim: int, start: int) -> Tensor:
@@ -162,7 +177,8 @@ def _written(call: Call, x: Tensor, part: Tensor, dim: int, start: int) -> Tenso
 
 
 def _slice_scatter(call: Call) -> Tensor:
-    x, part = call.tensor("self"), call.tensor("src")
+    x = call.any_tensor("self")
+    part = cast(call.any_tensor("src"), str(x.dtype))
     call.require("step", 1)
     dim = call.dim("dim", len(x.shape))
     start = None if call.take("start") is None else call.whole("start")
@@ -171,7 +187,8 @@ def _slice_scatter(call: Call) -> Tensor:
 
 
 def _select_scatter(call: Call) -> Tensor:
-    x, part = call.tensor("self"), call.tensor("src")
+    x = call.any_tensor("self")
+    part = cast(call.any_tensor("src"), str(x.dtype))
     dim, index = call.dim("dim", len(x.shape)), call.whole("index")
     return _written(call, x, reshaped(part, (*x.shape[:dim], 1, *x.shape[dim + 1 :])), dim, index % x.shape[dim])
 
@@ -282,8 +299,19 @@ def _index(call: Call) -> Tensor:
             taken = places[tuple(slice(None) if array is None else array for array in arrays)]
             if taken.size == places.size and (taken.reshape(-1) == places.reshape(-1)).all():
                 return reshaped(x, call.result.shape)
-        raise UnsupportedError(f"indices for {len(given)} dims, wanted one, or constants that only reshape")
+        if given == [0, 1] and _counts_up(arrays[0], x.shape[0]) and call.types["indices.1"].shape == x.shape[:1]:
+            rows = call.graph.reshape(call.integers("indices.1"), (x.shape[0],) + (1,) * (len(x.shape) - 1))
+            rows = rows if len(x.shape) == 2 else call.graph.broadcast(rows, (x.shape[0], 1, *x.shape[2:]))
+            return reshaped(call.graph.take_along_dim(x, rows, 1), call.result.shape)
+        raise UnsupportedError(
+            f"indices for {len(given)} dims, wanted one, constants that only reshape, or one of each row: x[arange(n), index]"
+        )
     return _taken(call, x, "indices", f"indices.{given[0]}", given[0])
+
+
+def _counts_up(array: Any, count: int) -> bool:
+    """Whether an array is 0, 1, … up to a count."""
+    return array is not None and array.shape == (count,) and bool((array == range(count)).all())
 
 
 def _index_select(call: Call) -> Tensor:
@@ -386,6 +414,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.slice.Tensor": _slice,
     "aten.narrow.default": _narrow,
     "aten.copy.default": _copy,
+    "aten.fill.Tensor": _fill,
+    "aten.fill.Scalar": _fill,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
     "aten.select.int": _select,
