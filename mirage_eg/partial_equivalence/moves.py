@@ -71,10 +71,8 @@ class LayoutMove:
     def write(self, builder: KernelGraph, x: Tensor) -> Tensor:
         """The moved tensor, without ops that change nothing."""
         digits, order, shape = self.steps(x.shape)
-        if digits != x.shape:
-            x = builder.reshape(x, digits)
         if order != tuple(range(len(order))):
-            x = builder.transpose(x, order)
+            x = builder.transpose(x if digits == x.shape else builder.reshape(x, digits), order)
         return x if x.shape == shape else builder.reshape(x, shape)
 
     def apply(self, array: Any) -> Any:
