@@ -4,7 +4,7 @@ Nothing here is trusted: the result is compared with the program in a finite fie
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +28,7 @@ from mirage_eg.verify.verdict import Observer, Verdict
 
 WRITTEN_OUT = ("split", "batch_norm")  # derived ops of which laws name the parts
 AS_WRITTEN = "as written"
+_LEAST_SECONDS = 60.0  # for the program as written
 STEPS = ("saturate", "extract", "verify")
 
 
@@ -170,21 +171,18 @@ def _extractions(given: EClasses, written_out: EClasses, classes: EClasses, cost
         ("joint", classes, True),
     ):
         try:
-            found[key] = source, extract(source, costs, fused, seconds)
+            limit = seconds if found else max(seconds, _LEAST_SECONDS)  # as written there is nothing to choose
+            found[key] = source, extract(source, costs, fused, limit)
         except ExtractionError:
             if not found:
                 raise
-            found[key] = min(found.values(), key=lambda pair: pair[1].us)
-    best = min(found.values(), key=lambda pair: pair[1].us)
-    if best[1].us < found["joint"][1].us:  # the solver was stopped; the bound is that of the joint problem
-        joint = found["joint"][1]
-        found["joint"] = best[0], _with_bound(best[1], joint)
+            best = min(found.values(), key=lambda pair: pair[1].us)
+            found[key] = best[0], replace(best[1], bound_us=0.0, proved=False, seconds=seconds)
+    best, joint = min(found.values(), key=lambda pair: pair[1].us), found["joint"][1]
+    if best[1].us < joint.us:  # the solver was stopped; the bound is that of the joint problem
+        bound = min(joint.bound_us, best[1].us)
+        found["joint"] = best[0], replace(best[1], bound_us=bound, proved=joint.proved, seconds=joint.seconds)
     return found
-
-
-def _with_bound(cheaper: Extraction, joint: Extraction) -> Extraction:
-    bound = min(joint.bound_us, cheaper.us)
-    return Extraction(cheaper.choices, cheaper.us, bound, joint.proved, joint.seconds, joint.variables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,15 @@ def test_without_weights_nothing_is_folded() -> None:
     assert found.prologue is None and found.report.prologue_bytes == 0
 
 
+def test_a_stopped_solver_gives_a_program_no_dearer_than_as_written() -> None:
+    model = MODELS["nasrnn"]()
+    found = optimize_graph(model.program, H200, model.weights, seconds=1e-3)
+    report = found.report
+    assert found.verdict.equal and report.joint.us <= report.as_written.us
+    assert report.joint.bound_us <= optimized("nasrnn").report.joint.us + 1e-6
+    assert report.joint.proved == (report.joint.bound_us >= report.joint.us * (1 - 1e-4))
+
+
 def test_unknown_weights_are_refused() -> None:
     with pytest.raises(OptionError, match="got 'nothing', wanted the name of an input"):
         optimize_graph(MODELS["nasrnn"]().program, H200, weights=["nothing"])
