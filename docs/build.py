@@ -47,6 +47,7 @@ from docs import ablation, house, op_table, public_names
 
 DOCS = Path(__file__).parent
 MODELS = DOCS / "measurements" / "models.jsonl"
+LAYERS = DOCS / "measurements" / "layers_h200.jsonl"
 ROWS = DOCS / "measurements" / "gpu_h100.jsonl"
 VERIFIED = DOCS / "measurements" / "verify_h100.jsonl"
 PAIRS = DOCS / "measurements" / "choice_pairs_h100.jsonl"
@@ -64,6 +65,7 @@ def pages() -> dict[str, str]:
         "verification.md": verification(),
         "architecture.md": _framed(DOCS / "architecture.md", house.table() + "\n", _HOUSE),
         "models.md": _framed(DOCS / "models.md", models_table()),
+        "torch_compile.md": _framed(DOCS / "torch_compile.md", layers_table()),
         "ablation.md": GENERATED + ablation.page(),
         "../README.md": readme(),
         "figures/results_bars.svg": result_bars(),
@@ -233,6 +235,19 @@ def models_table() -> str:
     versions = ", ".join(f"{name} {version}" for name, version in lines[-1]["versions"].items())
     head = "| model | ops of each segment | ops outside | flops | error |\n| --- | --- | --- | --- | --- |\n"
     return f"{len(lines)} models, {versions}.\n\n{head}{''.join(rows)}"
+
+
+def layers_table() -> str:
+    """Layers through torch.compile on a GPU, from the lines of `bench models`."""
+    lines = [json.loads(line) for line in LAYERS.read_text(encoding="utf-8").splitlines()]
+    rows = []
+    for line in lines:
+        warm, cold = line["warm_us"], line["cold_us"]
+        ours, others = warm.pop("mirage_eg"), min(warm.values())
+        cells = (f"{us:.1f} ({cold[name]:.1f})" for name, us in {"mirage_eg": ours, **warm}.items())
+        rows.append(f"| {line['name']} | {line['used']} of {line['segments']} | {' | '.join(cells)} | {others / ours:.2f} |\n")
+    head = f"| layer | segments used | ours | eager | compile | max-autotune | best baseline / ours |\n|{' --- |' * 7}\n"
+    return f"{lines[0]['device']}, torch {lines[0]['torch']}.\n\n{head}{''.join(rows)}"
 
 
 def _result(row: Summary) -> str:
