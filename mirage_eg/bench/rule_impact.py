@@ -27,6 +27,7 @@ from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.stopping import raise_if_stopped
 from mirage_eg.search.partition.segment_search import Instantiated
 from mirage_eg.search.structure import AnyStructure
@@ -36,8 +37,7 @@ from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
 
 FULL_SIZE = 4  # µGraphs of a program, the cheapest, that are also computed at full size
-PROVED = 8  # likewise, whose proof is reduced to the laws that it needs, in a third of a second each
-
+PROOFS = 8  # likewise, with a proof, in a third of a second each
 TOP = 64  # new structures of a program that become µGraphs, where more are found the cheapest
 
 OnStage = Callable[[str, int, int], None]  # stage, done, total
@@ -57,8 +57,8 @@ class LawImpact:
 class NewMuGraph:
     """A structure that only the file makes findable, as the cheapest µGraph at the program's size.
 
-    `only_with`: laws of the file without which it is not found, each by itself. `proof`: the laws of a proof, for the cheapest
-    PROVED. `verdict`: the result of the verification, or why there is no µGraph.
+    `only_with`: laws of the file without which it is not found, each by itself. `proof`: the laws of a proof, where one
+    was found. `verdict`: the result of the verification, or why there is no µGraph.
     """
 
     structure: str
@@ -83,6 +83,22 @@ class ProgramImpact:
     found: tuple[NewMuGraph, ...]
     new_structures: int  # `found` has those with the cheapest µGraphs
     lost: tuple[str, ...]
+    parted_because: str | None  # where the program is a segment
+
+    def left_out(self, top: int, proofs: int) -> str | None:
+        """The new structures that are not priced, or not proved, or not computed at full size; None if there are none."""
+        graphs = [new for new in self.found if new.graph is not None]
+        unproved = sum(not new.verdict.startswith("proved") for new in graphs)
+        small = sum(not new.verdict.endswith("at full size") for new in graphs)
+        parts = []
+        if len(self.found) < self.new_structures:
+            rest = self.new_structures - len(self.found)
+            parts.append(f"{rest:,} without a µGraph: no tiling fits a block, or {top} others are cheaper (--top)")
+        if unproved:
+            parts.append(f"{unproved:,} tested and not proved (--proofs {proofs})")
+        if small:
+            parts.append(f"{small:,} computed on a small instance only: the {FULL_SIZE} cheapest also at full size")
+        return f"{self.program}: of {counted(self.new_structures, 'new structure')}: {'; '.join(parts)}" if parts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +129,14 @@ def impact(
     limits: SearchLimits | None = None,
     device: Device | None = None,
     top: int = TOP,
+    proofs: int = PROOFS,
     on_progress: OnStage = lambda stage, done, total: None,
 ) -> Impact:
     """Search programs with the packaged laws, with those of a file besides, and without each law of the file in turn.
 
-    At most `top` new structures of a program become µGraphs, those with the cheapest. `programs` are
-    workloads, files as `optimize` takes them, or graphs. `domain` is the file's where not given.
+    At most `top` new structures of a program become µGraphs, those with the cheapest; the cheapest `proofs` of these are proved
+    where the laws can. `programs` are workloads, files as `optimize` takes them, or graphs. `domain` is the file's where not
+    given.
 
     Raises:
         RuleError: a mistake in the file, or no law of it matches.
@@ -127,7 +145,7 @@ def impact(
     limits = limits or SearchLimits()
     named = [_named(program, position) for position, program in enumerate(programs, 1)]
     parts = [part for name, graph in named for part in search_programs(name, graph, limits.max_block_ops)]
-    return part_impacts(file, parts, domain, limits, device or default_device(), on_progress, top)
+    return part_impacts(file, parts, domain, limits, device or default_device(), on_progress, (top, proofs))
 
 
 def _named(program: str | Path | Graph | KernelGraph, position: int) -> tuple[str, Graph]:
@@ -147,9 +165,9 @@ def part_impacts(
     limits: SearchLimits,
     device: Device,
     on_progress: OnStage,
-    top: int = TOP,
+    most: tuple[int, int] = (TOP, PROOFS),
 ) -> Impact:
-    """`impact` for programs that are prepared for the search."""
+    """`impact` for programs that are prepared for the search; `most` are `top` and `proofs`."""
     chosen = domain or file_domain(file)
     without, with_ = load_rules(chosen), load_rules(chosen, [file])
     own = frozenset(theory.path for theory in with_.theories if is_added(theory))
@@ -157,7 +175,7 @@ def part_impacts(
     if not laws:
         raise RuleError(f"{file}: got no law that is not loaded already, wanted a file with laws of your own")
     with worker_for(with_) as worker:
-        rows = [_ProgramRun(part, without, with_, laws, limits, device, worker, top, on_progress).row() for part in parts]
+        rows = [_ProgramRun(part, without, with_, laws, limits, device, worker, most, on_progress).row() for part in parts]
     result = Impact(str(file), chosen, limits.max_block_ops, device.name, tuple(rows))
     if len(result.never_matched()) == len(laws):
         names = ", ".join(part.name for part in parts)
@@ -183,7 +201,7 @@ class _ProgramRun:
     limits: SearchLimits
     device: Device
     worker: Worker | None
-    top: int
+    most: tuple[int, int]  # µGraphs, proofs
     on_progress: OnStage
 
     def row(self) -> ProgramImpact:
@@ -210,6 +228,7 @@ class _ProgramRun:
             found,
             len(new),
             tuple(map(describe, before.only(after))),
+            self.part.parted_because,
         )
 
     def _search(self, rulebook: Rulebook, number: int) -> RuleSearch:
@@ -224,7 +243,7 @@ class _ProgramRun:
         """The new structures as µGraphs, cheapest first."""
         stage = f"{self.part.name}: µGraphs"
         entries: list[Instantiated] = []
-        for entry in pricing.each(new, self.top):
+        for entry in pricing.each(new, self.most[0]):
             entries.append(entry)
             raise_if_stopped()
             self.on_progress(stage, len(entries), 2 * len(new))
@@ -245,7 +264,7 @@ class _ProgramRun:
                 reason = "not equal on a small instance" if entry.equal is False else "no tiling fits a block"
                 yield NewMuGraph(*columns, None, reason, (), None)
                 continue
-            if position < PROVED:
+            if position < self.most[1]:
                 proof = prover.prove(entry.kernels[0].graph)
             else:
                 proof = Proof(entry.structure.proved and self.with_.packaged)

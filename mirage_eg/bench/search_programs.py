@@ -1,7 +1,7 @@
 """The parts of a program that the structure search takes: all of it, or segments that one block graph may hold each."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
@@ -21,6 +21,7 @@ class SearchProgram:
     program: Graph
     named: Renamed
     axes: Axes
+    parted_because: str | None = None  # of a segment: why one block graph cannot hold the program
 
 
 def primitive(program: Graph) -> Graph:
@@ -47,12 +48,13 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
     except UnsupportedError as error:
         reason = error
     found: dict[Graph, SearchProgram] = {}
-    for segment in _largest(segmenter):
-        part = segment_program(graph, segment)
+    for nodes in _largest(segmenter):
+        part = segment_program(graph, nodes)
         ops = " ".join(item.op for item in part.nodes if counts(item))
         if part not in found and sum(map(counts, part.nodes)):
             try:
-                found[part] = _searched(f"{name}, segment {len(found) + 1}: {ops}", part, limits)
+                segment = _searched(f"{name}, segment {len(found) + 1}: {ops}", part, limits)
+                found[part] = replace(segment, parted_because=str(reason))
             except UnsupportedError:  # a library op
                 continue
     if not found:

@@ -1,6 +1,8 @@
 """`mirage-eg rules impact | ablate | compare`: what laws are worth, measured by searches of programs."""
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,7 @@ def impact(
     programs: ProgramsArgument = None,
     domain: DomainOption = None,
     top: Annotated[int, typer.Option(help="New structures of a program that become µGraphs, the cheapest.")] = 64,
+    proofs: Annotated[int, typer.Option(help="New µGraphs of a program that are proved, the cheapest.")] = 8,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write impact.json, impact.svg, and each new µGraph as JSON and SVG.")
     ] = None,
@@ -47,8 +50,8 @@ def impact(
 ) -> Job:
     """Search programs with FILE and without it: matches of each law, and the µGraphs that only FILE makes findable.
 
-    Each new µGraph is instantiated, checked and proved where the laws can; `structures only with it` counts what is lost if one
-    law of FILE alone is left out.
+    Each new µGraph is priced and tested, the cheapest are proved where the laws can; `structures only with it` counts what is
+    lost if one law of FILE alone is left out.
     """
 
     def job() -> int:
@@ -56,6 +59,8 @@ def impact(
 
         if top < 1:
             raise OptionError(f"--top: got {top}, wanted 1 or more")
+        if proofs < 0:
+            raise OptionError(f"--proofs: got {proofs}, wanted 0 or more")
         if domain is not None:
             replace(options, domain=domain)  # its argument checks
         if out is not None:
@@ -69,14 +74,14 @@ def impact(
                 _limits(options),
                 options.device_record,
                 lambda stage, done, total: observer(stage, done, total, ""),
-                top,
+                (top, proofs),
             )
         if out is not None:
             _write_impact(result, out)
         if as_json:
             print(json_line(_impact_data(result)))
             return 0
-        _print_impact(result)
+        _print_impact(result, top, proofs)
         if out is not None:
             console().print(f"µGraphs and figures: {out}", soft_wrap=True, highlight=False, markup=False)
         return 0
@@ -88,7 +93,11 @@ def _parts(programs: Sequence[str] | None, options: Options) -> "list[SearchProg
     from mirage_eg.bench.search_programs import search_programs
 
     graphs = load_programs(programs, PAPER, options.batch)
-    return [part for name, graph in graphs.items() for part in search_programs(name, graph, options.max_block_ops)]
+    parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, options.max_block_ops)]
+    segments = Counter((part.name.partition(", segment")[0], part.parted_because) for part in parts if part.parted_because)
+    for (name, reason), count in segments.items():
+        print(f"note: {name} is searched in {counted(count, 'segment')}: {reason}", file=sys.stderr)
+    return parts
 
 
 def _limits(options: Options) -> "SearchLimits":
@@ -127,7 +136,7 @@ def _write_impact(result: "Impact", out: Path) -> None:
         write_atomically(out / path, text)
 
 
-def _print_impact(result: "Impact") -> None:
+def _print_impact(result: "Impact", top: int, proofs: int) -> None:
     from mirage_eg.report import rule_pages
 
     title = f"{result.file} in the {result.domain} domain, {result.max_block_ops} ops: without → with; µs on {result.device}"
@@ -137,12 +146,12 @@ def _print_impact(result: "Impact") -> None:
     if found:
         _print_table(rule_pages.FOUND_HEAD, found, f"newly found, the cheapest {_SHOWN} of each program; --out writes all")
     for row in result.programs:
-        best = rule_pages.change(row.best_us_without, row.best_us_with, 1)
         none = "" if any(law.matches for law in row.laws) else "; no law of the file matches"
         count = counted(row.new_structures, "structure")
+        best = " → ".join(rule_pages.figure(us, 1) for us in (row.best_us_without, row.best_us_with))
         _print_line(f"{row.program}: newly found: {count}; best predicted µs {best}{none}")
-        if len(row.found) < row.new_structures:
-            _print_line(f"{row.program}: {len(row.found)} of them as µGraphs; the others fit no block or cost more (--top)")
+        if (rest := row.left_out(top, proofs)) is not None:
+            _print_line(rest)
         for entry in sorted(row.lost, key=len)[:3]:
             _print_line(f"{row.program}: lost: {entry}")
         _print_cut(row.program, (*row.without.cut, *row.with_.cut))

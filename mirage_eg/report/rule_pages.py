@@ -9,11 +9,12 @@ from mirage_eg.report.tables import table
 
 def change(before: float | int | None, after: float | int | None, digits: int = 0) -> str:
     """A figure before and after, as one cell: "269 → 357", or one number where both are equal."""
-    old, new = (_figure(value, digits) for value in (before, after))
+    old, new = (figure(value, digits) for value in (before, after))
     return old if old == new else f"{old} → {new}"
 
 
-def _figure(value: float | int | None, digits: int) -> str:
+def figure(value: float | int | None, digits: int) -> str:
+    """A figure with separators of thousands; a dash where there is none."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
@@ -61,7 +62,7 @@ FOUND_HEAD = ("program", "new µGraph", "predicted µs", "verified", "proved by"
 def found_rows(impact: Any, most: int) -> list[tuple[str, ...]]:
     """The cheapest new µGraphs of each program."""
     return [
-        (row.program, new.structure, _figure(new.us, 1), new.verdict, ", ".join(new.proof) or "–")
+        (row.program, new.structure, figure(new.us, 1), new.verdict, ", ".join(new.proof) or "–")
         for row in impact.programs
         for new in row.found[:most]
     ]
@@ -87,7 +88,7 @@ def _pairs(heading: str, rows: Iterable[tuple[str, float | None, float | None]],
     """A group for each program: the first value pale."""
     for program, first, second in rows:
         bars = (
-            BarRow(label, value or 0, _figure(value, digits), other)
+            BarRow(label, value or 0, figure(value, digits), other)
             for label, value, other in (("without", first, True), ("with", second, False))
         )
         yield BarGroup(f"{program}: {heading}", tuple(bars))
@@ -101,7 +102,7 @@ def ablation_rows(ablation: Any, changed_only: bool = True) -> list[tuple[str, .
     rows: list[tuple[str, ...]] = []
     for row in ablation.programs:
         full = row.baseline
-        figures = (f"{full.visited:,}", f"{full.nodes:,}", f"{full.milliseconds:.0f}", _figure(row.best_us, 1))
+        figures = (f"{full.visited:,}", f"{full.nodes:,}", f"{full.milliseconds:.0f}", figure(row.best_us, 1))
         rows.append(("none", row.program, "", "", f"{full.structures:,} structures", *figures))
         for law in row.laws:
             if changed_only and not law.changes_structures:
@@ -145,7 +146,7 @@ def comparison_rows(comparison: Any) -> list[tuple[str, ...]]:
     """A row for each program: A | B."""
 
     def both(a: float | int | None, b: float | int | None, digits: int = 0) -> str:
-        return f"{_figure(a, digits)} | {_figure(b, digits)}"
+        return f"{figure(a, digits)} | {figure(b, digits)}"
 
     return [
         (
@@ -185,6 +186,6 @@ def comparison_svg(comparison: Any) -> str:
             ("seconds", row.a.seconds, row.b.seconds, 2),
         )
         for heading, a, b, digits in figures:
-            bars = (BarRow("A", a, _figure(a, digits), other=True), BarRow("B", b, _figure(b, digits)))
+            bars = (BarRow("A", a, figure(a, digits), other=True), BarRow("B", b, figure(b, digits)))
             groups.append(BarGroup(f"{row.program}: {heading}", bars))
     return grouped_bars(groups, f"A (pale): {comparison.a}; B: {comparison.b}; {comparison.max_block_ops} ops")

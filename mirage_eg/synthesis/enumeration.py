@@ -223,11 +223,21 @@ def equations(found: Enumeration, on_progress: Progress = no_progress) -> Iterat
         if found.domain.canonical(left) or found.domain.canonical(right):
             yield TermPair(left, right)
     for numbers in found.totals.values():
-        for number in numbers if len(numbers) > 1 else ():
-            left = found.representative(number)
-            for other in numbers if found.domain.canonical(left) else ():
-                if other == number or found.types[other] != found.types[number]:
-                    continue
-                same, forward, backward = agree(found.value(number), found.value(other))
-                if same and forward and not backward:
-                    yield TermPair(left, found.representative(other), True, False)
+        if len(numbers) > 1:
+            yield from _definedness_pairs(found, numbers, on_progress)
+
+
+def _definedness_pairs(found: Enumeration, numbers: Sequence[int], on_progress: Progress) -> Iterator[TermPair]:
+    """Of representatives that are equal at positive inputs, those where one is defined more often than the other."""
+    values = np.stack([found.value(number) for number in numbers])
+    defined = ~np.isnan(values)
+    if (defined == defined[0]).all():
+        return
+    for position, number in enumerate(numbers):
+        on_progress("equations", position, len(numbers), "by where they are defined")
+        if not found.domain.canonical(left := found.representative(number)):
+            continue
+        wider = (defined >= defined[position]).all(axis=1) & (defined != defined[position]).any(axis=1)
+        for other in wider.nonzero()[0].tolist():
+            if agree(values[position], values[other]):
+                yield TermPair(left, found.representative(numbers[other]), True, False)

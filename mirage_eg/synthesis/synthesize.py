@@ -18,6 +18,8 @@ from mirage_eg.synthesis.term_pair import TermPair, ops, rank
 
 DOMAINS = ("indexed",)
 LARGEST_SIZE = 6
+COMPOSING = ("Pow", "LeakyRelu")  # f_c(f_d(x)) is f_cd(x): three in each other match in cubes of the constants, for minutes
+LARGEST_COMPOSING = 2  # size with one of these
 CHUNK = 200  # equations that share an e-graph
 EFFORT = SaturationEffort(iterations=4, nodes=30_000)
 THOROUGH = SaturationEffort(iterations=8, nodes=10_000)  # for one law
@@ -60,13 +62,20 @@ def synthesize(
     """Find laws over `ops` whose sides have up to `size` ops each.
 
     Raises:
-        OptionError: an unknown op or domain, or a size out of range.
+        OptionError: an unknown op or domain, or a size out of range; with Pow or LeakyRelu it is at most 2.
     """
     if domain not in DOMAINS:
         raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(DOMAINS)}")
     if not 1 <= size <= LARGEST_SIZE:
         raise OptionError(f"--size: got {size}, wanted 1 to {LARGEST_SIZE}")
-    language = IndexedDomain(chosen_ops(ops), seed)
+    chosen = chosen_ops(ops)
+    composing = " and ".join(name for name in COMPOSING if name in chosen)
+    if composing and size > LARGEST_COMPOSING:
+        raise OptionError(
+            f"--size: got {size} with {composing} among the ops, wanted at most {LARGEST_COMPOSING}: products of constants "
+            f"do not end; leave out {composing}, or try --size {LARGEST_COMPOSING}"
+        )
+    language = IndexedDomain(chosen, seed)
     found = enumerate_terms(language, size, seed, on_progress)
     pairs = sorted(equations(found, on_progress), key=lambda it: rank(it, language.specials(it)))
     candidates, unwritable = _candidates(language, pairs)
@@ -190,9 +199,9 @@ def _by_cancellation(language: IndexedDomain, known: Sequence[FoundLaw], law: La
         return False
     asked = _questions(law, language)[:1]
     kept, every = (tuple(it.law for it in known if both or not it.cancels) for both in (False, True))
-    if reached(Laws(language.rulebook, _all(language), kept), asked, SMALL, joined=True) == [True]:
+    if reached(Laws(language.rulebook, _all(language), every), asked, SMALL, joined=True) != [True]:
         return False
-    return reached(Laws(language.rulebook, _all(language), every), asked, SMALL, joined=True) == [True]
+    return reached(Laws(language.rulebook, _all(language), kept), asked, SMALL, joined=True) != [True]
 
 
 def _backward(language: IndexedDomain, known: Sequence[FoundLaw], on_progress: Progress) -> list[FoundLaw]:

@@ -176,8 +176,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_folder_of_impact_has_figures_and_mugraphs(tmp_path: Path, run: Callable[..., str]) -> None:
     program = tmp_path / "gated.json"
     program.write_text(serialize.to_json(gated().graph()))
-    out = run("rules", "impact", str(rule_file(tmp_path, INVERSE, TANH)), str(program), "--out", str(tmp_path / "o"))
-    assert "gated: newly found: " in out and "warning: " in out and "'tanh is odd' matches in none" in out
+    bounds = ("--top", "3", "--proofs", "1", "--out", str(tmp_path / "o"))
+    out = run("rules", "impact", str(rule_file(tmp_path, INVERSE, TANH)), str(program), *bounds)
+    assert "gated: of 4 new structures: 2 without a µGraph" in out and "; 1 tested and not proved (--proofs 1)" in out
+    assert "gated: newly found: " in out and " → " in out and "warning: " in out and "'tanh is odd' matches in none" in out
     data = json.loads((tmp_path / "o" / "impact.json").read_text())
     found = data["programs"][0]["found"]
     assert serialize.load(tmp_path / "o" / "gated-01.json") == serialize.from_json(json.dumps(found[0]["graph"]))

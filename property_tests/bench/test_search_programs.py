@@ -13,7 +13,7 @@ from mirage_eg.search.partition.segments import counts
 def test_a_program_of_one_block_graph_is_searched_whole(workload: str) -> None:
     program = WORKLOADS[workload](1)
     [part] = search_programs(workload, program)
-    assert part.name == workload
+    assert part.name == workload and part.parted_because is None
     assert sum(map(counts, part.program.nodes)) == sum(map(counts, primitive(program).nodes))
 
 
@@ -22,6 +22,7 @@ def test_the_segments_of_a_larger_program_compute_all_its_ops(workload: str) -> 
     program = WORKLOADS[workload](1)
     parts = search_programs(workload, program)
     assert len(parts) > 1 and len({part.program for part in parts}) == len(parts)
+    assert len({part.parted_because for part in parts} - {None}) == 1
     ops = {item.op for part in parts for item in part.program.nodes if counts(item)}
     assert ops == {item.op for item in primitive(program).nodes if counts(item)}
 

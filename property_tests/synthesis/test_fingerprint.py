@@ -31,8 +31,7 @@ def test_an_undefined_entry_is_a_value_of_its_own() -> None:
     assert first == third != second
 
 
-def test_agreement_says_which_side_is_defined_more_often() -> None:
+def test_rows_agree_if_they_are_equal_where_both_are_defined() -> None:
     narrow, wide = np.array([1.0, np.nan, 3.0]), np.array([1.0, 2.0, 3.0])
-    assert agree(narrow, wide) == (True, True, False)
-    assert agree(wide, narrow) == (True, False, True)
-    assert agree(wide, wide + 1)[0] is False
+    assert agree(narrow, wide) and agree(wide, narrow)
+    assert not agree(wide, wide + 1)

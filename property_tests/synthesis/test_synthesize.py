@@ -72,6 +72,7 @@ def test_the_funnel_adds_up() -> None:
         ((["Exq"], 2), "did you mean Exp"),
         (([], 2), "got none"),
         ((["Exp"], 0), "got 0"),
+        ((["Exp", "Pow"], 3), "leave out Pow, or try --size 2"),
         ((["Exp"], 2, "tensors"), "wanted one of indexed"),
     ],
 )
