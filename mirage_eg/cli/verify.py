@@ -79,8 +79,8 @@ def run_verify(
 def _print_proof(verdict: Verdict) -> None:
     if verdict.no_chains_because is not None:
         print(f"  the proof in steps: {verdict.no_chains_because}")
-    for number, chain in enumerate(verdict.chains, 1):
-        of = f" of output {number}" if len(verdict.chains) > 1 else ""
+    for chain in verdict.chains:
+        of = f" of {chain.claim}" if chain.claim else ""
         count = counted(len(chain.steps), "step")
         print(f"  proof{of}: {count}, replayed without the e-graph and tested in the model")
         print(indent(str(chain), "    "))

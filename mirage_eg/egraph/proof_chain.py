@@ -32,13 +32,15 @@ class ProofStep:
 class ProofChain:
     """A term, and the steps from it to an equal term.
 
-    `free` has the parts of axes of each input, `extents` the sizes of parts where laws of slices need them.
+    `free` has the parts of axes of each input, `extents` the sizes of parts where laws of slices need them. `claim` names the
+    proved equality among those of one proof.
     """
 
     start: str
     steps: tuple[ProofStep, ...]
     free: tuple[tuple[str, tuple[str, ...]], ...]
     extents: tuple[tuple[str, int], ...] = ()
+    claim: str = ""
 
     @property
     def end(self) -> str:

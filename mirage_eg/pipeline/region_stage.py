@@ -25,7 +25,7 @@ from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
-from mirage_eg.pipeline.verify_stage import Finalists, Verified, at_full_size
+from mirage_eg.pipeline.verify_stage import Finalists, Verified, at_full_size, with_steps
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.segments import Segment, Segmenter, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, PlanPart, SegmentKernels
@@ -34,6 +34,7 @@ from mirage_eg.transforms.simplify import Simplification
 from mirage_eg.verify.composition import compose_float_checks, compose_verdicts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,9 @@ def run_regions(run: Run, segments: Sequence[Segment], tuning: Tuning) -> Result
     """The µGraphs of a program of these regions, ranked, with the report."""
     programs = [segment_program(run.program, segment) for segment in segments]
     regions = list(_search(run, programs, tuning))
-    candidates = [_composed(run, segments, programs, choice) for choice in _choices(regions, run.options.max_kernels)]
-    library = {region.program: region.library for region in regions}
+    form_of = {region.program: region.library for region in regions}
+    *choices, library = _with_steps(run, [*_choices(regions, run.options.max_kernels), form_of])
+    candidates = [_composed(run, segments, programs, choice) for choice in choices]
     candidates = [entry for entry in candidates if entry.fused]
     candidates.append(replace(_composed(run, segments, programs, library, run.program), graph=run.program))
     verified = _verify_whole(run, candidates, regions)
@@ -121,6 +123,19 @@ def _choices(regions: Sequence[SearchedRegion], max_kernels: int | None) -> list
     return [choice for number, choice in enumerate(chosen) if choice not in chosen[:number]]
 
 
+def _with_steps(run: Run, choices: Sequence[Choice]) -> list[Choice]:
+    """The choices with the proof of each region in steps, made once for each µGraph of a region."""
+    verdicts: dict[tuple[Graph, Graph], Verdict] = {}
+    for choice in choices:
+        for program, entry in choice.items():
+            if (program, entry.graph) not in verdicts:
+                verdicts[program, entry.graph] = with_steps(replace(run, program=program), entry).verdict
+    return [
+        {program: replace(entry, verdict=verdicts[program, entry.graph]) for program, entry in choice.items()}
+        for choice in choices
+    ]
+
+
 def _composed(
     run: Run, segments: Sequence[Segment], programs: Sequence[Graph], choice: Choice, graph: Graph | None = None
 ) -> Candidate:
@@ -161,7 +176,7 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
         graphs = [entry.graph for entry in candidates]
         tested = [verdict for verdict, _ in reference.check_all(graphs)]
         checked = [
-            replace(entry, verdict=replace(verdict, evidence=tuple(dict.fromkeys(("tested", *entry.verdict.evidence)))))
+            replace(entry, verdict=_with_proof(verdict, entry.verdict))
             for verdict, entry in zip(tested, candidates, strict=True)
         ]
         equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
@@ -169,6 +184,19 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]
         reference.inputs.forget()
     return Verified(tuple(equal), tuple(rejected), {}, evaluator_device(reference.xp))
+
+
+def _with_proof(tested: Verdict, composed: Verdict) -> Verdict:
+    """The verdict of a test of the whole program with the proofs of its regions."""
+    return replace(
+        tested,
+        evidence=tuple(dict.fromkeys(("tested", *composed.evidence))),
+        laws=composed.laws,
+        partial=composed.partial,
+        unproved_because=composed.unproved_because,
+        chains=composed.chains,
+        no_chains_because=composed.no_chains_because,
+    )
 
 
 def _plans(regions: Sequence[SearchedRegion]) -> PlanSearch:

@@ -264,8 +264,8 @@ def _proof(report: RunReport) -> str:
     parts = []
     if verify.no_chains_because is not None:
         parts.append(_paragraph(f"The proof in steps: {verify.no_chains_because}."))
-    for number, chain in enumerate(verify.chains, 1):
-        of = f" of output {number}" if len(verify.chains) > 1 else ""
+    for chain in verify.chains:
+        of = f" of {chain.claim}" if chain.claim else ""
         parts.append(_more(f"Proof{of} in {steps_of(chain)}", chain_html(chain)))
     return "".join(parts)
 

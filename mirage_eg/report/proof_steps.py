@@ -19,9 +19,10 @@ def steps_of(chain: ProofChain) -> str:
 
 
 def chain_html(chain: ProofChain) -> str:
-    """A table of the steps, each with its law, direction, substitution and term; the first row has the first term."""
+    """A table of the steps, each with its law, direction, substitution and term; the first row has claim and first term."""
     inputs = {name for name, _ in chain.free}
-    cells = [f"<code {_TERM}>{escape(chain.start)}</code>", *(_step(step, inputs) for step in chain.steps)]
+    claim = f"<small>{escape(chain.claim)}</small><br>" if chain.claim else ""
+    cells = [f"{claim}<code {_TERM}>{escape(chain.start)}</code>", *(_step(step, inputs) for step in chain.steps)]
     rows = (f"<tr><td {_CELL}>{number or ''}</td><td {_CELL}>{cell}</td></tr>" for number, cell in enumerate(cells))
     return f"<table>{''.join(rows)}</table>\n"
 

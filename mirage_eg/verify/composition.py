@@ -6,6 +6,7 @@ program. If the composition differs from the program, one of its parts differs f
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
@@ -30,8 +31,22 @@ def compose_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
         laws=tuple(dict.fromkeys(law for verdict in verdicts for law in verdict.laws)),
         partial=tuple(dict.fromkeys(law for verdict in verdicts for law in verdict.partial)),
         unproved_because=next((reason for verdict in verdicts if (reason := verdict.unproved_because)), None),
-        no_chains_because="each region of the program has a proof of its own" if "proved" in evidence else None,
+        chains=tuple(
+            replace(chain, claim=", ".join(filter(None, (f"region {number}", chain.claim))))
+            for number, verdict in enumerate(verdicts)
+            for chain in verdict.chains
+        ),
+        no_chains_because=_missing(verdicts) if "proved" in evidence else None,
     )
+
+
+def _missing(verdicts: Sequence[Verdict]) -> str | None:
+    """The regions whose proofs are not shown in steps, and why."""
+    reasons: dict[str, list[int]] = {}
+    for number, verdict in enumerate(verdicts):
+        if (reason := verdict.no_chains_because) is not None:
+            reasons.setdefault(reason, []).append(number)
+    return "; ".join(f"region {', '.join(map(str, numbers))}: {reason}" for reason, numbers in reasons.items()) or None
 
 
 def compose_float_checks(checks: Sequence[FloatCheck]) -> FloatCheck:

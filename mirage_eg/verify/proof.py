@@ -15,6 +15,7 @@ from mirage_eg.egraph.chain_checker import ChainError, check_chain
 from mirage_eg.egraph.chain_search import Chains, find_chains
 from mirage_eg.egraph.expression import Expression, Split, express, needed_for
 from mirage_eg.egraph.oracle import Limits, undeclared
+from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.chain_values import check_values
 from mirage_eg.egraph.sufficient_laws import NOT_SHOWN, PROOF_LIMITS, SufficientLaws
@@ -139,14 +140,25 @@ class Prover:
 
 
 def proof_in_steps(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:
-    """A chain of steps by these laws for each output, or for each part of it where slices and concatenations are dissolved.
+    """A chain of steps by these laws for each output.
 
-    The laws of slices prove that the parts are those of the outputs; this proof is not shown in steps, and `missing` says so.
+    Where slices and concatenations are dissolved, first for each claim that an output is computed in its parts (trivial claims
+    are left out), then for each part.
     """
     found = chains_between(joint.both, laws, rulebook, names)
+    several = len(found.chains) > 1
     if joint.parting is None or found.missing is not None:
-        return found
-    return replace(found, missing="the steps are those of the parts; the laws of slices prove the partition, without steps")
+        return replace(found, chains=_named(found.chains, "output")) if several else found
+    parted = chains_between(joint.parting, laws, rulebook, names)
+    if parted.missing is not None:
+        reason = f"the steps are those of the parts; the laws of slices prove the partition, without steps: {parted.missing}"
+        return Chains(_named(found.chains, "part"), reason)
+    claims = _named(tuple(chain for chain in parted.chains if chain.steps), "claim of the partition")
+    return Chains((*claims, *_named(found.chains, "part")))
+
+
+def _named(chains: Sequence[ProofChain], claim: str) -> tuple[ProofChain, ...]:
+    return tuple(replace(chain, claim=f"{claim} {number}") for number, chain in enumerate(chains, 1))
 
 
 def chains_between(joint: Expression, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:

@@ -52,7 +52,7 @@ class Verdict:
         str, ...
     ] = ()  # laws among them whose sides are not defined alike: the proof holds where both graphs are defined
     unproved_because: str | None = None  # where a proof was tried
-    chains: tuple[ProofChain, ...] = ()  # the proof in steps, one chain for each output
+    chains: tuple[ProofChain, ...] = ()  # the proof in steps, one chain for each output, or for each `claim`
     no_chains_because: str | None = None  # where it is proved and the steps, or some of them, are not shown
 
     @property

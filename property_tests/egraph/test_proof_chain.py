@@ -27,6 +27,7 @@ from mirage_eg.egraph.soundness.chain_values import check_values
 from mirage_eg.egraph.term_text import parse_term, show_constant, show_term
 from mirage_eg.frontend.workloads import STANDARD, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.search.instantiate.instantiate import small_instance
@@ -127,6 +128,24 @@ def test_proved_structures_have_chains_that_the_checker_accepts(name: str) -> No
 @pytest.mark.parametrize("name", STANDARD)
 def test_every_proved_structure_of_the_workloads_has_an_accepted_chain(name: str) -> None:
     assert chains_of(name, most=10_000)
+
+
+def test_a_partition_at_slices_has_chains_before_those_of_its_parts() -> None:
+    graphs = []
+    for whole in (True, False):
+        graph = new_kernel_graph()
+        x, w = graph.new_input((8, 6), name="X"), graph.new_input((6, 10), name="W")
+        if whole:
+            first, second = graph.split(graph.matmul(x, w), 2, 1)
+        else:
+            second, first = (graph.matmul(x, graph.slice(w, 1, start, start + 5)) for start in (5, 0))
+        graph.mark_output(graph.mul(graph.silu(first), second), name="Y")
+        graphs.append(graph.graph())
+    found = Prover(graphs[0]).chains(graphs[1])
+    assert found.missing is None and [chain.claim for chain in found.chains] == ["claim of the partition 1", "part 1"]
+    assert set(found.chains[0].laws) >= {"slice of a sum", "slice of mul"} and "X" in found.chains[0].start
+    for chain in found.chains:
+        check_chain(chain, RULES)
 
 
 def altered(chain: ProofChain, number: int, draw: st.DataObject) -> ProofChain:

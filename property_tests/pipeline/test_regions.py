@@ -10,6 +10,8 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.egraph.chain_checker import check_chain
+from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline import region_stage, stages
 from mirage_eg.pipeline.optimize import optimize
@@ -45,6 +47,8 @@ def test_equal_layers_are_searched_once_and_compose_to_the_program(run_program: 
     first = result.candidates[0]
     assert first.fused and first.compile.ok and first.kernels == 4 * region.kernels
     assert first.verdict.equal and "composed" in first.verdict.evidence
+    assert first.verdict.no_chains_because is None and [chain.claim for chain in first.verdict.chains] == ["region 0"]
+    check_chain(first.verdict.chains[0], load_rules())
     page = report_page(result.report, program, first.graph, first.source)
     [section] = re.findall('<section id="regions">.*?</section>', page, re.DOTALL)
     assert re.findall("<td[^>]*>([^<]*)</td>", section)[:4] == ["0", "0, 1, 2, 3", "3", "3"]
