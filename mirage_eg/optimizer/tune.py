@@ -222,7 +222,7 @@ def compile_variant(item: tuple[Graph, Graph, Job, str]) -> Variant:
 
 def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
     """The chosen variants timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
-    timed = []
+    timed: list[tuple[Timing, Tuned]] = []
     asked = perf_counter()
     with run.tuning.gpu():
         run.deadline += perf_counter() - asked
