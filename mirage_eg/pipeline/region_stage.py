@@ -176,7 +176,7 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
         graphs = [entry.graph for entry in candidates]
         tested = [verdict for verdict, _ in reference.check_all(graphs)]
         checked = [
-            replace(entry, verdict=_with_proof(verdict, entry.verdict))
+            replace(entry, verdict=_of_whole(verdict, entry.verdict))
             for verdict, entry in zip(tested, candidates, strict=True)
         ]
         equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
@@ -186,7 +186,7 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
     return Verified(tuple(equal), tuple(rejected), {}, evaluator_device(reference.xp))
 
 
-def _with_proof(tested: Verdict, composed: Verdict) -> Verdict:
+def _of_whole(tested: Verdict, composed: Verdict) -> Verdict:
     """The verdict of a test of the whole program with the proofs of its regions."""
     return replace(
         tested,
