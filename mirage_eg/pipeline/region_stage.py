@@ -176,8 +176,7 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
         graphs = [entry.graph for entry in candidates]
         tested = [verdict for verdict, _ in reference.check_all(graphs)]
         checked = [
-            replace(entry, verdict=_of_whole(verdict, entry.verdict))
-            for verdict, entry in zip(tested, candidates, strict=True)
+            replace(entry, verdict=_of_whole(verdict, entry.verdict)) for verdict, entry in zip(tested, candidates, strict=True)
         ]
         equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
         checks = float_checks(reference, [entry.graph for entry in equal])
