@@ -56,7 +56,7 @@ class ResNet18(nn.Module):
 
 def test_a_residual_network_is_one_program_and_right() -> None:
     torch.manual_seed(0)
-    model, x = ResNet18().eval(), torch.randn(1, 3, 64, 64)
+    model, x = ResNet18(16).eval(), torch.randn(1, 3, 64, 64)
     it = import_program(torch.export.export(model, (x,), strict=False))
     assert it.outside == ()
     [program] = it.programs
