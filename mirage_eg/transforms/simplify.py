@@ -1,7 +1,8 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
 First convolutions of 1×1 windows become products (`pointwise_convolutions`), slices and concatenations move to the ends
-(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), and logarithms of ratios lose the ratio. Then dead code
+(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and logarithms of ratios lose the
+ratio. Then dead code
 and common subexpressions are removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is
 extracted; it replaces the given one only if it is cheaper. Last, chains of products are associated (`matrix_chains`). Nothing
 here is trusted: results of the search are verified against the program as it was written.
@@ -31,6 +32,7 @@ from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
+from mirage_eg.transforms.early_picks import with_early_picks
 from mirage_eg.transforms.extract import LISTS, CheapestTerms, ENode
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
@@ -66,7 +68,8 @@ def simplify(program: Graph) -> Simplification:
     multiplied = with_pointwise_products(program)
     sliced = dissolved(multiplied, whole_products(multiplied))
     narrow = with_late_broadcasts(sliced)
-    near = without_far_logarithms(narrow)
+    early = with_early_picks(narrow)
+    near = without_far_logarithms(early)
     alive = without_dead_code(near)
     plain = without_repeats(alive)
     terms = _Terms(plain)
@@ -80,7 +83,8 @@ def simplify(program: Graph) -> Simplification:
         alive = plain = after = near
     associated = associate(after)
     passes = (
-        *(("1×1 convolutions", multiplied), ("slices", sliced), ("broadcasts", narrow), ("logarithms", near)),
+        *(("1×1 convolutions", multiplied), ("slices", sliced), ("broadcasts", narrow)),
+        *(("picks", early), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
     return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)
