@@ -30,6 +30,7 @@ class Measurement:
     outcome: Outcome
     mugraph: str
     graph: str = ""
+    predicted_us: float | None = None  # of the µGraph, by the cost model
     timing: Timing | None = None
 
     @property
@@ -51,6 +52,7 @@ class Measurement:
             "error": self.outcome.error,
             "problem": self.outcome.problem,
             "mugraph": self.mugraph,
+            "predicted_us": self.predicted_us,
         }
         line |= {"graph": loads(self.graph)} if self.graph else {}
         return line | ({"timing": self.timing and asdict(self.timing)} if self.stage == "final" else {})

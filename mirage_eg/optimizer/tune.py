@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.compile import compile_module, loaded
@@ -58,12 +59,16 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How a run is tuned: its effort, a context held while the GPU is used, a listener, and a wrapper of its timer."""
+    """How a run is tuned: its effort, a context held while the GPU is used, a listener, and a wrapper of its timer.
+
+    `find` gives the outcome of a source that was measured before, on the same card.
+    """
 
     effort: Effort = EFFORT
     gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
     record: Callable[[Measurement], None] = lambda measurement: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
+    find: Callable[[str], Outcome | None] = lambda source: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class _Run:
     sources: set[str] = field(default_factory=set)  # of the candidates so far
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
     right: list[Tuned] = field(default_factory=list)
+    predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
     memo: dict[Graph, Graph] = field(default_factory=dict)
 
     def optimized(self, graph: Graph) -> Graph:
@@ -195,11 +201,15 @@ def _outcomes(run: _Run, sources: Sequence[str], reserved: float) -> Iterator[Ou
     def until() -> float:
         return run.deadline - reserved if run.right else inf
 
+    known = {source: outcome for source in sources if (outcome := run.tuning.find(source)) is not None}
+    new = [source for source in sources if source not in known]
+    measured: Iterator[Outcome | None]
     if isinstance(run.timer, MultiGpuTimer):
-        yield from run.timer.quick_all(sources, until)
-        return
+        measured = run.timer.quick_all(new, until)
+    else:
+        measured = (None if perf_counter() > until() else run.timer.quick(source) for source in new)
     for source in sources:
-        yield None if perf_counter() > until() else run.timer.quick(source)
+        yield known[source] if source in known else next(measured)
 
 
 def compile_variant(item: tuple[Graph, Graph, Job, str]) -> Variant:
@@ -251,7 +261,12 @@ def _measurement(run: _Run, stage: str, variant: Variant, outcome: Outcome, timi
     run.listed.add(mugraph)
     grids, loops = tuple(block.grid for block in blocks), tuple(block.loop for block in blocks)
     source = fingerprint(variant.source)
-    return Measurement(stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, timing)
+    if mugraph not in run.predicted:
+        run.predicted[mugraph] = predict_us(run.optimized(variant.graph), run.device)
+    predicted = run.predicted[mugraph]
+    return Measurement(
+        stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, predicted, timing
+    )
 
 
 __all__ = ["Timer", "Tuned", "Tuning", "Variant", "compile_variant", "tune"]

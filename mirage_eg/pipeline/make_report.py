@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
+from math import inf
 from typing import Any
 
+from mirage_eg.backends.cost.calibrate import spearman
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.triton.emit import memory_of
@@ -306,4 +308,9 @@ def tuning_summary(measurements: Sequence[Measurement]) -> TuningSummary:
     """The numbers of candidates; each counts once, those of the final round were tried before."""
     tried = [measurement for measurement in measurements if measurement.stage != "final"]
     timed = sum(measurement.us is not None for measurement in tried)
-    return TuningSummary(tried=len(tried), timed=timed, failed=len(tried) - timed)
+    fastest: dict[str, tuple[float, float]] = {}  # of each µGraph the time, and the predicted one
+    for one in tried:
+        if one.us is not None and one.predicted_us is not None:
+            fastest[one.mugraph] = min(fastest.get(one.mugraph, (inf, inf)), (one.us, one.predicted_us))
+    correlation = spearman([predicted for _, predicted in fastest.values()], [us for us, _ in fastest.values()])
+    return TuningSummary(tried=len(tried), timed=timed, failed=len(tried) - timed, rank_correlation=correlation)

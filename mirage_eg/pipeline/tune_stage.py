@@ -9,10 +9,13 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.ir.serialize import to_json
+from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
+from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
 from mirage_eg.pipeline.compile_stage import optimized
 from mirage_eg.pipeline.ranking import ordered
+from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run, Watch
 
@@ -44,9 +47,13 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
     measurements: list[Measurement] = []
     options = run.options
 
+    database = open_database(run)
+
     def record(measurement: Measurement) -> None:
         measurements.append(measurement)
         tuning.record(measurement)
+        if database is not None:
+            database.keep(measurement)
         best = min((entry.us for entry in measurements if entry.us is not None), default=inf)
         run.watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
@@ -56,7 +63,7 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
             [[candidate.graph for candidate in group] for group in groups],
             run.device,
             tuning.wrap(open_timer(run, stack)),
-            replace(tuning, record=record),
+            replace(tuning, record=record, find=tuning.find if database is None else database.find),
             warps=options.warps,
             parallel=run.work.workers.map,
         )
@@ -65,6 +72,16 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)
     return TunedCandidates(best, tuple(measurements))
+
+
+def open_database(run: Run) -> TuningDatabase | None:
+    """The tuning database of this card, unless the cache is off."""
+    folder = tuning_folder()
+    if folder is None:
+        return None
+    device = device_name(on_gpu=True)
+    versions = {name: installed_version(name) for name in ("torch", "triton")}
+    return TuningDatabase(file_of(folder, device), device, versions, fingerprint(to_json(run.program)))
 
 
 def open_timer(run: Run, stack: ExitStack) -> Timer:

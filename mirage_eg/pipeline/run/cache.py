@@ -141,6 +141,12 @@ def chosen_cache() -> ResultCache | None:
     return ResultCache(folder)
 
 
+def tuning_folder() -> Path | None:
+    """The folder of the tuning database, in that of the results; None where the cache is off."""
+    cache = chosen_cache()
+    return None if cache is None else cache.folder / "tuning"
+
+
 def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -> dict[str, Any]:
     """All that a result depends on.
 
@@ -151,7 +157,7 @@ def key_of(identity: Mapping[str, Any], *, on_gpu: bool, budget: float | None) -
     return {name: value for name, value in identity.items() if name != "program"} | {
         "budget": budget,
         "code": code_hash(),
-        "torch": _torch_version(),
+        "torch": installed_version("torch"),
         "device": _gpu() if on_gpu else "cpu",
     }
 
@@ -166,9 +172,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _torch_version() -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a package, None where it is not installed."""
     try:
-        return metadata.version("torch")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
@@ -189,4 +196,16 @@ def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-__all__ = ["OFF", "VARIABLE", "CacheEntry", "ResultCache", "chosen_cache", "code_hash", "key_of", "now", "reported"]
+__all__ = [
+    "OFF",
+    "VARIABLE",
+    "CacheEntry",
+    "ResultCache",
+    "chosen_cache",
+    "code_hash",
+    "installed_version",
+    "key_of",
+    "now",
+    "reported",
+    "tuning_folder",
+]
