@@ -1,7 +1,7 @@
 """Early picks: elements are picked by indices before elementwise ops compute all of them.
 
-take_along_dim(log_softmax(x), target) is take_along_dim(x, target) − log Σ exp x: of a row of logarithms that nothing else reads,
-one is computed. Nothing here is trusted: candidates are verified against the program as the user wrote it.
+take_along_dim(log_softmax(x), target) is take_along_dim(x, target) − log Σ exp x: of a row of logarithms that nothing else
+reads, one is computed. Nothing here is trusted: candidates are verified against the program as the user wrote it.
 """
 
 from collections import Counter
