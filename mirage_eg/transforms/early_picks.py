@@ -37,7 +37,7 @@ def _one_earlier(program: Graph) -> Graph | None:
 
 
 def _picked_operands(program: Graph, computed: Node, pick: Node) -> list[bool] | None:
-    """Whether elements of each operand are picked, or it has one along the dim; None where an operand is broadcast otherwise."""
+    """Whether elements of each operand are picked, or it has one along the dim; None where one is broadcast otherwise."""
     shape, dim = program.types[pick.operands[0]].shape, pick["dim"]
     picked = []
     for operand in computed.operands:

@@ -1,11 +1,11 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
 First convolutions of 1×1 windows become products (`pointwise_convolutions`), slices and concatenations move to the ends
-(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and logarithms of ratios lose the
-ratio. Then dead code
-and common subexpressions are removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is
-extracted; it replaces the given one only if it is cheaper. Last, chains of products are associated (`matrix_chains`). Nothing
-here is trusted: results of the search are verified against the program as it was written.
+(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and
+logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge constants and cancel
+transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is cheaper. Last, chains of
+products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as
+it was written.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
