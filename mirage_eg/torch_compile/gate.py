@@ -68,7 +68,7 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
             f"error {errors.ours:.1e} against float64, wanted at most {errors.allowed:.1e} (torch's own: {errors.torch:.1e})"
         )
         return replace(base, decision=Decision.WRONG, reason=reason)
-    if settings.gate == "cost":
+    if settings.gate == "cost" or (settings.gate == "auto" and not can_time(contest.device)):
         decision = Decision.USED if candidate.predicted_us < found.library_us else Decision.SLOWER
         return replace(base, decision=decision, reason="by the cost model, against library kernels")
     times = store.times(found.key) if settings.search != "always" else None

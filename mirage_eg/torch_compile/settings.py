@@ -12,7 +12,7 @@ from mirage_eg.pipeline.run.option_fields import Option, check_fields
 
 SEARCHES = ("offline", "once", "always")
 RESTS = ("inductor", "eager")
-GATES = ("time", "cost", "off")
+GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")
 MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -25,11 +25,11 @@ class Settings:
     again. `budget`: seconds for each distinct segment. `tune`: seconds of tuning on the GPU for each, 0 for none. A segment of
     fewer than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`).
     `rest` compiles everything else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes,
-    *cost* where the cost model predicts so, *off* wherever there is a fused kernel. On a CPU *time* leaves all to torch, as
-    kernels would run in Triton's interpreter; *cost* and *off* run them there. The error of a segment against float64 may be
-    `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets
-    of a symbolic size, by the name that `explain` shows. `cache` names the folder of found kernels, or is `off`; without it
-    MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
+    *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a
+    CPU, where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64
+    may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the
+    buckets of a symbolic size, by the name that `explain` shows. `cache` names the folder of found kernels, or is `off`;
+    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
 
     Raises:
         OptionError: a value that is not allowed; the message names the setting.
@@ -41,7 +41,7 @@ class Settings:
     min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
     executed_by_torch: Collection[str] = ()
     rest: Annotated[str, Option("What compiles everything outside segments.", choices=RESTS)] = "inductor"
-    gate: Annotated[str, Option("How a segment is held against Inductor.", choices=GATES)] = "time"
+    gate: Annotated[str, Option("How a segment is held against Inductor.", choices=GATES)] = "auto"
     buckets: Mapping[str, Sequence[int]] | None = None
     verify: Annotated[str, Option("The evidence that a kernel needs.", choices=EVIDENCE)] = "tested"
     max_error: Annotated[float, Option("Largest error, in errors of torch itself.", least=0, above=True)] = 2.0
