@@ -229,6 +229,7 @@ def test_the_example_of_the_models_page_runs() -> None:
 
 SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where they are run, or what is run of them here
     "mirage-eg optimize rmsnorm": ".ci/run",
+    "mirage-eg tune": "property_tests/cli/test_tune.py",
     "mkdocs build": "property_tests/repository/test_site.py",
     "mirage-eg optimize biased_gelu": "property_tests/repository/test_docs.py",
     "mirage-eg bench models": "property_tests/cli/test_bench_models.py",
