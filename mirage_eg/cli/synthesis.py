@@ -17,6 +17,7 @@ from mirage_eg.pipeline.run.run_report import plain
 if TYPE_CHECKING:
     from mirage_eg.synthesis.synthesize import Synthesis
 
+MOST_SHOWN = 5  # refuted, ill-typed and tested candidates each, in the text output
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)
 ]
@@ -80,11 +81,19 @@ def minimize(
 
 def synthesize(
     ops: Annotated[
-        str, typer.Option("--ops", metavar="Exp,Sum,…", help="Ops by constructor or name, with commas.", show_default=False)
+        str,
+        typer.Option(
+            "--ops",
+            metavar="Exp,Sum,…",
+            help="Ops by constructor or name, with commas; `all` in the domain tensor.",
+            show_default=False,
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)],
     size: Annotated[int, typer.Option("--size", help="Most ops on a side of a law.")] = 3,
-    domain: Annotated[str, typer.Option(help="The language of the terms: indexed.")] = "indexed",
+    domain: Annotated[
+        str, typer.Option(help="The language of the terms: indexed, or tensor (kernel-level ops, proved for all shapes).")
+    ] = "indexed",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     as_json: JsonOption = False,
 ) -> Job:
@@ -96,8 +105,11 @@ def synthesize(
 
         Options(seed=seed)  # its argument checks
         check_rule_file(out)
+        names = [name.strip() for name in ops.split(",") if name.strip()]
+        if domain == "tensor":
+            return _synthesize_tensor_laws(names, size, seed, out, as_json)
         with progress() as observer:
-            found = run([name.strip() for name in ops.split(",") if name.strip()], size, domain, seed, observer)
+            found = run(names, size, domain, seed, observer)
         write_atomically(out, rule_text(found))
         if as_json:
             print(json_line(plain(found) | {"out": out}))
@@ -106,6 +118,35 @@ def synthesize(
         return 0
 
     return job
+
+
+def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool) -> int:
+    from mirage_eg.synthesis.tensor.rule_file import tensor_rule_text
+    from mirage_eg.synthesis.tensor.synthesize import synthesize_tensor_laws
+    from mirage_eg.synthesis.tensor.term import text
+
+    with progress() as observer:
+        found = synthesize_tensor_laws(ops, size, seed, observer)
+    write_atomically(out, tensor_rule_text(found))
+    refuted = [f"{text(it.equation[0])} = {text(it.equation[1])}: {it.counterexample}" for it in found.refuted]
+    ill_typed, tested = ([f"{text(left)} = {text(right)}" for left, right in it] for it in (found.ill_typed, found.tested))
+    if as_json:
+        record = {"domain": "tensor", "ops": found.ops, "size": size, "seed": seed, "funnel": plain(found.funnel)}
+        laws = [{"name": law.name, "attributes": plain(law.attributes), "lines": law.lines} for law in found.laws]
+        print(json_line(record | {"laws": laws, "refuted": refuted, "ill_typed": ill_typed, "tested": tested, "out": out}))
+        return 0
+    lines = console()
+    funnel = plain(found.funnel)
+    table = Table(*funnel)
+    table.add_row(*(f"{count:,}" for count in funnel.values()))
+    lines.print(table)
+    for kind, entries in (("refuted", refuted), ("ill-typed", ill_typed), ("only tested, left out", tested)):
+        for entry in entries[:MOST_SHOWN]:
+            lines.print(f"{kind}: {entry}", soft_wrap=True, highlight=False, markup=False)
+        if len(entries) > MOST_SHOWN:
+            lines.print(f"{kind}: {len(entries) - MOST_SHOWN:,} more; --json prints all", highlight=False, markup=False)
+    lines.print(f"{out}: {counted(len(found.laws), 'law')}", soft_wrap=True, highlight=False, markup=False)
+    return 0
 
 
 def _print_synthesis(found: "Synthesis", out: Path) -> None:

@@ -28,6 +28,15 @@ def fingerprints(values: Array, seed: int) -> Array:
     return (mixed * columns * _MULTIPLIERS[1]).sum(axis=1, dtype=np.uint64)
 
 
+def exact_fingerprints(values: Array, seed: int) -> Array:
+    """A key for each row of whole numbers: equal rows have equal keys, others share one with probability 2^-64."""
+    mixed = values.astype(np.int64).view(np.uint64) * _MULTIPLIERS[0]
+    mixed ^= mixed >> np.uint64(29)
+    draw = np.random.default_rng((seed, values.shape[1]))
+    columns = draw.integers(1 << 63, size=values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return (mixed * columns).sum(axis=1, dtype=np.uint64) * _MULTIPLIERS[1]
+
+
 def agree(left: Array, right: Array) -> bool:
     """Whether two rows are equal where both are defined."""
     both = ~(np.isnan(left) | np.isnan(right))

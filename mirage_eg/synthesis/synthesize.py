@@ -65,7 +65,7 @@ def synthesize(
         OptionError: an unknown op or domain, or a size out of range; with Pow or LeakyRelu it is at most 2.
     """
     if domain not in DOMAINS:
-        raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(DOMAINS)}")
+        raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(DOMAINS)}, or tensor on the command line")
     if not 1 <= size <= LARGEST_SIZE:
         raise OptionError(f"--size: got {size}, wanted 1 to {LARGEST_SIZE}")
     chosen = chosen_ops(ops)
