@@ -240,6 +240,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg bench verify": "property_tests/bench/test_verify.py",
     "mirage-eg bench verify --gpu": GPU,
     "mirage-eg bench gpu": GPU,
+    "mirage-eg bench models --tune 25": GPU,
     "mirage-eg bench gpu --report": "property_tests/bench/test_gpu.py",
     "mirage-eg verify": "property_tests/frontend/test_mirage_json.py",
     "mirage-eg optimize": "property_tests/cli/test_main.py",
