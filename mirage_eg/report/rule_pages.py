@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mirage_eg.ir.plurals import counted
 from mirage_eg.report.grouped_bars import BarGroup, BarRow, grouped_bars
 from mirage_eg.report.tables import table
 
@@ -103,7 +104,7 @@ def ablation_rows(ablation: Any, changed_only: bool = True) -> list[tuple[str, .
     for row in ablation.programs:
         full = row.baseline
         figures = (f"{full.visited:,}", f"{full.nodes:,}", f"{full.milliseconds:.0f}", figure(row.best_us, 1))
-        rows.append(("none", row.program, "", "", f"{full.structures:,} structures", *figures))
+        rows.append((f"none ({counted(full.structures, 'structure')})", row.program, "", "", "", *figures))
         for law in row.laws:
             if changed_only and not law.changes_structures:
                 continue
