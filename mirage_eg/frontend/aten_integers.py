@@ -21,7 +21,8 @@ def _constant(call: Call, value: Fraction, dtype: str) -> Tensor:
     import numpy as np
 
     number = int(value) if dtype in INTEGERS else float(value)
-    return call.lift(f"number_{spelled(number)}_{dtype}", (1,), dtype, lambda: np.full(1, number))
+    shape = (1,) if call.result.shape else ()  # of the smallest rank: the result of two scalars is one
+    return call.lift(f"number_{spelled(number)}_{dtype}_{len(shape)}", shape, dtype, lambda: np.full(shape, number))
 
 
 def _operand(call: Call, name: str, dtype: str) -> Operand:

@@ -4,7 +4,6 @@ import inspect
 import os
 import re
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +23,7 @@ from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 
 LARGEST_FILE = 2**22  # bytes of Python
-BUILT_IN = ChainMap(WORKLOADS, LONG_ROWS, PREFILL)
+BUILT_IN = MappingProxyType({**WORKLOADS, **LONG_ROWS, **PREFILL})
 """All programs that have a name."""
 
 
