@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "distances": (lambda x: f.pairwise_distance(x[:3], x[3:]), (X,), "sqrt"),
     "order of integers": (lambda i: torch.sort(i, descending=True), (ROWS,), "argsort"),
     "place of the largest integer": (lambda j: j.argmax(1), (J,), "argsort"),
-    "a counter": (lambda i: i + 1, (ROWS,), "shift"),
+    "a counter": (lambda i: i + 1, (ROWS,), "add"),
     "max_pool2d": (lambda x: f.max_pool2d(x, 2), (IMAGE,), "max"),
     "avg_pool1d": (lambda x: f.avg_pool1d(x, 3), (IMAGE,), "mean"),
     "conv2d": (lambda x: f.conv2d(x[None], x[:, None, :3, :2], None, (2, 1), (1, 2), (1, 2), 2), (IMAGE,), "conv2d"),
