@@ -284,6 +284,7 @@ SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
     "ir.threadblock_graph.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
     "pipeline.run.result.Candidate": lambda candidate: to_svg(candidate.graph),
+    "graph_optimizer.optimize_graph.OptimizedGraph": lambda it: to_svg(it.graph),
     "optimizer.passes.OptimizedMuGraph": lambda it: to_svg(it.graph),
     "partial_equivalence.mutants.Mutant": regions_svg,
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
@@ -312,7 +313,7 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record
     "frontend.coverage.Coverage": lambda it: table(it.rows()[0], it.rows()[1:]),
     "egraph.soundness.check_file.Report": _rules_report,
     "search.structure.Structure": _structure,
-    "ir.builder.Tensor": lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),
+    "ir.tensor.Tensor": lambda tensor: table(("shape", "dtype"), [(list(tensor.shape), tensor.dtype)]),
     "egraph.rulebook.Theory": lambda theory: table((theory.path, ""), [(law.name, law.text) for law in theory.laws]),
     "verify.verdict.Verdict": _verdict,
 }

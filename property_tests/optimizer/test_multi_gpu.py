@@ -168,6 +168,7 @@ def sleeps(seconds: float) -> float:
     return seconds
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_run_and_nothing_of_theirs_is_left() -> None:
     begun = perf_counter()
     root = Path(__file__).parents[2]

@@ -329,7 +329,7 @@ FALSE_LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", FALSE_LAWS)
+@pytest.mark.parametrize("name", [pytest.param(it, marks=[pytest.mark.slow] * (it == "roots both ways")) for it in FALSE_LAWS])
 def test_a_false_law_of_a_user_does_not_overrule_the_field(name: str, tmp_path: Path) -> None:
     text, program, candidate = FALSE_LAWS[name]
     (tmp_path / "mine.egg").write_text(f"{text}\n")

@@ -168,6 +168,7 @@ def test_a_search_with_a_law_that_grows_forever_is_one_line(tmp_path: Path) -> N
         build_oracle(rulebook, target, Limits(nodes=5_000))
 
 
+@pytest.mark.slow
 def test_impact_tells_what_a_law_makes_findable(tmp_path: Path) -> None:
     path = written(tmp_path, "(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)))")
     done = run("rules", "impact", path, "rmsnorm", "--max-block-ops", "7", "--json")

@@ -111,6 +111,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_functions_of_a_script_and_of_its_neighbour_reach_two_jobs(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
     (folder / "neighbour.py").write_text("def log1pexp(xp, x):\n    return xp.log1p(xp.exp(x))\n")
