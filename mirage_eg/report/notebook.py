@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 RECORDS = (  # displayed as tables of their fields
+    "partial_equivalence.boxes.PositionBox",
     "backends.cost.devices.Device",
     "backends.cost.roofline_model.Cost",
     "backends.cost.roofline_model.KernelWork",

@@ -291,13 +291,8 @@ def kinds_of(hint: Any) -> Iterator[type]:
 def test_whatever_a_person_gets_from_the_documented_functions_shows_itself() -> None:
     kinds: dict[type, str] = {}
     for name, it in imported().items():
-        found = (
-            [it]
-            if isinstance(it, type)
-            else kinds_of(get_type_hints(it, localns=LATER).get("return"))
-            if callable(it)
-            else [type(it)]
-        )
+        results = kinds_of(get_type_hints(it, localns=LATER).get("return")) if callable(it) else [type(it)]
+        found = [it] if isinstance(it, type) else results
         kinds |= {kind: name for kind in found if kind.__module__.startswith("mirage_eg")}
     assert len(kinds) > 40
     for kind, name in kinds.items():
