@@ -415,6 +415,7 @@ def optimize_graph(
     weights: Sequence[str] | None = None,
     gpu: str | None = None,
     seconds: float = 10.0,
+    with_mutants: bool = False,
     name: str = "program",
     verbose: bool = False,
 ) -> "OptimizedGraph":
@@ -423,7 +424,8 @@ def optimize_graph(
     The result has the `graph` that runs each time, the `prologue` with the parts of weights alone, the `report`, and
     `runner()` for NumPy arrays; `superoptimize(result.graph)` searches its kernels. `weights`: names of inputs that stay the
     same from run to run, as ["w*"]; without it they are inputs that the program reads as weights alone. `gpu` is a name or a
-    file of `mirage-eg bench cost`. `seconds` limits each extraction.
+    file of `mirage-eg bench cost`. `seconds` limits each extraction. `with_mutants`: mutants of linear
+    ops, corrected, are weighed too; finding them takes seconds for each op.
 
     Raises:
         OptionError: weights that no input has, an unknown GPU, a program with named dims.
@@ -434,7 +436,8 @@ def optimize_graph(
     from mirage_eg.graph_optimizer.optimize_graph import optimize_graph as run  # loads egglog
 
     device = Options(gpu=gpu).device_record
-    return run(program, device, weights, seconds, name=name, observe=_log if verbose else None)
+    observe = _log if verbose else None
+    return run(program, device, weights, seconds, name=name, observe=observe, with_mutants=with_mutants)
 
 
 _LOGGER = logging.getLogger("mirage_eg")

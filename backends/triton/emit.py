@@ -14,7 +14,7 @@ from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
-from mirage_eg.backends.triton.patch import read_by_patches, values_within_patches, write_patch
+from mirage_eg.backends.triton.patch import channels_last, patched_layouts, read_by_patches, values_within_patches, write_patch
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
@@ -288,6 +288,8 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
         if value in graph.input_values and any(stride < 0 for stride in strides):
             raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
     layouts = [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
+    for value, strides in patched_layouts(graph, layouts, frozenset(declared)).items():
+        layouts[value] = strides
     return layouts, frozenset(declared)
 
 
@@ -345,11 +347,12 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     types = file.graph.types
     operands = [file.names[i] for i in item.operands] or [file.names[first] for first in file.graph.input_values[:1]]
     call = _torch_text(item, operands, file.graph, value)
-    if file.strides[value] != row_major(types[value].shape):
+    read_by_patch = family & read_by_patches(file.graph, file.strides)
+    if read_by_patch and len(types[value].shape) == 4 and file.strides[value] == channels_last(types[value].shape):
+        call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
+    elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value)}.copy_({call})"
-    elif any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes) or (
-        family & read_by_patches(file.graph, file.strides)
-    ):
+    elif any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes) or (read_by_patch):
         call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
     file.body.append(f"    {file.names[value]} = {call}")
     file.calls_torch = True

@@ -88,6 +88,42 @@ def _shown(graph: Graph, makers: Mapping[int, Node], value: int, strides: Sequen
     return View(view.base, shown, view.offset + shown_offset(item, view.strides))
 
 
+def patched_layouts(graph: Graph, strides: Sequence[Shape], declared: frozenset[int]) -> dict[int, Shape]:
+    """The values that patches write whose memory the library gives channels last, with these strides.
+
+    A convolution of such images has such a result, and its moves may be views of it. Copied to row-major order, y would not be
+    patched in place.
+    """
+    if not _patches(graph):
+        return {}
+    given, fixed = list(strides), declared.union(graph.input_values)
+    found = dict[int, Shape]()
+    for item, values in graph.numbered():
+        for value in set(values) - declared:
+            shape = graph.types[value].shape
+            if item.op == "conv2d" and is_channels_last(graph.types[item.operands[0]].shape, given[item.operands[0]]):
+                given[value] = channels_last(shape)
+            elif item.op in ("reshape", "transpose", "slice", "broadcast"):
+                operand = item.operands[0]
+                given[value] = shown_strides(item, graph.types[operand].shape, given[operand]) or row_major(shape)
+            elif item.op == "patch" and is_channels_last(shape, given[y := item.operands[0]]) and y not in fixed:
+                found[y] = found[value] = given[value] = channels_last(shape)
+    return found
+
+
+def channels_last(shape: Shape) -> Shape:
+    """The strides of [N, C, H, W] in the order N, H, W, C."""
+    _, channels, height, width = shape
+    return (channels * height * width, 1, channels * width, channels)
+
+
+def is_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Whether images have these strides, but for dims of one element, and no others."""
+    if len(shape) != 4 or strides == row_major(shape):
+        return False
+    return all(extent == 1 or have == want for extent, have, want in zip(shape, strides, channels_last(shape), strict=True))
+
+
 def read_by_patches(graph: Graph, strides: Sequence[Shape]) -> frozenset[int]:
     """The values that the kernels of patches read or write, by their strides."""
     blocks = convolved_blocks(graph, strides)
@@ -242,9 +278,11 @@ def _source(name: str, arguments: Sequence[str], body: Sequence[str]) -> str:
 
 
 __all__ = [
+    "channels_last",
     "convolved_blocks",
     "is_patched_in_place",
     "patch_traffic",
+    "patched_layouts",
     "read_by_patches",
     "row_major_strides",
     "values_within_patches",

@@ -27,6 +27,9 @@ def rewrite(
         typer.Option(metavar="NAME", help="An input that is a weight, as 'w*'; may be repeated. Default: read as weights."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Limit of each extraction.")] = 10.0,
+    with_mutants: Annotated[
+        bool, typer.Option("--mutants", help="Weigh mutants of linear ops, corrected; finding them takes seconds for each op.")
+    ] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
     as_json: JsonOption = False,
 ) -> Job:
@@ -46,7 +49,9 @@ def rewrite(
         from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
 
         with progress() as observe:
-            result = optimize_graph(graph, options.device_record, weights, seconds, name=name, observe=observe)
+            result = optimize_graph(
+                graph, options.device_record, weights, seconds, name=name, observe=observe, with_mutants=with_mutants
+            )
         _write(result, folder)
         if as_json:
             print(json_line(result.report.data()))

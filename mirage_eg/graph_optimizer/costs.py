@@ -5,14 +5,15 @@ ops read and write. A value that two ops of one kernel read counts twice, so tha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import slowdown
+from mirage_eg.backends.cost.roofline_model import cost_of, kernel_works, slowdown
 from mirage_eg.graph_optimizer.eclasses import Types
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
 
@@ -34,6 +35,7 @@ _ROLES = {
     **dict.fromkeys(("Matmul", "Linear", "Conv", "BiasedConv"), FusionRole.PRODUCT),
     **dict.fromkeys(("Sum", "Mean"), FusionRole.REDUCTION),
     "Concat": FusionRole.LIBRARY,
+    "Patched": FusionRole.LIBRARY,
     "In": FusionRole.INPUT,
 }
 
@@ -88,6 +90,12 @@ class KernelCosts:
         flops = 2 * prod(out.shape) * terms
         biases = self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
         return max(reads, flops / self.device.matrix_rate * slowdown(left.dtype) * 1e6) + biases
+
+    def correction(self, graph: Graph) -> float:
+        """The kernels of a program that patches its first input, in place."""
+        copied = 2 * graph.input_types[0].nbytes
+        works = [replace(it, dram=it.dram - copied) if it.op == "patch" else it for it in kernel_works(graph)]
+        return sum(cost_of(work, self.device).us for work in works)
 
 
 __all__ = ["FusionRole", "KernelCosts", "role_of"]

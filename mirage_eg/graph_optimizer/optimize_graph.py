@@ -13,10 +13,11 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.graph_optimizer.costs import KernelCosts
 from mirage_eg.graph_optimizer.eclasses import EClasses, read_classes
 from mirage_eg.graph_optimizer.extraction import Extraction, ExtractionError, extract
+from mirage_eg.graph_optimizer.mutant_rules import mutant_rules
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.prologue import FoldedProgram
 from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
-from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, saturate
+from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, extended, saturate
 from mirage_eg.graph_optimizer.weights import weight_only, weights_of
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import OptionError
@@ -110,11 +111,13 @@ def optimize_graph(
     trials: int = 1,
     name: str = "program",
     observe: Observer | None = None,
+    with_mutants: bool = False,
 ) -> OptimizedGraph:
     """Rewrite a whole program: graph substitutions and kernel boundaries are chosen together.
 
     `weights`: names of inputs that stay the same from run to run, with `*` and `?`; see `weights_of` for the default.
-    `seconds` limits each extraction. The result is never predicted slower than the program as written.
+    `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. The result is
+    never predicted slower than the program as written.
 
     Raises:
         OptionError: weights that the program does not have, or a program with named dims.
@@ -127,7 +130,7 @@ def optimize_graph(
     written_out = expand_ops(program, WRITTEN_OUT)
     constant = weights_of(written_out, weights)
     watch("saturate", 0, len(STEPS), name)
-    saturation, classes = saturated_classes(written_out, constant)
+    saturation, classes = saturated_classes(written_out, constant, mutants_for=device if with_mutants else None, observe=watch)
     watch("extract", 1, len(STEPS), f"{classes.count} e-nodes")
     given = _plain_classes(program)
     found = _extractions(given, _plain_classes(written_out), classes, KernelCosts(device), seconds)
@@ -144,11 +147,23 @@ def optimize_graph(
 
 
 def saturated_classes(
-    program: Graph, weights: frozenset[int], limits: SaturationLimits | None = None
+    program: Graph,
+    weights: frozenset[int],
+    limits: SaturationLimits | None = None,
+    mutants_for: Device | None = None,
+    observe: Observer | None = None,
 ) -> tuple[ProgramSaturation, EClasses]:
-    """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs."""
+    """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs.
+
+    With `mutants_for` the e-graph has the mutants of linear ops that are predicted to be the fastest on this device.
+    """
     terms = ProgramTerms(program, weight_only(program, weights))
     saturation = saturate(terms, limits)
+    classes = read_classes(saturation.egraph, terms)
+    if mutants_for is None:
+        return saturation, classes
+    rules = list(mutant_rules(classes, terms, mutants_for, observe or (lambda *_: None)))
+    saturation = extended(saturation, terms, rules)
     return saturation, read_classes(saturation.egraph, terms)
 
 

@@ -59,7 +59,7 @@ class ProgramTerms:
                 yield from self._facts(value)
         for place in range(MOST_PARTS):
             yield fact("position", place)
-        yield from self._permutations()
+        yield from self.permutations()
         yield from self._kernels()
 
     def _facts(self, value: int) -> Iterator[Any]:
@@ -81,6 +81,10 @@ class ProgramTerms:
         # A kernel graph of the program is known by its place.
         place = f"at {value}" if "graph" in item.mapping else ""
         return call("Other", self._name(item, place), _terms(item.operands))
+
+    def text(self, item: Node, value: int) -> str:
+        """An op of the program in egglog's text, its operands as v0_, v1_, …: variables of a rule."""
+        return str(self._term(item, value)).replace("$t", "v")
 
     def _term(self, item: Node, value: int) -> bindings.Call:
         operands = [term(i) for i in item.operands]
@@ -129,7 +133,7 @@ class ProgramTerms:
                     enlarge = self._name(node("enlarge", window=wide))
                     yield fact("enlarged", name, *kernel, other, *wide, enlarge)
 
-    def _permutations(self) -> Iterator[Any]:
+    def permutations(self) -> Iterator[Any]:
         """Which permutations are the identity, swap the last two dims, or compose to another."""
         closed = set(self.orders)
         for rank in {len(order) for order in self.orders}:
@@ -177,9 +181,20 @@ def append_enode(
             return tuple(append(node(name.lower(), *operands, dim=dim)))
         case "Choice", _:
             return tuple(append(node("where", *operands)))
+        case "Patched", (name,):
+            return _append_graph(names[name]["graph"], operands, append)
         case _, (name,):
             return tuple(append(Node(names[name].op, tuple(operands), names[name].attributes)))
     raise AssertionError(f"{enode} is no op")
+
+
+def _append_graph(graph: Graph, operands: Sequence[int], append: Callable[[Node], range]) -> tuple[int, ...]:
+    """Append the nodes of a program with one output, of these inputs."""
+    values = list(operands)  # a program's inputs come first
+    for item in graph.nodes[len(operands) :]:
+        if item.op != "output":
+            values += append(Node(item.op, tuple(values[operand] for operand in item.operands), item.attributes))
+    return (values[graph.outputs[0].operands[0]],)
 
 
 def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool:

@@ -7,6 +7,7 @@ joined. All this repeats until there are no new groups.
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -48,6 +49,17 @@ def saturate(terms: ProgramTerms, limits: SaturationLimits | None = None, with_l
     matches: Counter[str] = Counter()
     stopped = _run(egraph, matches, limits, start) if with_laws else None
     return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start)
+
+
+def extended(found: ProgramSaturation, terms: ProgramTerms, rules: Iterable[str]) -> ProgramSaturation:
+    """The e-graph saturated again with more laws; `terms` know the ops that these name."""
+    start = perf_counter()
+    text = "\n".join(rules)
+    found.egraph.run_program(*terms.permutations(), *found.egraph.parse_program(text, "mutants"))
+    matches = Counter(dict(found.laws))
+    stopped = _run(found.egraph, matches, SaturationLimits(), perf_counter())
+    seconds = found.seconds + perf_counter() - start
+    return ProgramSaturation(found.egraph, tuple(sorted(matches.items())), stopped or found.stopped, seconds)
 
 
 def _run(egraph: bindings.EGraph, matches: Counter[str], limits: SaturationLimits, start: float) -> str | None:
@@ -92,4 +104,4 @@ def _rules() -> str:
     return "\n".join([*own, *laws])
 
 
-__all__ = ["ProgramSaturation", "SaturationLimits", "saturate"]
+__all__ = ["ProgramSaturation", "SaturationLimits", "extended", "saturate"]

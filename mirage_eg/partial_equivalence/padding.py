@@ -44,10 +44,9 @@ def on_own_images(program: Graph, mutant: Graph) -> Graph:
     Raises:
         GraphError: the result of the mutant is smaller than the program's.
     """
-    builder = KernelGraph()
-    inputs = []
-    for own, wide in zip(program.inputs, mutant.inputs, strict=True):
-        x = builder.op("input", **own.mapping)
+    builder, inputs = KernelGraph(), list[Tensor]()
+    given = [builder.op("input", **own.mapping) for own in program.inputs]
+    for x, own, wide in zip(given, program.inputs, mutant.inputs, strict=True):
         after = [new - old for old, new in zip(own["shape"], wide["shape"], strict=True)]
         inputs.append(builder.pad(x, [(0, number) for number in after]) if any(after) else x)
     y = Restriction(mutant, builder, inputs).whole(mutant.outputs[0].operands[0])

@@ -15,6 +15,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.partial_equivalence.boxes import agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.moves import LayoutMove
@@ -84,6 +85,34 @@ def test_the_rectangles_of_a_convolution_are_computed_by_one_kernel(run: RunProg
     launched = source[source.index("def launch") : source.index("def run")]
     assert launched.count("conv2d(") == 1, "the mutant's own convolution, and no other call"
     assert "clone" not in launched
+
+
+def _channels_last(graph: Graph) -> Graph:
+    """The program with images whose channels are next to each other in memory."""
+    images = graph.inputs[0]
+    _, channels, height, width = images["shape"]
+    strides = (channels * height * width, 1, channels * width, channels)
+    return Graph((node("input", **images.mapping | {"strides": strides}), *graph.nodes[1:]))
+
+
+@pytest.mark.parametrize(("dim", "layout"), [(2, "memory_format=torch.channels_last"), (3, "")])
+def test_images_with_channels_last_are_patched_as_the_library_gives_them(run: RunProgram, dim: int, layout: str) -> None:
+    """Batch into height is a view of such images; batch into width copies them to row-major order."""
+    source = _check(run, _channels_last(_corrected(LayoutMove(0, dim, 2), x_shape=(4, 4, 8, 6), w_shape=(3, 4, 3, 3))))
+    launched = source[source.index("def launch") : source.index("def run")]
+    assert "clone" not in launched and "copy_" not in launched
+    assert launched.count("contiguous(") == launched.count(f".contiguous({layout})") == 1
+    strides = "Y_IMAGE=288, Y_FILTER=48, Y_ROW=6, Y_COLUMN=1" if not layout else "Y_IMAGE=288, Y_FILTER=1, Y_ROW=18, Y_COLUMN=3"
+    assert strides in source
+
+
+def test_views_of_channels_last_are_not_copied_for_a_patch() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(4, 4, 8, 6).to(memory_format=torch.channels_last)
+    moved = x.reshape(2, 2, 4, 8, 6).permute(0, 2, 1, 3, 4).reshape(2, 4, 16, 6)
+    y = torch.conv2d(moved, torch.randn(3, 4, 3, 3), padding=1)
+    back = y.reshape(2, 3, 2, 8, 6).permute(0, 2, 1, 3, 4).reshape(4, 3, 8, 6)
+    assert moved.data_ptr() == x.data_ptr() and back.contiguous(memory_format=torch.channels_last).data_ptr() == y.data_ptr()
 
 
 def test_a_patch_moves_the_bytes_of_its_rectangles_and_their_fields_alone() -> None:

@@ -1,0 +1,129 @@
+"""Mutants as conditional rules: f(x, w) = patch(mutant(x, w), f on its wrong rectangles), for operands of given types.
+
+A rule fires at every linear op of the e-graph with these attributes, shapes and element types, those that other laws made
+among them. The moves of a mutant are ordinary terms. Its correction is one e-node, as it is one kernel: a patch with the
+original op on the rectangles. A rule does not fire on the op of another mutant.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.graph_optimizer.eclasses import EClasses
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.partial_equivalence.correct import with_patches
+from mirage_eg.partial_equivalence.mutants import Mutant, mutants
+from mirage_eg.verify.verdict import Observer
+
+_LOG = logging.getLogger(__name__)
+
+MOST_OF_AN_OP = 8  # mutants, the fastest by prediction
+WITHOUT_BIAS = {"Conv": "Conv", "BiasedConv": "Conv", "Matmul": "Matmul", "Linear": "Matmul"}
+
+
+@dataclass(frozen=True, slots=True)
+class LinearOp:
+    """A linear op of an e-graph: constructor, name of its attributes (none for a product), and types of two operands."""
+
+    constructor: str
+    name: str | None
+    operands: tuple[TensorType, TensorType]
+
+    def program(self, names: Mapping[str, Node]) -> Graph:
+        """It as a program."""
+        inputs = [node("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in self.operands]
+        op = node("matmul", 0, 1) if self.name is None else Node(names[self.name].op, (0, 1), names[self.name].attributes)
+        return Graph((*inputs, op, node("output", 2)))
+
+
+def linear_ops(classes: EClasses) -> list[LinearOp]:
+    """The different linear ops of an e-graph that run each time."""
+    found: dict[LinearOp, None] = {}
+    for class_, enodes in enumerate(classes.enodes):
+        for enode in enodes if not classes.weight_only[class_] else ():
+            if enode.constructor in WITHOUT_BIAS:
+                [x], [w] = (classes.types[child] for child in enode.children[:2])
+                name = enode.constants[0] if enode.constants else None
+                found[LinearOp(WITHOUT_BIAS[enode.constructor], name, (x, w))] = None
+    return list(found)
+
+
+def mutant_rules(classes: EClasses, terms: ProgramTerms, device: Device, observe: Observer) -> Iterator[str]:
+    """The rules of all linear ops of an e-graph, as egglog's text; the ops that they name are added to `terms`."""
+    found = linear_ops(classes)
+    for number, op in enumerate(found):
+        observe("mutants", number, len(found), "")
+        try:
+            own = mutants(op.program(terms.names))
+        except UnsupportedError as error:
+            _LOG.info("no mutants of %s: %s", op, error)
+            continue
+        for place, mutant in enumerate(sorted(own, key=lambda it: it.predicted_loss_us(device))[:MOST_OF_AN_OP]):
+            yield from _rules(op, mutant, terms, f"mutant {number}.{place} of {op.constructor}: {mutant.name}")
+
+
+def _rules(op: LinearOp, mutant: Mutant, terms: ProgramTerms, title: str) -> Iterator[str]:
+    """The rule for the op alone, and for it with a bias."""
+    actions, result = _actions(mutant, terms)
+    attributes = "" if op.name is None else f'"{op.name}" '
+    conditions = " ".join(
+        f'(= (shape v{place}_) {_vector(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
+        for place, kind in enumerate(op.operands)
+    )
+    operands = f"{attributes}v0_ v1_"
+    yield (
+        f"(rule ((= p ({op.constructor} {operands})) (= 0 (mutated p)) {conditions})"
+        f' ({actions} (union p {result})) :ruleset laws :name "{title}")'
+    )
+    biased = next(name for name, plain in WITHOUT_BIAS.items() if plain == op.constructor != name)
+    yield (
+        f"(rule ((= p ({biased} {operands} b)) (= 0 (mutated p)) {conditions})"
+        f' ({actions} (union p (Binary "add" {result} b))) :ruleset laws :name "{title}, with a bias")'
+    )
+
+
+def _actions(mutant: Mutant, terms: ProgramTerms) -> tuple[str, str]:
+    """The actions that make a mutant of v0_ and v1_, with shapes and types, and the name of its result."""
+    graph = mutant.changed
+    own = ProgramTerms(graph, frozenset(), terms.names, terms.orders, terms.convolutions)
+    lines = list[str]()
+    for item, values in graph.numbered():
+        if item.op not in ("input", "output"):
+            [value] = values
+            lines += _made(f"v{value}_", own.text(item, value), graph.types[value])
+            if item.op in ("conv2d", "matmul"):
+                lines.append(f"(set (mutated v{value}_) 1)")
+    result = f"v{graph.outputs[0].operands[0]}_"
+    if mutant.rectangles:
+        name = f"correction {len(terms.names)}"
+        terms.names[name] = Node("patch", (), (("graph", correction(mutant)),))
+        lines += _made("patched", f'(Patched "{name}" (vec-of {result} v0_ v1_))', graph.output_types[0])
+        result = "patched"
+    return " ".join(lines), result
+
+
+def _made(name: str, text: str, kind: TensorType) -> list[str]:
+    return [f"(let {name} {text})", f"(set (shape {name}) {_vector(kind.shape)})", f'(set (dtype {name}) "{kind.dtype}")']
+
+
+def _vector(shape: Shape) -> str:
+    return f"(vec-of {' '.join(map(str, shape))})"
+
+
+def correction(mutant: Mutant) -> Graph:
+    """The program that patches the mutant's result, its first input; the others are those of the part."""
+    program, builder = mutant.part.program, KernelGraph()
+    kind = program.output_types[0]
+    y = builder.new_input(kind.shape, kind.dtype)
+    inputs = [builder.new_input(it.shape, it.dtype) for it in program.input_types]
+    builder.mark_output(with_patches(builder, program, inputs, y, mutant.rectangles))
+    return builder.graph()
+
+
+__all__ = ["MOST_OF_AN_OP", "LinearOp", "correction", "linear_ops", "mutant_rules"]

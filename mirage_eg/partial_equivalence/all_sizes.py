@@ -1,0 +1,173 @@
+"""Where a mutant is wrong, for all sizes of one dim: one mutation and its rectangles serve every height.
+
+The boxes are found once, for a height r + m · t with a symbolic t (`symbolic_extent`): every comparison is decided for all t
+from a least one on, and boxes are called equal by the normal form alone. No size is tried.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm, prod
+
+from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.sizes import SizeRange
+from mirage_eg.partial_equivalence.boxes import agreement
+from mirage_eg.partial_equivalence.correct import corrected
+from mirage_eg.partial_equivalence.enumeration import Mutation
+from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
+from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_symbolic
+from mirage_eg.partial_equivalence.window_changes import WINDOWED
+
+LARGEST = 1 << 20  # size of a dim
+
+
+@dataclass(frozen=True, slots=True)
+class SizedRange:
+    """The positions of one dim at a size: start, stop and step as (constant, slope) of t."""
+
+    start: tuple[int, int]
+    stop: tuple[int, int]
+    step: tuple[int, int]
+
+    def at(self, t: int) -> range:
+        """The positions."""
+        start, stop, step = (constant + slope * t for constant, slope in (self.start, self.stop, self.step))
+        return range(start, stop, step)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedMutant:
+    """A mutation of a program that is corrected within `rectangles` at all `sizes` of dim `dim` of an input.
+
+    A size is `sizes.least` + `sizes.multiple_of` · (t − `first`), and ranges are affine in t.
+    """
+
+    program: Graph
+    mutation: Mutation
+    place: int
+    dim: int
+    sizes: SizeRange
+    first: int
+    rectangles: tuple[tuple[SizedRange, ...], ...]
+
+    def wrong(self, size: int) -> list[Rectangle]:
+        """The rectangles at a size.
+
+        Raises:
+            OptionError: not one of the sizes.
+        """
+        steps, rest = divmod(size - self.sizes.least, self.sizes.multiple_of)
+        if rest or steps < 0:
+            raise OptionError(f"size: got {size}, wanted {self.sizes.least} and a multiple of {self.sizes.multiple_of} more")
+        return [tuple(one.at(self.first + steps) for one in rectangle) for rectangle in self.rectangles]
+
+    def at(self, size: int) -> tuple[Graph, Graph]:
+        """The program at a size, and its corrected mutant."""
+        wrong, program = self.wrong(size), at_extent(self.program, self.place, self.dim, size)
+        return program, corrected(program, self.mutation.write(program), wrong)
+
+    def show(self, name: str) -> str:
+        """The rectangles as text, with `name` for the size."""
+        period, offset = self.sizes.multiple_of, self.sizes.least - self.sizes.multiple_of * self.first
+        shown = [", ".join(_text(one, name, period, offset) for one in rectangle) for rectangle in self.rectangles]
+        sizes = f"{name} = {self.sizes.least}, {self.sizes.least + period}, …"
+        return f"[{'] and ['.join(shown)}] for {sizes}" if shown else f"nowhere for {sizes}"
+
+
+def at_extent(program: Graph, place: int, dim: int, extent: int) -> Graph:
+    """The program with another extent of one dim of its input at `place`.
+
+    Raises:
+        GraphError: it does not fit the ops.
+    """
+    number = program.input_values[place]
+    given = program.inputs[place].mapping
+    shape = (*given["shape"][:dim], extent, *given["shape"][dim + 1 :])
+    nodes = list(program.nodes)
+    at = next(at for at, (_, values) in enumerate(program.numbered()) if number in values)
+    nodes[at] = node("input", **given | {"shape": shape, "strides": None})
+    return Graph(tuple(nodes))
+
+
+def for_all_sizes(program: Graph, mutation: Mutation, place: int, dim: int) -> SizedMutant:
+    """The mutation at all sizes of a dim of the input at `place` that leave the rest that the program's own size leaves.
+
+    Raises:
+        OptionError: no such dim.
+        UnsupportedError: no statement for all sizes is found.
+    """
+    if not 0 <= place < len(program.inputs) or not 0 <= dim < len(program.input_types[place].shape):
+        raise OptionError(f"got dim {dim} of input {place}, wanted a dim of one of {len(program.inputs)} inputs")
+    program = expand(program)
+    if any(item.op == "avg_pool2d" and not item["count_include_pad"] for item in program.nodes):
+        raise UnsupportedError("got an average of existing elements alone, whose divisor is another one for each window")
+    size = program.input_types[place].shape[dim]
+    for period in _periods(program, mutation):
+        try:
+            return _for_period(program, mutation, (place, dim), size, period)
+        except (GraphError, UnsupportedError) as error:
+            reason = error
+    raise UnsupportedError(f"no region for all sizes of dim {dim} of input {place}: {reason}")
+
+
+def _for_period(program: Graph, mutation: Mutation, where: tuple[int, int], size: int, period: int) -> SizedMutant:
+    trace, rest = Trace(), size % period
+    large = at_extent(program, *where, rest + period * LARGE)
+    wanted, mutant = (_symbolic(it, trace) for it in (large, mutation.write(large)))
+    boxes = [box for box in agreement(wanted, mutant) if not box.equal]
+    if any(sum(isinstance(extent, SymbolicExtent) for extent, _ in dim.digits) > 1 for box in boxes for dim in box.dims):
+        raise UnsupportedError("got positions with two digits that depend on the size")
+    rectangles = tuple(tuple(_sized(taken, trace) for taken in rectangle) for rectangle in rectangles_of(boxes))
+    first = max(trace.least, 0 if rest else 1)
+    if rest + period * first > LARGEST:
+        raise UnsupportedError(f"got no size below {LARGEST:,} from which on comparisons do not depend on it")
+    return SizedMutant(program, mutation, *where, SizeRange(rest + period * first, LARGEST, period), first, rectangles)
+
+
+def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
+    """Periods of the size under which quotients may be affine: the divisors of factors times strides, the least first."""
+    moves = [move.factor for moves in (*mutation.before, mutation.after) for move in moves]
+    steps = [step for item in program.nodes if item.op in WINDOWED for step in (*item["strides"], *item.get("dilations", ()))]
+    whole = lcm(*steps) * prod(moves)
+    yield from (it for it in range(1, whole + 1) if whole % it == 0)
+
+
+def _symbolic(graph: Graph, trace: Trace) -> Graph:
+    """A program at t = LARGE with symbolic extents."""
+    checker, nodes = Checker(Level.KERNEL), list[Node]()
+    for item in expand(graph).nodes:
+        nodes.append(Node(item.op, item.operands, tuple((key, read_symbolic(it, trace)) for key, it in item.attributes)))
+        checker.append(nodes[-1])
+    return Graph.of_checked(nodes, checker)
+
+
+def _sized(taken: range, trace: Trace) -> SizedRange:
+    """A range at t = LARGE; one position has step 1."""
+    numbers = (taken.start, taken[-1] + 1, taken.step if len(taken) > 1 else 1)
+    return SizedRange(*(parts(read_symbolic(it, trace)) for it in numbers))
+
+
+def _text(one: SizedRange, name: str, period: int, offset: int) -> str:
+    start, stop, step = (_affine(it, name, period, offset) for it in (one.start, one.stop, one.step))
+    return f"{start}:{stop}" + ("" if step == "1" else f":{step}")
+
+
+def _affine(pair: tuple[int, int], name: str, period: int, offset: int) -> str:
+    """constant + slope · t, with t = (size − offset) / period."""
+    constant, slope = pair
+    if not slope:
+        return str(constant)
+    times, over = (slope // period, 1) if slope % period == 0 else (slope, period)
+    if over > 1:
+        inner = f"({name} − {offset})" if offset else name
+        text = (f"{times} " if times != 1 else "") + f"{inner}/{over}"
+    else:
+        text, constant = (f"{times} " if times != 1 else "") + name, constant - times * offset
+    return text if not constant else f"{text} {'+' if constant > 0 else '−'} {abs(constant)}"
+
+
+__all__ = ["SizedMutant", "SizedRange", "at_extent", "for_all_sizes"]

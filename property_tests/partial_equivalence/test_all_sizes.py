@@ -1,0 +1,117 @@
+"""Regions for all sizes: found once with a symbolic height, they are the exact ones at every height."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.partial_equivalence.all_sizes import SizedMutant, at_extent, for_all_sizes
+from mirage_eg.partial_equivalence.boxes import agreement
+from mirage_eg.partial_equivalence.enumeration import Mutation
+from mirage_eg.partial_equivalence.moves import LayoutMove, moves_of
+from mirage_eg.partial_equivalence.rectangles import rectangles_of
+from mirage_eg.partial_equivalence.symbolic_extent import Trace, symbolic
+from mirage_eg.partial_equivalence.window_changes import Change, SideChange
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
+from property_tests.support.linear_programs import convolution
+
+HEIGHT = (0, 2)  # of the images
+BATCH_INTO_HEIGHT = Mutation(((LayoutMove(0, 2, 2),), ()), (), (LayoutMove(0, 2, 2).inverse,))
+
+
+def _wrong(program: Graph, mutation: Mutation) -> set[tuple[range, ...]]:
+    boxes = agreement(program, mutation.write(program))
+    return set(rectangles_of([box for box in boxes if not box.equal]))
+
+
+def _mask(shape: tuple[int, ...], rectangles: list[tuple[range, ...]]) -> np.ndarray:
+    mask = np.zeros(shape, bool)
+    for rectangle in rectangles:
+        mask[np.ix_(*rectangle)] = True
+    return mask
+
+
+def test_one_region_in_terms_of_the_height_serves_every_height() -> None:
+    program = convolution((4, 2, 12, 6), (3, 2, 3, 3))
+    sized = for_all_sizes(program, BATCH_INTO_HEIGHT, *HEIGHT)
+    assert sized.show("H") == "[0:3:2, 0:3, H − 1:H, 0:6] and [1:4:2, 0:3, 0:1, 0:6] for H = 4, 5, …"
+    for height in (4, 5, 7, 12, 29, 64):
+        at_height, corrected = sized.at(height)
+        assert set(sized.wrong(height)) == _wrong(at_height, BATCH_INTO_HEIGHT)
+        assert verify(at_height, corrected).verdict is Equality.EQUAL
+    for height in (3, 0, -3):
+        with pytest.raises(OptionError, match="wanted 4 and a multiple of 1 more"):
+            sized.wrong(height)
+
+
+def test_planes_of_a_dilated_convolution_are_right_for_all_even_heights() -> None:
+    program = convolution((1, 1, 12, 6), (1, 1, 3, 3), pads=(2, 1, 2, 1), dilations=(2, 1))
+    half = SideChange(dilation=(1, 2), padding=(1, 2))
+    planes = LayoutMove(2, 0, 2)
+    sized = for_all_sizes(program, Mutation(((planes,), ()), ((2, Change((half, SideChange()))),), (planes.inverse,)), *HEIGHT)
+    assert sized.rectangles == () and sized.sizes.multiple_of == 2 and "nowhere for H = " in sized.show("H")
+    assert verify(*sized.at(30)).verdict is Equality.EQUAL
+    with pytest.raises(OptionError, match="got 31"):
+        sized.at(31)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 1 << 30))
+def test_regions_for_all_sizes_are_the_exact_ones_at_each(seed: int) -> None:
+    random = Random(seed)
+    kernel = random.randint(1, 4), random.randint(1, 3)
+    dilation = random.choice((1, 2))
+    total = [dilation * (kernel[0] - 1), kernel[1] - 1]  # of the padding of a side
+    before = [random.randint(0, side) for side in total]
+    pads = (*before, *(side - first for side, first in zip(total, before, strict=True)))
+    x = (random.choice((2, 4)), 2, random.randint(4, 6) * 2, random.choice((4, 6)))
+    program = convolution(x, (2, 2, *kernel), pads=pads, dilations=(dilation, 1))
+    move = random.choice([it for it in moves_of(x, (2,)) if 1 not in (it.source, it.target)])
+    mutation = Mutation(((move,), ()), (), (move.inverse,))
+    assert mutation.write(program).output_types == program.output_types
+    place = random.choice((HEIGHT, (0, 3), (0, 0)))
+    try:
+        sized = for_all_sizes(program, mutation, *place)
+    except UnsupportedError as error:
+        event(str(error)[:40])
+        return
+    event("stated")
+    for step in (0, 1, 2, 5):
+        size = sized.sizes.least + step * sized.sizes.multiple_of
+        at_size = at_extent(program, *place, size)
+        shape = at_size.output_types[0].shape
+        wanted = _mask(shape, list(_wrong(at_size, mutation)))
+        got = _mask(shape, sized.wrong(size))
+        assert (got >= wanted).all(), "a wrong position is not corrected"
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_what_is_not_affine_in_the_size_is_refused() -> None:
+    height = symbolic(0, 1, Trace())
+    with pytest.raises(UnsupportedError, match="product of two extents"):
+        _ = height * height
+    with pytest.raises(UnsupportedError, match="wanted a quotient that is affine"):
+        _ = height // 2
+
+
+def test_comparisons_say_from_which_size_on_they_hold() -> None:
+    trace = Trace()
+    height = symbolic(-7, 2, trace)  # 2 t − 7
+    assert height > 10 and height != 0 and not height < 3 and bool(height)
+    assert trace.least == 9, "2 · 9 − 7 is above 10, 2 · 8 − 7 is not"
+    assert divmod(height * 3 + 1, height) == (3, 1)
+
+
+def test_a_dim_that_no_input_has_is_refused() -> None:
+    with pytest.raises(OptionError, match="got dim 4 of input 0"):
+        for_all_sizes(convolution(), BATCH_INTO_HEIGHT, 0, 4)
+
+
+def test_a_sized_mutant_is_a_record() -> None:
+    sized = for_all_sizes(convolution((2, 1, 4, 3), (1, 1, 3, 1), pads=(1, 0, 1, 0)), BATCH_INTO_HEIGHT, *HEIGHT)
+    assert isinstance(sized, SizedMutant) and len(sized.rectangles) == 2
