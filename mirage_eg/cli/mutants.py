@@ -10,7 +10,7 @@ from rich.table import Table
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.pipeline.run.options import Options
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="FOLDER", help="Write the corrected programs (JSON) and pictures of their regions (SVG)."),
+]
+EveryOption = Annotated[
+    str | None,
+    typer.Option("--every", metavar="INPUT:DIM", help="State where each is wrong for all sizes of a dim of an input, as x:2."),
 ]
 
 
@@ -41,6 +45,7 @@ class MutantRow:
     predicted_us: float
     measured_us: float | None
     verdict: str | None
+    for_all_sizes: str | None
 
 
 @with_options(Options, "batch", "gpu", "trials", "seed")
@@ -52,6 +57,7 @@ def mutants(
         int, typer.Option(min=1, help="The most mutants to list, verify and write; the fastest by prediction.")
     ] = 8,
     verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Check the corrected programs at their sizes.")] = True,
+    every: EveryOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> Job:
@@ -66,6 +72,7 @@ def mutants(
                 raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
             check_writable(out)
         name, graph = load(program, options.batch)
+        where = None if every is None else _place(every, graph)
         from mirage_eg.partial_equivalence.mutants import mutants as find
 
         device = options.device_record
@@ -87,6 +94,7 @@ def mutants(
                 it.predicted_us(device),
                 measured[number] if measured else None,
                 verdicts[number - 1] if verified else None,
+                None if where is None else _for_all_sizes(it, *where),
             )
             for number, it in enumerate(by_time, 1)
         ]
@@ -102,6 +110,30 @@ def mutants(
         return int(any(row.verdict not in (None, "equal") for row in rows))
 
     return job
+
+
+def _place(every: str, graph: Graph) -> tuple[int, int]:
+    """The place of an input, and a dim of it, from INPUT:DIM."""
+    name, _, dim = every.rpartition(":")
+    if name not in graph.input_names or not dim.isdecimal():
+        raise OptionError(f"--every: got {every!r}, wanted INPUT:DIM, as {graph.input_names[0]}:2")
+    place = graph.input_names.index(name)
+    if int(dim) >= (rank := len(graph.input_types[place].shape)):
+        raise OptionError(f"--every: got dim {dim} of {name}, wanted one below {rank}")
+    return place, int(dim)
+
+
+def _for_all_sizes(mutant: "Mutant", place: int, dim: int) -> str:
+    """Where a mutant is wrong, for all sizes of a dim of an input; or why there is no such statement."""
+    from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
+
+    if mutant.padded or mutant.part.nodes:
+        return "no region for all sizes: got padded images or a part of the program"
+    names = "NCHW" if len(mutant.program.input_types[place].shape) == 4 else "abcdefgh"
+    try:
+        return for_all_sizes(mutant.program, mutant.mutation, place, dim).show(names[dim % len(names)])
+    except UnsupportedError as error:
+        return str(error)
 
 
 def _verdicts(found: "list[Mutant]", options: Options, observe: Observer) -> list[str]:
@@ -164,6 +196,9 @@ def _print(name: str, found: int, original: dict[str, Any], rows: list[MutantRow
         cells += [str(row.kernels), f"{row.predicted_us:.1f} ({us / row.predicted_us:.2f}×)"]
         table.add_row(*cells, *([f"{row.measured_us:.1f}"] if timed else []), row.verdict or "not checked")
     console().print(table)
+    for row in rows:
+        if row.for_all_sizes is not None:
+            print(f"{row.number}: wrong at {row.for_all_sizes}")
     faster = [row for row in rows if (row.measured_us or row.predicted_us) < (original.get("measured_us") or us)]
     how = "measured" if timed else "predicted"
     print(f"{name}: {found} mutants, {len(rows)} listed; {how} faster than the program: {len(faster)}")

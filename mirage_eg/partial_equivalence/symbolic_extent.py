@@ -115,7 +115,7 @@ def symbolic(constant: int, slope: int, trace: Trace) -> int:
     """constant + slope · t: a plain int where the slope is 0.
 
     Raises:
-        UnsupportedError: numbers too large to be told from one another.
+        UnsupportedError: numbers too large to be distinguished.
     """
     if not -LARGE // 2 < constant < LARGE // 2:
         raise UnsupportedError(f"got the extent {constant} + {slope} · t, wanted a constant below {LARGE // 2}")

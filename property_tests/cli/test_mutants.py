@@ -14,7 +14,7 @@ from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 
 PAGE = (Path(__file__).parents[2] / "docs" / "partial_equivalence.md").read_text(encoding="utf-8")
-PROGRAM, LOOP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROGRAM, LOOP, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -35,7 +35,7 @@ def _program(folder: Path, body: str) -> str:
 
 def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
-    done = _run(tmp_path, "conv.py", "--out", "mutants", "--json")
+    done = _run(tmp_path, "conv.py", "--out", "mutants", "--every", "x:2", "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["original"]["kernels"] == 1 and record["found"] >= len(record["mutants"])
@@ -43,6 +43,7 @@ def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Pat
     assert {row["verdict"] for row in rows.values()} == {"equal"}
     [moved] = [row for name, row in rows.items() if name == "x: n→h (2, inner to outer); result: h→n (2, outer to inner)"]
     assert (moved["rectangles"], moved["recomputed"], moved["wrong"]) == (2, 160, 160) and moved["predicted_us"] > 0
+    assert moved["for_all_sizes"] == "[0:3:2, 0:4, H − 1:H, 0:10] and [1:4:2, 0:4, 0:1, 0:10] for H = 4, 5, …"
     graphs = sorted((tmp_path / "mutants").glob("*.json"))
     assert len(graphs) == len(rows) == len([ElementTree.parse(it) for it in (tmp_path / "mutants").glob("*.svg")])
     namespace: dict[str, object] = {}
@@ -58,6 +59,16 @@ def test_the_python_blocks_of_the_page_run(tmp_path: Path) -> None:
 
 
 MISTAKES = {  # program, further arguments, and the message
+    "an input that is not there": (
+        "graph.mark_output(graph.sum(graph.new_input((4, 4), name='x'), 1))",
+        ("--every", "y:1"),
+        "as x:2",
+    ),
+    "a dim that is not there": (
+        "graph.mark_output(graph.sum(graph.new_input((4, 4), name='x'), 1))",
+        ("--every", "x:2"),
+        "got dim 2 of x, wanted one below 2",
+    ),
     "nonlinear": (
         "graph.mark_output(graph.relu(graph.new_input((4, 4))))",
         (),

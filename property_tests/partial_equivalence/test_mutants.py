@@ -1,18 +1,24 @@
 """Mutants: PET's are found, corrected and equal; corrections are small; a rectangle or halo that is short is not equal."""
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.partial_equivalence.correct import corrected
-from mirage_eg.partial_equivalence.mutants import Mutant, mutants
+from mirage_eg.partial_equivalence.enumeration import Mutation
+from mirage_eg.partial_equivalence.moves import LayoutMove, moves_of
+from mirage_eg.partial_equivalence.mutants import Mutant, mutant_of, mutants
+from mirage_eg.partial_equivalence.parts import LinearPart
 from mirage_eg.partial_equivalence.rectangles import Rectangle
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
@@ -78,6 +84,45 @@ def test_a_rectangle_that_lacks_an_image_or_a_column_is_not_equal() -> None:
         short = [_shorter(taken, dim) if at == place else taken for at, taken in enumerate(it.rectangles)]
         assert verify(it.program, corrected(it.program, it.changed, short)).verdict is Equality.NOT_EQUAL
     assert verify(it.program, corrected(it.program, it.changed, it.rectangles[:1])).verdict is Equality.NOT_EQUAL
+
+
+BATCH_INTO_HEIGHT = Mutation(((LayoutMove(0, 2, 2),), ()), (), (LayoutMove(0, 2, 2).inverse,))
+
+
+def test_a_rectangle_one_row_short_is_not_equal() -> None:
+    program = convolution(pads=(2, 1, 2, 1), dilations=(2, 1))
+    it = mutant_of(program, LinearPart(program), BATCH_INTO_HEIGHT)
+    assert it is not None and [len(rectangle[2]) for rectangle in it.rectangles] == [2, 2], "two rows at each border"
+    assert verify(program, it.corrected).verdict is Equality.EQUAL
+    for place in range(2):
+        short = [_shorter(taken, 2) if at == place else taken for at, taken in enumerate(it.rectangles)]
+        assert verify(program, corrected(program, it.changed, short)).verdict is Equality.NOT_EQUAL
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 30))
+def test_a_correction_is_one_launch_and_computes_wrong_positions_alone(seed: int) -> None:
+    """Even kernels, asymmetric pads, groups, strides, one row: whatever moves."""
+    random = Random(seed)
+    groups, height = random.choice((1, 1, 2)), random.choice((1, 8, 12))
+    kernel = random.randint(1, 4) if height > 1 else 1, random.randint(1, 4)
+    dilations = random.choice((1, 2)), random.choice((1, 2))
+    strides = random.choice((1, 2)) if height > 1 else 1, random.choice((1, 1, 2))
+    margins = [dilation * (taps - 1) for dilation, taps in zip(dilations, kernel, strict=True)]
+    before = [random.randint(0, margin) for margin in margins]
+    pads = (*before, *(margin - first for margin, first in zip(margins, before, strict=True)))
+    program = convolution((4, 4, height, 12), (2, 4 // groups, *kernel), strides, pads, dilations, groups)
+    move = random.choice([it for it in moves_of((4, 4, height, 12), (2,)) if 1 not in (it.source, it.target)])
+    it = mutant_of(program, LinearPart(program), Mutation(((move,), ()), (), (move.inverse,)))
+    if it is None:
+        event("does not fit")
+        return
+    event(f"{len(it.rectangles)} rectangles")
+    np.testing.assert_array_equal(values(it.corrected), values(program))
+    assert it.recomputed == it.wrong == (values(it.changed) != values(program)).sum()
+    if it.equal_fraction:
+        more = len(launched_kernels(it.corrected)) - len(launched_kernels(it.changed))
+        assert more == bool(it.rectangles), "one launch for all rectangles"
 
 
 def _with_changed(graph: Graph, **changes: dict[str, object]) -> Graph:
