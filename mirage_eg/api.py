@@ -417,6 +417,7 @@ def optimize_graph(
     seconds: float = 10.0,
     with_mutants: bool = False,
     name: str = "program",
+    rules: Sequence[str] = (),
     verbose: bool = False,
 ) -> "OptimizedGraph":
     """Rewrite a whole program by graph substitutions, chosen together with kernel boundaries; verified.
@@ -425,10 +426,12 @@ def optimize_graph(
     `runner()` for NumPy arrays; `superoptimize(result.graph)` searches its kernels. `weights`: names of inputs that stay the
     same from run to run, as ["w*"]; without it they are inputs that the program reads as weights alone. `gpu` is a name or a
     file of `mirage-eg bench cost`. `seconds` limits each extraction. `with_mutants`: mutants of linear
-    ops, corrected, are weighed too; finding them takes seconds for each op.
+    ops, corrected, are weighed too; finding them takes seconds for each op. `rules`: files of laws of whole tensors besides
+    the packaged ones, as `mirage-eg rules synthesize --domain tensor` writes them.
 
     Raises:
         OptionError: weights that no input has, an unknown GPU, a program with named dims.
+        RuleError: a rule file is not readable, or has a false law.
     """
     program = graph.graph() if isinstance(graph, KernelGraph) else graph
     if not isinstance(program, Graph) or program.level is not Level.KERNEL:
@@ -436,8 +439,8 @@ def optimize_graph(
     from mirage_eg.graph_optimizer.optimize_graph import optimize_graph as run  # loads egglog
 
     device = Options(gpu=gpu).device_record
-    observe = _log if verbose else None
-    return run(program, device, weights, seconds, name=name, observe=observe, with_mutants=with_mutants)
+    observe, files = _log if verbose else None, tuple(map(str, rules))
+    return run(program, device, weights, seconds, name=name, observe=observe, with_mutants=with_mutants, rules=files)
 
 
 _LOGGER = logging.getLogger("mirage_eg")

@@ -30,6 +30,10 @@ def rewrite(
     with_mutants: Annotated[
         bool, typer.Option("--mutants", help="Weigh mutants of linear ops, corrected; finding them takes seconds for each op.")
     ] = False,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.egg", help="More laws of whole tensors, as `rules synthesize --domain tensor` writes them."),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
     as_json: JsonOption = False,
 ) -> Job:
@@ -47,10 +51,19 @@ def rewrite(
         folder = out / name
         check_writable(folder)
         from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
+        from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
+        tensor_laws(tuple(rules or ()))  # errors before any work
         with progress() as observe:
             result = optimize_graph(
-                graph, options.device_record, weights, seconds, name=name, observe=observe, with_mutants=with_mutants
+                graph,
+                options.device_record,
+                weights,
+                seconds,
+                name=name,
+                observe=observe,
+                with_mutants=with_mutants,
+                rules=rules or (),
             )
         _write(result, folder)
         if as_json:

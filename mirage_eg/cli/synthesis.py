@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
@@ -85,16 +86,21 @@ def synthesize(
         typer.Option(
             "--ops",
             metavar="Exp,Sum,…",
-            help="Ops by constructor or name, with commas; `all` in the domain tensor.",
+            help="Ops by constructor or name, with commas; `all` in the domain tensor; FILE.py for the ops that it registers.",
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)
+    ] = None,
     size: Annotated[int, typer.Option("--size", help="Most ops on a side of a law.")] = 3,
     domain: Annotated[
         str, typer.Option(help="The language of the terms: indexed, or tensor (kernel-level ops, proved for all shapes).")
     ] = "indexed",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    only_enumerate: Annotated[
+        bool, typer.Option("--only-enumerate", help="Count terms, classes and equal pairs of the domain tensor; find no law.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> Job:
     """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out."""
@@ -104,8 +110,16 @@ def synthesize(
         from mirage_eg.synthesis.synthesize import synthesize as run
 
         Options(seed=seed)  # its argument checks
-        check_rule_file(out)
+        if only_enumerate and (out is not None or domain != "tensor"):
+            raise OptionError("--only-enumerate: got it with --out or another domain than tensor, wanted --domain tensor alone")
+        if out is not None:
+            check_rule_file(out)
+        elif not only_enumerate:
+            raise OptionError("--out: got none, wanted the rule file to write, as --out found.egg")
         names = [name.strip() for name in ops.split(",") if name.strip()]
+        names = [op for name in names for op in (register_ops(Path(name)) if name.endswith(".py") else (name,))]
+        if out is None:
+            return _enumerate_tensor_terms(names, size, seed, as_json)
         if domain == "tensor":
             return _synthesize_tensor_laws(names, size, seed, out, as_json)
         with progress() as observer:
@@ -118,6 +132,21 @@ def synthesize(
         return 0
 
     return job
+
+
+def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool) -> int:
+    from mirage_eg.synthesis.tensor.synthesize import enumerate_up_to
+
+    with progress() as observer:
+        found = enumerate_up_to(ops, size, seed, observer)
+    counts = {"terms": found.terms, "classes": found.classes, "pairs": sum(map(len, found.pairs))}
+    if as_json:
+        print(json_line({"domain": "tensor", "ops": ops, "size": size, "seed": seed} | counts))
+        return 0
+    table = Table(*counts)
+    table.add_row(*(f"{count:,}" for count in counts.values()))
+    console().print(table)
+    return 0
 
 
 def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from mirage_eg.frontend.imported import Imported
 from mirage_eg.frontend.long_rows import LONG_ROWS
@@ -17,10 +17,13 @@ from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError, ProgramError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
+
+Result = TypeVar("Result")
 
 LARGEST_FILE = 2**22  # bytes of Python
 BUILT_IN = MappingProxyType({**WORKLOADS, **LONG_ROWS, **PREFILL})
@@ -63,14 +66,36 @@ def _name(path: Path) -> str:
     return re.sub(r"[^\w.-]", "_", path.stem).lstrip(".") or "program"
 
 
+def register_ops(path: Path) -> tuple[str, ...]:
+    """Run a Python file that registers ops (`register_op`); their names.
+
+    Raises:
+        ProgramError: a file that is not readable, does not import, or registers no op.
+    """
+    before = set(REGISTRY)
+    _executed(path, lambda module: None)
+    names = tuple(name for name in REGISTRY if name not in before)
+    if not names:
+        raise ProgramError(f"{path}: got a file that registers no new op, wanted mi.register_op(…) in it")
+    return names
+
+
 def _from_python(path: Path, batch: int) -> Graph:
+    def program(module: ModuleType) -> Graph:
+        return _as_graph(path, _run(path, _call(path, vars(module).get("program"), batch), "program() fails"))
+
+    return _executed(path, program)
+
+
+def _executed(path: Path, then: Callable[[ModuleType], Result]) -> Result:
+    """Run a file of the user as a module, and a function of it while its neighbours can be imported."""
     try:
         with path.open("rb") as file:
             source = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise ProgramError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(source) > LARGEST_FILE:
-        raise ProgramError(f"{path}: got more than {LARGEST_FILE >> 20} MiB, wanted a Python file that defines program()")
+        raise ProgramError(f"{path}: got more than {LARGEST_FILE >> 20} MiB, wanted a smaller Python file")
     # No import uses the module's name; dataclasses and pickle look it up in sys.modules.
     module = ModuleType("mirage_eg_user_program")
     module.__file__ = str(path)
@@ -79,8 +104,7 @@ def _from_python(path: Path, batch: int) -> Graph:
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does, so that it can import its neighbours
     try:
         _run(path, lambda: exec(compile(source, str(path), "exec"), module.__dict__), "the file does not import")
-        result = _run(path, _call(path, vars(module).get("program"), batch), "program() fails")
-        return _as_graph(path, result)
+        return then(module)
     finally:
         sys.path[:] = search_path
         sys.modules.pop(module.__name__, None)

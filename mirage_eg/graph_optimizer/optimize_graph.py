@@ -20,7 +20,7 @@ from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, Rewritt
 from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, extended, saturate
 from mirage_eg.graph_optimizer.weights import weight_only, weights_of
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
@@ -108,20 +108,22 @@ def optimize_graph(
     device: Device,
     weights: Sequence[str] | None = None,
     seconds: float = 10.0,
-    trials: int = 1,
     name: str = "program",
     observe: Observer | None = None,
     with_mutants: bool = False,
+    rules: Sequence[str] = (),
 ) -> OptimizedGraph:
     """Rewrite a whole program: graph substitutions and kernel boundaries are chosen together.
 
     `weights`: names of inputs that stay the same from run to run, with `*` and `?`; see `weights_of` for the default.
-    `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. The result is
-    never predicted slower than the program as written.
+    `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. `rules`: files of
+    laws of whole tensors (`rules/tensor`) besides the packaged ones. The result is never predicted slower than the program
+    as written.
 
     Raises:
         OptionError: weights that the program does not have, or a program with named dims.
         ExtractionError: no program was found within `seconds`.
+        RuleError: a rule file is not readable, or has a law that made the result differ from the program.
     """
     start = perf_counter()
     if dims_of(program):
@@ -130,15 +132,18 @@ def optimize_graph(
     written_out = expand_ops(program, WRITTEN_OUT)
     constant = weights_of(written_out, weights)
     watch("saturate", 0, len(STEPS), name)
-    saturation, classes = saturated_classes(written_out, constant, mutants_for=device if with_mutants else None, observe=watch)
+    mutants_for = device if with_mutants else None
+    saturation, classes = saturated_classes(written_out, constant, mutants_for=mutants_for, observe=watch, rules=tuple(rules))
     watch("extract", 1, len(STEPS), f"{classes.count} e-nodes")
     given = _plain_classes(program)
     found = _extractions(given, _plain_classes(written_out), classes, KernelCosts(device), seconds)
     taken = min(reversed(found), key=lambda key: found[key][1].us)
     result = rewritten(program if found[taken][0] is given else written_out, *found[taken])
     watch("verify", 2, len(STEPS), "")
-    verdict = verify(program, result.whole, trials=trials)
+    verdict = verify(program, result.whole, trials=1)
     if not verdict.equal and verdict.difference is not None:
+        if rules:
+            raise RuleError(f"{', '.join(rules)}: a law is false: {name} rewritten differs from {name}: {verdict.difference}")
         raise AssertionError(f"{name}: an unsound rewrite: {verdict.difference}")
     figures = _Figures(name, device, constant, saturation, classes, found, taken)
     return OptimizedGraph(
@@ -152,18 +157,19 @@ def saturated_classes(
     limits: SaturationLimits | None = None,
     mutants_for: Device | None = None,
     observe: Observer | None = None,
+    rules: tuple[str, ...] = (),
 ) -> tuple[ProgramSaturation, EClasses]:
     """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs.
 
     With `mutants_for` the e-graph has the mutants of linear ops that are predicted to be the fastest on this device.
     """
     terms = ProgramTerms(program, weight_only(program, weights))
-    saturation = saturate(terms, limits)
+    saturation = saturate(terms, limits, rules=rules)
     classes = read_classes(saturation.egraph, terms)
     if mutants_for is None:
         return saturation, classes
-    rules = list(mutant_rules(classes, terms, mutants_for, observe or (lambda *_: None)))
-    saturation = extended(saturation, terms, rules)
+    found = list(mutant_rules(classes, terms, mutants_for, observe or (lambda *_: None)))
+    saturation = extended(saturation, terms, found)
     return saturation, read_classes(saturation.egraph, terms)
 
 

@@ -1,4 +1,4 @@
-"""Saturate the e-graph of a whole program under the laws of `rules/graph` and `rules/simplify`, within limits.
+"""Saturate the e-graph of a whole program under the laws of `rules/graph`, `rules/tensor` and `rules/simplify`, within limits.
 
 Shapes and laws alternate until neither adds anything. Then groups of products are complete: their members are found, and
 joined. All this repeats until there are no new groups.
@@ -17,6 +17,7 @@ from egglog import bindings
 
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
+from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
 _LAW = ("(rewrite ", "(rule ")  # of rules/simplify; a birewrite would make two programs of every chain of elementwise ops
 
@@ -40,11 +41,16 @@ class ProgramSaturation:
     seconds: float
 
 
-def saturate(terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True) -> ProgramSaturation:
-    """The e-graph of a program, saturated; without laws it has the program alone, equal terms merged."""
+def saturate(
+    terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True, rules: tuple[str, ...] = ()
+) -> ProgramSaturation:
+    """The e-graph of a program, saturated; without laws it has the program alone, equal terms merged.
+
+    `rules`: files of laws of whole tensors besides the packaged ones.
+    """
     limits, start = limits or SaturationLimits(), perf_counter()
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(_rules(), "rules/graph"))
+    egraph.run_program(*egraph.parse_program(_rules(rules), "rules/graph"))
     egraph.run_program(*terms.commands())
     matches: Counter[str] = Counter()
     stopped = _run(egraph, matches, limits, start) if with_laws else None
@@ -92,7 +98,7 @@ def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
 
 
 @cache
-def _rules() -> str:
+def _rules(extra: tuple[str, ...]) -> str:
     folder = resources.files("mirage_eg") / "rules"
     own = [
         file.read_text(encoding="utf-8")
@@ -101,7 +107,7 @@ def _rules() -> str:
     ]
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
     laws = [line for line in shared.splitlines() if line.startswith(_LAW) and ":ruleset simplify" in line]
-    return "\n".join([*own, *laws])
+    return "\n".join([*own, *laws, tensor_laws(extra)])
 
 
 __all__ = ["ProgramSaturation", "SaturationLimits", "extended", "saturate"]

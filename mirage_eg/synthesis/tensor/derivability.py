@@ -1,10 +1,10 @@
 """Do rewrites of tensors derive an equation? Asked of an e-graph that holds one side of it only, with shapes.
 
 The shapes are ground: each segment has an extent of its own, so that no condition holds by chance. The rewrites are the lines
-of the rule file, conditions and all. Many questions share an e-graph; their variables have names of their own.
+of the rule file, conditions and all. They are compiled once; each question has a copy of the e-graph for itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -58,7 +58,7 @@ def extent_of(dim: Dim, equation: TypedEquation) -> int:
 
 def _ground(term: TypedTerm, equation: TypedEquation) -> str:
     if isinstance(term.term, str):
-        return f'(Input "{term.term}@")'
+        return f'(Input "{term.term}")'
     row = op(term.op)
     attributes = equation.shapes.attributes
     window = _PADDED if attributes.any_window else "(Same)"
@@ -67,7 +67,7 @@ def _ground(term: TypedTerm, equation: TypedEquation) -> str:
         head += [window, _GROUPS if attributes.any_groups else "1", f'"{term.op.split()[1]}"']
     elif row.base in ("AvgPool", "MaxPool"):
         head.append(window)
-    elif row.base == "Unary":
+    elif row.base in ("Unary", "Binary"):
         head.append(f'"{term.op.split()[1]}"')
     elif row.base in ("Concat", "Split0", "Split1"):
         head.append(str(row.axis))
@@ -95,60 +95,52 @@ def language() -> str:
 
 
 class TensorSession:
-    """One e-graph for many questions: rewrites are added, and answers read, without inserting the goals."""
+    """Compiled rewrites; each question has a copy of the e-graph, which is cheap to make while it has no terms."""
 
-    def __init__(self, rules: Iterable[str], asked: Sequence[TensorQuestion], effort: SaturationEffort) -> None:
-        self._asked, self._effort = asked, effort
-        self._open = set(range(len(asked)))
+    def __init__(self, rules: Iterable[str]) -> None:
         self._egraph = bindings.EGraph()
         self._run(language())
-        for number, question in enumerate(asked):
-            for name, shape in question.shapes:
-                extents = f"(vec-of {' '.join(map(str, shape))})" if shape else "(vec-empty)"
-                self._run(f'(set (shape (Input "{name}@{number}")) {extents})')
-            self._run(f"(let $start{number}_ {question.start.replace('@', f'@{number}')})")
-        self._shapes()
         self.add(*rules)
 
-    def _run(self, text: str) -> list[Any]:
-        return self._egraph.run_program(*self._egraph.parse_program(text))
-
-    def _shapes(self) -> None:
-        while run_once(self._egraph, "shapes").updated:
-            pass  # shapes only go up the terms
-
-    @property
-    def nodes(self) -> int:
-        """The number of e-nodes."""
-        return sum(size for name, size in table_sizes(self._egraph) if name[0].isupper())
-
-    @property
-    def crowded(self) -> bool:
-        """Whether the e-graph is too large for further rewrites."""
-        return self.nodes > self._effort.nodes
-
     def add(self, *rules: str) -> None:
-        """Add rewrites, and apply all."""
-        if rules:
-            self._run("\n".join(rules))
-        for _ in range(self._effort.iterations):
-            if self.crowded or not run_once(self._egraph, "tensor").updated:
+        """Use more rewrites for the questions to come."""
+        self._run("\n".join(rules))
+
+    def derives(self, asked: Iterable[TensorQuestion], effort: SaturationEffort) -> bool:
+        """Whether the rewrites answer all these questions by yes."""
+        return all(self._reaches(it, effort) for it in asked)
+
+    def _reaches(self, question: TensorQuestion, effort: SaturationEffort) -> bool:
+        self._run("(push)")
+        for name, shape in question.shapes:
+            extents = f"(vec-of {' '.join(map(str, shape))})" if shape else "(vec-empty)"
+            self._run(f'(set (shape (Input "{name}")) {extents})')
+        self._run(f"(let $start {question.start})")
+        self._shapes()
+        reached = self._holds(question)
+        for _ in range(effort.iterations):
+            if reached or self._nodes() > effort.nodes or not run_once(self._egraph, "tensor").updated:
                 break
             self._shapes()
+            reached = self._holds(question)
+        self._run("(pop)")
+        return reached
 
-    def answers(self) -> list[bool]:
-        """Which goals are in the classes of their starts."""
-        for number in sorted(self._open):
-            if self._reached(number):
-                self._open.discard(number)
-        return [number not in self._open for number in range(len(self._asked))]
-
-    def _reached(self, number: int) -> bool:
-        goal = self._asked[number].goal.replace("@", f"@{number}")
+    def _holds(self, question: TensorQuestion) -> bool:
         try:
-            self._run(f"(check (= $start{number}_ {goal}))")
+            self._run(f"(check (= $start {question.goal}))")
         except bindings.EggSmolError as error:
             if "Check failed" in str(error):
                 return False
             raise
         return True
+
+    def _shapes(self) -> None:
+        while run_once(self._egraph, "shapes").updated:
+            pass  # shapes only go up the terms
+
+    def _nodes(self) -> int:
+        return sum(size for name, size in table_sizes(self._egraph) if name[0].isupper())
+
+    def _run(self, text: str) -> list[Any]:
+        return self._egraph.run_program(*self._egraph.parse_program(text))

@@ -1,8 +1,9 @@
 """Bottom-up enumeration of terms over whole tensors, evaluated in batches on three trials of whole numbers.
 
-A type is a shape with the tree of concatenations in each dim. Operands are representatives of classes only. A term's size is
-the number of its different ops, so that `Add x x` of a product x has one op more than x. A term is a row of numbers until it is
-part of a pair. From CANONICAL_FROM ops on, the largest terms are evaluated only if their variables come in order.
+A type is a shape with the tree of concatenations in each dim. Operands are representatives of classes only, and no terms of
+constants alone: those are folded, not rewritten. A term's size is the number of its different ops, so that `Add x x` of a
+product x has one op more than x. A term is a row of numbers until it is part of a pair. From CANONICAL_FROM ops on, the largest
+terms are evaluated only if their variables come in order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,12 +44,12 @@ def extent(of: Extent) -> int:
 def result_type(op: TensorOp, types: Sequence[Type]) -> Type | None:
     """The type of the result, or None where the operands do not fit."""
     if any(rank is not None and len(it) != rank for rank, it in zip(op.ranks, types, strict=True)) or (
-        () in types[:1] and op.base not in ("Add", "Mul")
+        () in types[:1] and op.base not in ("Add", "Mul", "Binary")
     ):
         return None
     first, last = types[0], types[-1]
     match op.base:
-        case "Add" | "Mul":
+        case "Add" | "Mul" | "Binary":
             return first if first == last else None
         case "Matmul":
             return (first[0], last[1]) if first[1] == last[0] else None
@@ -113,14 +114,14 @@ class TensorTerms:
     def equations(self, on_progress: Progress = no_progress) -> Iterator[Equation]:
         """The pairs of equal terms, those that differ in the tree of concatenations last."""
         pairs = np.concatenate(self.pairs) if self.pairs else np.zeros((0, 4), np.int64)
-        chained = sum(map(len, self.pairs[:CHAINED_UP_TO]))
+        sizes = [size for size, level in enumerate(self.pairs, 1) for _ in range(len(level))]
         last: dict[int, Term] = {}  # small classes in a chain, too: x (y + y), (x + x) y, x y + x y have three laws
         for done, (op, first, second, number) in enumerate(pairs.tolist()):
             if done % 1000 == 0:
                 on_progress("pairs", done, len(pairs), "")
             term = self.application(op, first, second)
             yield term, self.term(number)
-            if done < chained:
+            if sizes[done] == self.size[number] <= CHAINED_UP_TO:
                 if number in last:
                     yield term, last[number]
                 last[number] = term
@@ -205,6 +206,7 @@ class _Operands:
         order = np.argsort(self._codes, kind="stable")
         self._codes, self._sharing = self._codes[order], self._sharing[order]
         places = np.lexsort((found.kind, found.size))
+        places = places[_operand(found)[places]]
         self._places = {
             (size, kind): places[start:stop] for size, kind, start, stop in _runs(found.size[places], found.kind[places])
         }
@@ -250,7 +252,13 @@ def _sharing(found: TensorTerms, below: int) -> Array:
             group = pairs[common == op]
             parts.append(np.stack((np.repeat(group, len(group)), np.tile(group, len(group))), axis=1))
     every = np.concatenate(parts)
+    every = every[_operand(found)[every].all(axis=1)]
     return np.unique(every, axis=0) if len(every) else every
+
+
+def _operand(found: TensorTerms) -> Array:
+    """Which representatives may be operands: those with variables, and constants."""
+    return (found.size == 0) | found.order.any(axis=1)
 
 
 def _level(found: TensorTerms, op: int, kind: int, operands: Array) -> Level:

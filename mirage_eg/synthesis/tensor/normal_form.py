@@ -234,6 +234,14 @@ class _Entries:
     def _unary(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         return self._function(term.op, lambda: self.at(term.operands[0], segments, indices))
 
+    def _binary(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
+        """A function of a pair: the product of its operands, each marked by its place."""
+        marked = [(f"operand {place}", operand) for place, operand in enumerate(term.operands)]
+        return self._function(
+            term.op,
+            lambda: _times(*(self._function(mark, lambda it=it: self.at(it, segments, indices)) for mark, it in marked)),
+        )
+
     def _function(self, name: str, operand: Any) -> list[Monomial]:
         """A function without algebra; relu is idempotent, and relu 0 = 0."""
         start = self._next

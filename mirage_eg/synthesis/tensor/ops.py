@@ -91,10 +91,10 @@ def enlarged(w: Array, height: int = 3, width: int = 3) -> Array:
     return np.pad(w, [(0, 0)] * (w.ndim - 2) + [(top, top), (left, left)])
 
 
-def _entrywise(name: str) -> Callable[[Array], Array]:
-    """Any function of entries: random, with f(0) ≠ 0."""
+def _entrywise(name: str) -> Callable[..., Array]:
+    """Any function of entries of one operand or two: random, with f(0) ≠ 0."""
     salt = sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 1009
-    return lambda x: (x * x * 37 + x * 11 + salt) % 31 - 12
+    return lambda x, y=0: (x * x * 37 + x * 11 + y * y * 23 + x * y * 5 + y * 3 + salt) % 31 - 12
 
 
 def constant(name: str, shape: tuple[int, ...]) -> Array:
@@ -125,34 +125,40 @@ _ROWS = (
     TensorOp("Enlarge", (4,), 4, enlarged),
     *(TensorOp(name, (), rank, lambda: None) for name, rank in CONSTANTS.items()),
 )
+_FUNCTIONS = {(1, 1): "Unary", (2, 2): "Binary"}
 BASES = tuple(dict.fromkeys(row.base for row in _ROWS))
 
 
 def op(name: str) -> TensorOp:
-    """The op of a name with attributes; `Unary f` is the elementwise function f."""
-    return _OPS[name] if name in _OPS else TensorOp(name, (None,), None, _entrywise(name.removeprefix("Unary ")))
+    """The op of a name with attributes; `Unary f` and `Binary f` are the elementwise function f of one operand or two."""
+    if name in _OPS:
+        return _OPS[name]
+    kind, function = name.split()
+    return TensorOp(name, (None,) if kind == "Unary" else (None, None), None, _entrywise(function))
 
 
 _OPS = {row.name: row for row in _ROWS}
 
 
 def chosen_ops(names: Iterable[str]) -> tuple[TensorOp, ...]:
-    """The ops of some names, in the order of the table: constructors of rules/tensor, `all`, elementwise ops of one operand.
+    """The ops of some names, in the order of the table: constructors of rules/tensor, `all`, elementwise ops.
 
     Raises:
         OptionError: there is no such op.
     """
-    chosen, unary = set[str](), set[str]()
+    chosen, functions = set[str](), set[str]()
     for name in names:
         simple = name.replace("_", "").lower()
         found = [base for base in BASES if simple in (base.lower(), "all") or (simple == "split" and base.startswith("Split"))]
         chosen |= set(found)
         if not found:
             row = KERNEL_OPS.get(name)
-            if row is None or row.kind is not Kind.ELEMENTWISE or row.arity != (1, 1) or row.attributes:
+            if row is None or row.kind is not Kind.ELEMENTWISE or row.arity not in _FUNCTIONS or row.attributes:
                 wanted = ", ".join(["all", *BASES])
-                raise OptionError(f"--ops: got {name!r}, wanted {wanted}, or an elementwise op of one operand")
-            unary.add(f"Unary {name}")
-    if not chosen | unary:
+                raise OptionError(
+                    f"--ops: got {name!r}, wanted {wanted}, or an elementwise op of one operand or two, without attributes"
+                )
+            functions.add(f"{_FUNCTIONS[row.arity]} {name}")
+    if not chosen | functions:
         raise OptionError("--ops: got no op, wanted at least one, such as Matmul,Add")
-    return (*(row for row in _ROWS if row.base in chosen), *map(op, sorted(unary)))
+    return (*(row for row in _ROWS if row.base in chosen), *map(op, sorted(functions)))

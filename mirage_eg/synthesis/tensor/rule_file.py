@@ -10,7 +10,9 @@ from mirage_eg.synthesis.tensor.term import size, text
 def tensor_rule_text(found: TensorSynthesis) -> str:
     """A rule file in the language of rules/tensor; equal syntheses have equal texts."""
     funnel = found.funnel
-    chosen = ",".join(dict.fromkeys(name.split()[-1] if name.startswith("Unary") else name.split()[0] for name in found.ops))
+    chosen = ",".join(
+        dict.fromkeys(name.split()[-1] if name.startswith(("Unary", "Binary")) else name.split()[0] for name in found.ops)
+    )
     lines = [
         "; domain: tensor",
         f"; Laws of whole tensors with up to {found.size} ops a side, found by enumeration and proved for all shapes:",

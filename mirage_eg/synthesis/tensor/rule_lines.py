@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -61,6 +62,7 @@ class Unwritable(Exception):
     """A rule cannot match the left side, or compute a size of the right one."""
 
 
+@cache
 def rewrites(equation: Equation) -> tuple[TensorRewrite, ...]:
     """The directions of a proved equation that a rule file can have."""
     attributes = proved(equation)
@@ -153,7 +155,7 @@ class _Direction:
         row = op(term.op)
         if row.base == "Conv2d":
             return [row.base, self.window, self.groups, f'"{term.op.split()[1]}"']
-        if row.base == "Unary":
+        if row.base in ("Unary", "Binary"):
             return [row.base, f'"{term.op.split()[1]}"']
         if row.base in ("AvgPool", "MaxPool"):
             return [row.base, self.window]
@@ -279,7 +281,7 @@ def _result(term: TypedTerm, slots: Sequence[str], operands: Sequence[list[Linea
             return dims
         case "Enlarge":
             return [*operands[0][:2], {slots[0]: 1}, {slots[1]: 1}]
-        case "Add" | "Mul":
+        case "Add" | "Mul" | "Binary":
             for one, other in zip(*operands, strict=True):
                 same(one, other)
     return operands[0]

@@ -10,18 +10,21 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.synthesis.derivation import SaturationEffort
 from mirage_eg.synthesis.domain import Progress, no_progress
 from mirage_eg.synthesis.tensor.derivability import TensorSession, questions
-from mirage_eg.synthesis.tensor.enumeration import enumerate_tensor_terms
+from mirage_eg.synthesis.tensor.enumeration import TensorTerms, enumerate_tensor_terms
 from mirage_eg.synthesis.tensor.generalize import abstracted, generalized, holds
 from mirage_eg.synthesis.tensor.normal_form import proved
-from mirage_eg.synthesis.tensor.ops import TensorOp, chosen_ops
+from mirage_eg.synthesis.tensor.ops import CONSTANTS, TensorOp, chosen_ops
 from mirage_eg.synthesis.tensor.refute import TensorCounterexample, counterexample
 from mirage_eg.synthesis.tensor.rule_lines import TensorRewrite, rewrites
 from mirage_eg.synthesis.tensor.term import Equation, canonical, rank, text
+from mirage_eg.synthesis.tensor.term import ops as ops_of
+from mirage_eg.synthesis.tensor.term import size as size_of
 from mirage_eg.synthesis.tensor.typing import Attributes, IllTyped
 
 LARGEST_TENSOR_SIZE = 4
-CHUNK = 80  # equations that share an e-graph
-EFFORT = SaturationEffort(iterations=2, nodes=20_000)
+SMALL_SIZE = 2  # ops on a side of equations that only short derivations make redundant
+EFFORT = SaturationEffort(iterations=2, nodes=6_000)
+THOROUGH = SaturationEffort(iterations=3, nodes=6_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +93,11 @@ def synthesize_tensor_laws(
     Raises:
         OptionError: an unknown op, or a size out of range.
     """
-    if not 1 <= size <= LARGEST_TENSOR_SIZE:
-        raise OptionError(f"--size: got {size}, wanted 1 to {LARGEST_TENSOR_SIZE} in the domain tensor")
     chosen: tuple[TensorOp, ...] = chosen_ops(ops)
-    found = enumerate_tensor_terms(chosen, size, seed, on_progress)
+    found = _enumerated(chosen, size, seed, on_progress)
     renamed = sorted({canonical(*it) for it in found.equations(on_progress) if it[0] != it[1]}, key=rank)
     decided = _decided(renamed, seed, on_progress)
-    writable = [it for it in decided.general if rewrites(it)]
+    writable = sorted((it for it in decided.general if rewrites(it)), key=_constants)
     kept = _minimized(writable, on_progress)
     laws = []
     for equation in kept:
@@ -119,6 +120,21 @@ def synthesize_tensor_laws(
     names = tuple(it.name for it in chosen)
     refuted, ill_typed, tested = tuple(decided.refuted), tuple(decided.ill_typed), tuple(decided.tested)
     return TensorSynthesis(names, size, seed, tuple(laws), refuted, ill_typed, tested, funnel)
+
+
+def enumerate_up_to(ops: Iterable[str], size: int = 3, seed: int = 0, on_progress: Progress = no_progress) -> TensorTerms:
+    """The terms over ops of whole tensors with up to `size` different ops, their classes and the pairs of equal ones.
+
+    Raises:
+        OptionError: an unknown op, or a size out of range.
+    """
+    return _enumerated(chosen_ops(ops), size, seed, on_progress)
+
+
+def _enumerated(ops: Sequence[TensorOp], size: int, seed: int, on_progress: Progress) -> TensorTerms:
+    if not 1 <= size <= LARGEST_TENSOR_SIZE:
+        raise OptionError(f"--size: got {size}, wanted 1 to {LARGEST_TENSOR_SIZE} in the domain tensor")
+    return enumerate_tensor_terms(ops, size, seed, on_progress)
 
 
 @dataclass(slots=True)
@@ -164,36 +180,34 @@ def _decided(candidates: Sequence[Equation], seed: int, on_progress: Progress) -
 
 
 def _minimized(equations: Sequence[Equation], on_progress: Progress) -> list[Equation]:
-    """The equations that those kept before them do not derive.
+    """The equations that the others do not derive: first those that no equation kept before derives, then the large ones again.
 
-    There is no second pass from the largest down: measured, it drops small laws that long derivations reach, associativity
-    first, and then 9 of 63 axioms need more iterations.
+    Large equations, of three ops on a side or with constants, are asked for longer derivations. Small ones stay in the second
+    pass: measured, it drops associativity and other laws that long derivations reach, and 9 of 63 axioms are lost.
     """
     kept: list[Equation] = []
-    for start in range(0, len(equations), CHUNK):
-        left = list(equations[start : start + CHUNK])
-        while left:
-            asked = [questions(it) for it in left]
-            session = TensorSession(_lines(kept), [it for entry in asked for it in entry], EFFORT)
-            done = _all_reached(session, asked)
-            while not all(done) and not session.crowded:
-                number = done.index(False)
-                on_progress("minimizing", start + sum(done), len(equations), f"{len(kept)} kept")
-                kept.append(left[number])
-                session.add(*_lines(kept[-1:]))
-                done = [old or new for old, new in zip(done, _all_reached(session, asked), strict=True)]
-                done[number] = True
-            if not all(done) and session.crowded and not any(done):  # too large for all of them: one by one
-                kept.append(left.pop(0))
-                done = done[1:]
-            left = [it for it, reached in zip(left, done, strict=True) if not reached]
-    return kept
+    session = TensorSession(())
+    for done, equation in enumerate(equations):
+        on_progress("minimizing", done, len(equations), f"{len(kept)} kept")
+        if not session.derives(questions(equation), _effort(equation)):
+            kept.append(equation)
+            session.add(*_lines([equation]))
+    large = [it for it in kept if _effort(it) is THOROUGH]
+    for done, equation in enumerate(reversed(large)):
+        on_progress("minimizing again", done, len(large), f"{len(kept)} kept")
+        others = [it for it in kept if it is not equation]
+        if TensorSession(_lines(others)).derives(questions(equation), THOROUGH):
+            kept = others
+    return sorted(kept, key=rank)
 
 
-def _all_reached(session: TensorSession, asked: Sequence[Sequence[object]]) -> list[bool]:
-    answers = iter(session.answers())
-    groups = [[next(answers) for _ in entry] for entry in asked]
-    return [all(group) for group in groups]
+def _effort(equation: Equation) -> SaturationEffort:
+    return THOROUGH if max(map(size_of, equation)) > SMALL_SIZE or _constants(equation) else EFFORT
+
+
+def _constants(equation: Equation) -> bool:
+    """Whether an equation has constants; such equations often are instances of equations without them."""
+    return any(name in CONSTANTS for side in equation for name in ops_of(side))
 
 
 def _lines(equations: Sequence[Equation]) -> list[str]:

@@ -303,7 +303,7 @@ def _enlarge(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> 
 
 
 _RESULTS = {
-    **dict.fromkeys(("Add", "Mul", "Relu", "Unary"), _alike),
+    **dict.fromkeys(("Add", "Mul", "Relu", "Unary", "Binary"), _alike),
     **dict.fromkeys(("AvgPool", "MaxPool"), _pool),
     **dict.fromkeys(("Split0", "Split1"), _split),
     "Smul": _smul,

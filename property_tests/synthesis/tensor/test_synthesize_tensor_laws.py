@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from egglog import bindings
 
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.synthesis.derivation import SaturationEffort
 from mirage_eg.synthesis.tensor.derivability import TensorSession, language, questions
@@ -38,11 +39,8 @@ def rules_of(file: str) -> list[str]:
 
 def underived(equations: tuple[Equation, ...], rules: list[str], iterations: int) -> list[str]:
     """The equations with a side from which the rules do not reach the other one."""
-    missing = []
-    for equation in equations:
-        answers = TensorSession(rules, questions(equation), SaturationEffort(iterations, 20_000)).answers()
-        missing += [] if all(answers) else [f"{text(equation[0])} = {text(equation[1])}"]
-    return missing
+    session, effort = TensorSession(rules), SaturationEffort(iterations, 20_000)
+    return [" = ".join(map(text, it)) for it in equations if not session.derives(questions(it), effort)]
 
 
 def test_the_laws_of_products_and_concats_are_found() -> None:
@@ -99,6 +97,57 @@ def test_an_elementwise_op_without_algebra_takes_part() -> None:
         "(Concat 0 (Unary tanh x) (Unary tanh y)) = (Unary tanh (Concat 0 x y))" in names
     )
     assert "(Unary tanh (Unary tanh x)) = (Unary tanh x)" not in names
+
+
+def test_an_elementwise_op_of_two_operands_takes_part() -> None:
+    names = {law.name for law in synthesize_tensor_laws(["sub", "Concat", "Transpose"], 2).laws}
+    assert "(Binary sub (Transpose x) (Transpose y)) = (Transpose (Binary sub x y))" in names
+    assert "(Binary sub (Concat 0 x y) (Concat 0 z u)) = (Concat 0 (Binary sub x z) (Binary sub y u))" in names
+    assert not any(name.startswith("(Binary sub x y) = ") for name in names)  # it has no order, and is not constant
+
+
+def test_ops_of_a_file_take_part_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ops.py").write_text(
+        "import mirage_eg as mi\n"
+        "mi.register_op('soft_gate', arity=2, definition=lambda b, x, y: b.mul(b.silu(x), y))\n"
+        "mi.register_op('soft_bend', definition=lambda b, x: b.add(x, b.tanh(x)))\n"
+    )
+    out = tmp_path / "found.egg"
+    arguments = ["rules", "synthesize", "--domain", "tensor", "--size", "2", "--out", str(out), "--ops"]
+    try:
+        code, _, error = run([*arguments, f"Transpose,{tmp_path / 'ops.py'}"], capsys)
+        assert code == 0, error
+        assert (
+            '(Transpose (Unary "soft_bend" x))' in out.read_text() and '(Transpose (Binary "soft_gate" x y))' in out.read_text()
+        )
+        (tmp_path / "none.py").write_text("x = 1\n")
+        out.unlink()
+        code, _, error = run([*arguments, f"Transpose,{tmp_path / 'none.py'}"], capsys)
+        assert code == 2 and "registers no new op" in error and not out.exists()
+    finally:
+        for name in ("soft_gate", "soft_bend"):
+            REGISTRY.pop(name, None)
+
+
+def test_terms_are_counted_without_a_search_for_laws(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["rules", "synthesize", "--domain", "tensor", "--ops", ",".join(FEW), "--size", "2"]
+    code, printed, error = run([*arguments, "--only-enumerate", "--json"], capsys)
+    assert code == 0, error
+    counts = json.loads(printed)
+    assert (counts["terms"], counts["classes"], counts["pairs"]) == (
+        found().funnel.terms,
+        found().funnel.classes,
+        found().funnel.pairs,
+    )
+    code, _, error = run(arguments, capsys)
+    assert code == 2 and "--out: got none" in error
+
+
+def test_constants_alone_are_no_operands() -> None:
+    terms = enumerate_tensor_terms(chosen_ops(["Add", "One", "Relu"]), 3)
+    assert {"(Relu (Add (One) (One)))", "(Add (Add (One) (One)) x)"}.isdisjoint(
+        text(terms.term(it)) for it in range(terms.classes)
+    )
 
 
 def test_the_merges_of_the_shipped_file_join_products() -> None:

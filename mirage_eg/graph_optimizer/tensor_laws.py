@@ -1,0 +1,275 @@
+"""Laws of whole tensors (`rules/tensor`) as laws of a program's e-graph (`rules/graph`), in the direction that saves ops.
+
+An op on weights alone runs once, and counts as none. So a law has one form for each smallest set of its variables that must be
+weights for the right side to have fewer ops: (x y) z = x (y z) saves a product where y and z are weights. Slices are views and
+count as none. Laws of ops that `rules/graph` does not name (constants, poolings, windows that keep the plane) are left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import combinations
+
+from egglog import bindings
+
+from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, read_law, variables
+from mirage_eg.egraph.rule_files import RuleFile, forms, header, packaged_files, read_files, unclosed
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.plurals import counted
+
+DOMAIN = "tensor"
+_ELEMENTWISE = {"Add": "sum", "Mul": "product"}  # relations that have the operands in both orders
+_NAMES = {"Add": "add", "Mul": "mul"}
+_FREE = frozenset({"Split0", "Split1"})
+_KNOWN = frozenset({*_ELEMENTWISE, *_FREE, "Smul", "Relu", "Unary", "Binary", "Matmul", "Transpose", "Conv2d", "Concat"})
+
+
+class Untranslatable(Exception):
+    """The graph language has no word for a part of the law."""
+
+
+@cache
+def tensor_laws(extra: tuple[str, ...] = ()) -> str:
+    """The packaged laws of whole tensors and those of the files `extra`, in the language of `rules/graph`.
+
+    Raises:
+        RuleError: a file is not readable, has laws of another domain, or none that saves an op.
+    """
+    packaged = packaged_files(DOMAIN)
+    lines = dict.fromkeys(line for file in packaged for law in _laws(file) for line in translated(law))
+    for file in (file for path in extra for file in read_files(path)):
+        _check(file, packaged[0].text)
+        laws = list(_laws(file))
+        own = [line for law in laws for line in translated(law)]
+        if not own:
+            raise RuleError(f"{file.path}: got {counted(len(laws), 'rewrite')}, wanted one that saves an op of rules/graph")
+        lines.update(dict.fromkeys(own))
+    return "\n".join(lines)
+
+
+def _check(file: RuleFile, language: str) -> None:
+    """Whether a file of the user has laws in the language of `rules/tensor`."""
+    if header(file.text, "domain") != DOMAIN:
+        raise RuleError(
+            f"{file.path}:1: got no header '; domain: {DOMAIN}', wanted one: see `rules synthesize --domain {DOMAIN}`"
+        )
+    if (line := unclosed(file.text)) is not None:
+        raise RuleError(f"{file.path}:{line}: parse error: the parenthesis opened here is never closed")
+    egraph = bindings.EGraph()
+    egraph.run_program(*egraph.parse_program(language))
+    for form in forms(file.text):
+        try:
+            egraph.run_program(*egraph.parse_program(file.text[form.start : form.stop]))
+        except bindings.EggSmolError as error:
+            raise RuleError(f"{file.path}:{form.line}: {' '.join(str(error).split())}") from None
+
+
+def _laws(file: RuleFile) -> Iterator[Law]:
+    """The rewrites of a file; rules (shapes, merges) are not translated: `rules/graph` has its own."""
+    for form in forms(file.text):  # one by one: the time of parsing grows with the square of the length
+        if form.word == "rewrite":
+            [command] = bindings.EGraph().parse_program(file.text[form.start : form.stop])
+            yield read_law(command, f"{file.path}:{form.line}", "")
+
+
+def translated(law: Law) -> tuple[str, ...]:
+    """The rules of a rewrite: none if it saves no op, or if `rules/graph` cannot say it."""
+    assert law.sides is not None
+    left, right = law.sides
+    names = tuple(dict.fromkeys(variables(left)))
+    try:
+        scalars = _scalars((left, right))
+        tensors = tuple(it for it in names if it not in scalars and it in _tensors(left))
+        chosen = list(_weights_that_save(left, right, tensors))
+        return tuple(_rule(law, left, right, tensors, scalars, weights) for weights in chosen)
+    except Untranslatable:
+        return ()
+
+
+def _scalars(sides: Sequence[Pattern]) -> frozenset[str]:
+    """The variables that are scalars, which are constants in `rules/graph`."""
+    found: set[str] = set()
+    for side in sides:
+        for part in applications(side):
+            if part.name == "Smul":
+                scalar = part.arguments[1]
+                if not isinstance(scalar, Variable):
+                    raise Untranslatable
+                found.add(scalar.name)
+    return frozenset(found)
+
+
+def _operands(term: Apply) -> tuple[Pattern, ...]:
+    """The operands of an op that are tensors."""
+    match term.name:
+        case "Relu" | "Transpose":
+            return term.arguments
+        case "Smul":
+            return term.arguments[:1]
+        case "Unary":
+            return term.arguments[1:]
+        case _:
+            return term.arguments[-1:] if term.name in _FREE else term.arguments[-2:]
+
+
+def _tensors(side: Pattern) -> frozenset[str]:
+    """The variables that are operands."""
+    if isinstance(side, Variable):
+        return frozenset({side.name})
+    if not isinstance(side, Apply) or side.name not in _KNOWN:
+        raise Untranslatable
+    return frozenset().union(*map(_tensors, _operands(side)))
+
+
+def _weights_that_save(left: Pattern, right: Pattern, names: tuple[str, ...]) -> Iterator[frozenset[str]]:
+    """The smallest sets of variables that must be weights for the right side to have fewer ops."""
+    found: list[frozenset[str]] = []
+    for number in range(len(names)):  # a term of weights alone is free already
+        for some in map(frozenset, combinations(names, number)):
+            if not any(it <= some for it in found) and _ops(right, some) < _ops(left, some):
+                found.append(some)
+                yield some
+
+
+def _ops(side: Pattern, weights: frozenset[str]) -> int:
+    """The number of different ops that run each time."""
+    if not isinstance(side, Apply):
+        return 0
+    found, todo = set[str](), [side]
+    while todo:
+        term = todo.pop()
+        if not _tensors(term) <= weights:
+            found |= set() if term.name in _FREE else {str(term)}
+            todo += [it for it in _operands(term) if isinstance(it, Apply)]
+    return len(found)
+
+
+@dataclass(slots=True)
+class _Rule:
+    """A rule as it is written: facts, actions, and the shapes that are known as text."""
+
+    scalars: frozenset[str]
+    weights: frozenset[str]
+    facts: list[str] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    shapes: dict[str, str] = field(default_factory=dict)
+    terms: int = 0
+    dense: bool = False
+
+    def matched(self, term: Pattern) -> str:
+        """The variable of a term of the left side."""
+        if isinstance(term, Variable):
+            return term.name
+        assert isinstance(term, Apply)
+        name = f"term{self.terms}"
+        self.terms += 1
+        operands = [self.matched(it) for it in _operands(term)]
+        if term.name in _ELEMENTWISE:
+            self.facts += [f"({_ELEMENTWISE[term.name]} {name} {' '.join(operands)})"]
+        else:
+            self.facts.append(f"(= {name} {self._application(term, operands, matching=True)})")
+        if term.name in _ELEMENTWISE or term.name == "Binary":
+            self.facts += [f"(= {name}_shape (shape {it}))" for it in operands]
+        if term.name == "Matmul":
+            self.facts += [f"(= 2 (vec-length (shape {it})))" for it in operands]
+        return name
+
+    def built(self, term: Pattern) -> str:
+        """The variable of a term of the right side; its shape and element type are set where they are known."""
+        if isinstance(term, Variable):
+            return term.name
+        assert isinstance(term, Apply)
+        operands = [self.built(it) for it in _operands(term)]
+        name = f"new{self.terms}"
+        self.terms += 1
+        self.actions.append(f"(let {name} {self._application(term, operands, matching=False)})")
+        shape = self._shape(term, operands)
+        if shape is not None:
+            self.shapes[name] = shape
+            self.actions.append(f"(set (shape {name}) {shape})")
+        self.actions.append(f"(set (dtype {name}) type)")
+        if _tensors(term) <= self.weights:
+            self.actions.append(f"(weight {name})")
+        return name
+
+    def _application(self, term: Apply, operands: Sequence[str], matching: bool) -> str:
+        match term.name, term.arguments:
+            case ("Add" | "Mul") as name, _:
+                return f'(Binary "{_NAMES[name]}" {" ".join(operands)})'
+            case ("Unary" | "Binary") as name, (Literal(str() as op), *_):
+                return f'({name} "{op}" {" ".join(operands)})'
+            case "Relu", _:
+                return f'(Unary "relu" {operands[0]})'
+            case "Smul", (_, Variable(scalar)):
+                return f"(Scale {scalar} {operands[0]})"
+            case "Matmul", _:
+                return f"(Matmul {' '.join(operands)})"
+            case "Transpose", _:
+                return f"(Transpose (vec-of 1 0) {operands[0]})"
+            case "Concat", (axis, *_):
+                return f"(Concat {axis} (vec-of {' '.join(operands)}))"
+            case ("Split0" | "Split1") as name, (axis, position, _):
+                end = f"(vec-get {self._known_shape(operands[0], matching)} {axis})"
+                return f"(Slice {axis} {f'0 {position}' if name == 'Split0' else f'{position} {end}'} {operands[0]})"
+            case "Conv2d", (Variable("window"), groups, Literal("none"), *_):
+                self.dense |= groups == Literal(1)
+                if groups not in (Literal(1), Variable("groups")):
+                    raise Untranslatable
+                return f"(Conv window {' '.join(operands)})"
+            case _:
+                raise Untranslatable
+
+    def _known_shape(self, name: str, matching: bool) -> str:
+        if matching:
+            return f"(shape {name})"
+        if name not in self.shapes:
+            raise Untranslatable
+        return self.shapes[name]
+
+    def _shape(self, term: Apply, operands: Sequence[str]) -> str | None:
+        if any(it not in self.shapes for it in operands):
+            return None
+        first, last = self.shapes[operands[0]], self.shapes[operands[-1]]
+        match term.name, term.arguments:
+            case "Matmul", _:
+                return f"(vec-of (vec-get {first} 0) (vec-get {last} 1))"
+            case "Transpose", _:
+                return f"(vec-of (vec-get {first} 1) (vec-get {first} 0))"
+            case "Concat", (axis, *_):
+                return f"(vec-set {first} {axis} (+ (vec-get {first} {axis}) (vec-get {last} {axis})))"
+            case "Split0", (axis, position, _):
+                return f"(vec-set {first} {axis} {position})"
+            case "Split1", (axis, position, _):
+                return f"(vec-set {first} {axis} (- (vec-get {first} {axis}) {position}))"
+            case "Conv2d", _:
+                return None  # the plane depends on the window
+            case _:
+                return first
+
+
+def _rule(
+    law: Law, left: Pattern, right: Pattern, tensors: tuple[str, ...], scalars: frozenset[str], weights: frozenset[str]
+) -> str:
+    rule = _Rule(scalars, weights)
+    rule.facts += [f"(weight {it})" for it in tensors if it in weights]
+    root = rule.matched(left)
+    for it in tensors:
+        rule.facts += [f"(= shape_{it} (shape {it}))", f"(= type (dtype {it}))"]
+        rule.shapes[it] = f"shape_{it}"
+    rule.facts += filter(None, (_condition(it, scalars) for it in law.conditions))
+    rule.actions.append(f"(union {root} {rule.built(right)})")
+    if rule.dense:
+        rule.facts.append("(dense window)")
+    name = law.name + (f", weights {' '.join(sorted(weights))}" if weights else "")
+    return f'(rule ({" ".join(rule.facts)}) ({" ".join(rule.actions)}) :ruleset laws :name "tensor: {name}")'
+
+
+def _condition(condition: Condition, scalars: frozenset[str]) -> str:
+    """The condition as text; none about a scalar, which is a constant and has rank 0."""
+    sides = (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
+    if any(name in scalars for side in sides for name in variables(side)):
+        return ""
+    return f"(= {condition.left} {condition.right})" if isinstance(condition, Equal) else str(condition)
+
+
+__all__ = ["tensor_laws", "translated"]
