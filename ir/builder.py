@@ -29,13 +29,16 @@ class KernelGraph(Builder):
         dtype: object = DType.float16,
         name: str | None = None,
         strides: Sequence[int] | None = None,
+        weight: bool = False,
     ) -> Tensor:
         """A tensor that the program takes; `strides` count elements, row-major where not given.
 
-        A dim may be a `Dim`. `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that name.
+        A dim may be a `Dim`. `dtype` is a DType, its name, or NumPy's, torch's or CuPy's type of that name. A `weight` stays
+        the same from call to call, so that functions of weights are computed once.
         """
         shape, dense = whole("new_input", dims, "dims"), None if strides is None else whole("new_input", strides, "strides")
-        return self.op("input", shape=shape, dtype=dtype_of(dtype), name=name, strides=dense, dims=dims_text(shape))
+        given = {"name": name, "strides": dense, "dims": dims_text(shape), "weight": weight or None}
+        return self.op("input", shape=shape, dtype=dtype_of(dtype), **given)
 
     def gather(self, x: Tensor, indices: Tensor, dim: int = 0) -> Tensor:
         """The slices of x at `indices` (int32 or int64) along `dim`: an embedding, torch.index_select."""

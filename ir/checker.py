@@ -104,6 +104,8 @@ def _is_of(value: Any, kind: str) -> bool:
             return isinstance(value, tuple) and all(isinstance(i, int) and not isinstance(i, bool) for i in value)
         case "rational":
             return isinstance(value, Fraction)
+        case "flag":
+            return value is True
         case "text":
             return isinstance(value, str) and value.isprintable()  # for listings and messages of one line
         case "graph":
@@ -150,6 +152,8 @@ def _input_type(checker: Checker, item: Node) -> TensorType:
             raise GraphError("got imap, fmap or tile outside a block graph")
         read_dims(item.get("dims"), len(shape))
         return TensorType(shape, dtype)
+    if item.get("weight") is not None:
+        raise GraphError("got weight in a block graph, wanted it at an input of the kernel graph")
     imap, fmap = item.get("imap"), item.get("fmap", REPLICATED)
     if imap is None or len(imap) != len(checker.grid):
         raise GraphError(f"got imap {imap}, wanted one entry for each of the {len(checker.grid)} grid dims")

@@ -240,6 +240,7 @@ _ROWS = (
             "imap": "ints?",
             "fmap": "int?",
             "dims": "text?",  # of a program: the declarations of dims that are chosen later (`ir.sizes`)
+            "weight": "flag?",  # of a program: whether it stays the same from call to call (`ir.weights`)
             "tile": "ints?",  # of a block graph: the extents of tiles, where sizes are chosen later
         },
     ),

@@ -32,7 +32,7 @@ VERSION = 1
 LARGEST_FILE = 16 * 2**20  # bytes; a graph of a thousand nodes has a quarter of a megabyte
 
 _MAPS = {"imap", "fmap", "omap", "tile"}  # attributes of block graphs alone
-_SPARSE = (("input", "dims"), ("input", "tile"))  # attributes that are written only where they are given
+_SPARSE = (("input", "dims"), ("input", "tile"), ("input", "weight"))  # attributes that are written only where they are given
 _RATIONAL = re.compile(r"-?[0-9]{1,1000}(/[0-9]{1,1000})?")
 
 
@@ -288,12 +288,20 @@ def _value(value: Any, kind: str, name: str, level: Level | None = None) -> Any:
                 return tuple(entries)
         case "text" if isinstance(value, str):
             return value
+        case "flag" if value is True:
+            return value
         case "rational" if isinstance(value, str) and _RATIONAL.fullmatch(value):
             try:
                 return Fraction(value)
             except ZeroDivisionError:
                 raise GraphError(f"got {name} = {_shown(value)}, wanted a fraction with a denominator that is not 0") from None
-    hint = {"rational": 'a fraction as text, like "1/8"', "ints": "a list of ints", "int": "an int", "text": "a text"}
+    hint = {
+        "rational": 'a fraction as text, like "1/8"',
+        "ints": "a list of ints",
+        "int": "an int",
+        "text": "a text",
+        "flag": "true",
+    }
     optional = " or null" if kind.endswith("?") else ""
     raise GraphError(f"got {name} = {_shown(value)}, wanted {hint[kind.rstrip('?')]}{optional}")
 

@@ -21,6 +21,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, is_kernel
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.weights import prepared_values
 
 FUNCTIONS = frozenset(
     {
@@ -64,9 +65,12 @@ class KernelWork:
 def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
     """The kernels of a kernel graph that are launched, with their values.
 
-    A concatenation that others write in place is none, nor is a convolution that a patch's kernel computes.
+    A concatenation that others write in place is none, nor is a convolution that a patch's kernel computes, nor what depends
+    on weights alone and is prepared before the first call.
     """
-    within = values_within_patches(graph) if any(item.op == "patch" for item in graph.nodes) else ()
+    within = prepared_values(graph)
+    if any(item.op == "patch" for item in graph.nodes):
+        within |= values_within_patches(graph)
     kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item) and values[0] not in within]
     if not any(item.op == "concat" for item, _ in kernels):
         return kernels

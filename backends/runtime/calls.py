@@ -54,7 +54,9 @@ def capture(program: RunningProgram, arrays: Sequence[Any] | None = None, librar
     library = library or any_library()
     if arrays is None:
         device = library.device()
-        arrays = [library.empty(layout, device) for layout in program.plan.inputs]
+        if program.prepares:
+            raise GraphError("got no arrays, wanted the weights: the program computes functions of them before the capture")
+        arrays = [library.empty(layout, device) for layout in program.inputs]
     else:
         _, device = program.checks.check(arrays, library)
     if program.calls_torch and isinstance(library, Cupy):

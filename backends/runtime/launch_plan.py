@@ -20,7 +20,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The launches of a program; values are its inputs, then its buffers. `results` are the values that it returns.
+    """The launches of a program; values are its inputs, what it prepares of weights, then its buffers.
+
+    `results` are the values that it returns. `inputs` are those of the caller, then the prepared ones.
 
     `arena` has the internal buffers, each with its offset in a memory of `arena_bytes`. `sizes` are those for which it holds.
 
@@ -73,7 +75,7 @@ def launch_plan_of(module: ModuleType, shapes: Sequence[Sequence[int]] = ()) -> 
     `shapes` are those of its inputs; a program that takes sizes reads them there.
     """
     tables = tables_of(module, shapes)
-    inputs = tuple(ArrayLayout(name, *kind) for name, kind in tables.inputs.items())
+    inputs = tuple(ArrayLayout(name, *kind) for name, kind in (*tables.inputs.items(), *tables.prepared.items()))
     buffers = tuple(ArrayLayout(name, *kind) for name, kind in tables.buffers.items())
     sizes = tuple(tables.sizes.values())
     positions = {layout.name: len(inputs) + place for place, layout in enumerate(buffers)}

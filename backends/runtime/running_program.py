@@ -16,6 +16,7 @@ from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.cuda_driver import Driver, Function, cuda_driver
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
 from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
+from mirage_eg.backends.runtime.prepared_weights import PreparedWeights
 from mirage_eg.backends.runtime.stream_state import LaunchSite, StreamState
 from mirage_eg.backends.triton.compile import compile_module
 from mirage_eg.backends.triton.targets import Target
@@ -49,7 +50,12 @@ class RunningProgram:
                 replace(layout, strides=own.strides) for layout, own in zip(self.outputs, written, strict=True)
             )
         self.calls_torch = self.plan.launches is None
-        self.checks = ArgumentChecker(inputs, self.plan.inputs, self.outputs)
+        self.inputs = self.plan.inputs[: len(self.plan.inputs) - len(getattr(module, "PREPARED", ()))]
+        self.checks = ArgumentChecker(inputs, self.inputs, self.outputs)
+        self._prepared = PreparedWeights(module) if hasattr(module, "PREPARED") else None
+        self._all_checks = self.checks
+        if self._prepared is not None:
+            self._all_checks = ArgumentChecker([*inputs, *module.PREPARED], self.plan.inputs, self.outputs)
         self._module = module
         self._driver = driver
         self._kernels = ModuleType("kernels")
@@ -67,6 +73,11 @@ class RunningProgram:
         """Whether each output is a buffer that kernels write: not an argument, not repeated, not allocated by torch."""
         results = self.plan.results
         return results is not None and len(set(results)) == len(results) and min(results) >= len(self.plan.inputs)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether it computes functions of weights ahead of its first call; a captured call does not see later weights."""
+        return self._prepared is not None
 
     @cached_property
     def driver(self) -> Driver:
@@ -105,7 +116,8 @@ class RunningProgram:
         Raises:
             GraphError: an array that does not fit the program; the message names it.
         """
-        addresses, device = self.checks.check(arrays, library, out)
+        arrays = self._with_prepared(arrays, library)
+        addresses, device = self._all_checks.check(arrays, library, out)
         driver = self.driver
         entered = driver.enter(device)
         try:
@@ -124,9 +136,17 @@ class RunningProgram:
         """
         first = self(arrays, library)
         out = first if self.has_own_outputs else None
-        addresses, device = self.checks.check(arrays, library, out)
+        arrays = self._with_prepared(arrays, library)
+        addresses, device = self._all_checks.check(arrays, library, out)
         state = self._state(library, device, library.stream(device))
         return lambda: state.run(arrays, [*addresses], out)
+
+    def _with_prepared(self, arrays: Sequence[Any], library: Library) -> Sequence[Any]:
+        """The arrays of the caller, checked, and what the program prepares of its weights."""
+        if self._prepared is None:
+            return arrays
+        self.checks.check(arrays, library)
+        return [*arrays, *self._prepared(arrays, library)]
 
     def _state(self, library: Library, device: int, stream: int) -> StreamState | MixedStreamState:
         """The state of a stream; each capture gets its own, whose memory belongs to its CUDA graph."""

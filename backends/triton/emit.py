@@ -15,6 +15,13 @@ from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
 from mirage_eg.backends.triton.patch import channels_last, patched_layouts, read_by_patches, values_within_patches, write_patch
+from mirage_eg.backends.triton.prepared_weights import (
+    NAMES,
+    preparation_functions,
+    preparation_tables,
+    values_kept,
+    weights_read,
+)
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
@@ -25,11 +32,12 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeArgument
+from mirage_eg.ir.weights import prepared_values
 
 # Names that the emitted file uses.
 _TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES", "WHOLE", "SIZES")
 _FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check")
-_RESERVED = (*_TABLES, *_FUNCTIONS, "torch", "triton", "tl", "X_ptr")
+_RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, "torch", "triton", "tl", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
 
@@ -76,6 +84,8 @@ def emit(
 
     `run` calls `launch`, which launches the kernels, with buffers for their outputs (BUFFERS): those of the caller, or new ones
     of `allocate`. Another launcher may pass its own memory (`backends.runtime.running_program`).
+
+    What depends on inputs that are weights alone is computed by a function `prepare`, and `run` keeps it (`prepared_weights`).
 
     `schedule` is one for all kernels, or one for each. With `program`, the original program, the file also has a `reference` in
     PyTorch; run as a script, it checks and times itself. `sizes` are chosen when the program runs: they are arguments of
@@ -129,6 +139,8 @@ def _written(
     file.offsets = {value: view.offset for value, view in (views | joined).items()}
     file.joined = {value: view.base for value, view in joined.items()}
     file.sizes = tuple(sizes)
+    if not file.sizes:
+        file.prepared = prepared_values(graph) - views.keys() - joined.keys()
     file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
@@ -145,15 +157,18 @@ def _functions(
     """The text of `launch` (its last argument is torch, if it calls torch), of `allocate`, and of `run`, which calls both."""
     listing = ", ".join(f"{name} {type_}" for name, type_ in zip(outputs, file.graph.output_types, strict=True))
     written = [file.names[value] for value in file.buffers]
+    kept = [file.names[value] for value in values_kept(file)]
     library = ["torch"] if file.calls_torch else []
     kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
     buffers = [f"*(buffers or allocate({', '.join([f'{inputs[0]}.device', *sizes])}))"] if written else []
-    arguments = [*inputs, *buffers, *sizes, *(f"{name}={name}" for name in library)]
+    computed = [f"*prepared({', '.join(file.names[value] for value in weights_read(file))})"] if file.prepared else []
+    arguments = [*inputs, *computed, *buffers, *sizes, *(f"{name}={name}" for name in library)]
     taken = [f"    {name} = {inputs[size.input]}.shape[{size.dim}]" for name, size in sizes.items()]
     taken += [f"    check(({', '.join(inputs)},), {', '.join(sizes)})"] if sizes else []
     return "\n".join(
         [
-            f"def launch({', '.join([*inputs, *written, *sizes, *library])}):",
+            *preparation_functions(file),
+            f"def launch({', '.join([*inputs, *kept, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',
             *file.body,
             f"    return {returned}\n\n",
@@ -199,7 +214,7 @@ def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
 def _tables(file: ProgramFile, inputs: Sequence[str]) -> str:
     lines = ["# name: (shape, element type, strides in elements)", "INPUTS = {"]
     lines += [_layout_line(file, name, value) for name, value in zip(inputs, file.graph.input_values, strict=True)]
-    lines.append("}")
+    lines += ["}", *preparation_tables(file)]
     if file.kernels:
         lines += ["", "# what the kernels write", "BUFFERS = {"]
         lines += [_layout_line(file, file.names[value], value) for value in file.buffers]
@@ -333,29 +348,31 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
     return ", ".join(returned)
 
 
-def _empty(file: ProgramFile, value: int) -> str:
+def _empty(file: ProgramFile, value: int, first: str) -> str:
+    """A call that allocates a value on the device of the value `first`."""
     type_, strides = file.types[value], file.strides[value]
     call = (
         f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
     )
-    first = file.names[0]
     return f"{call}, dtype=torch.{type_.dtype}, device={first}.device)"
 
 
 def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: int) -> None:
     """Write the call that makes a value; `family` has the value and its views."""
-    types = file.graph.types
-    operands = [file.names[i] for i in item.operands] or [file.names[first] for first in file.graph.input_values[:1]]
+    types, is_prepared = file.graph.types, value in file.prepared
+    first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
+    operands = [file.names[i] for i in item.operands] or [first]
     call = _torch_text(item, operands, file.graph, value)
     read_by_patch = family & read_by_patches(file.graph, file.strides)
+    read_by_block = any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes)
     if read_by_patch and len(types[value].shape) == 4 and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
-        call = f"{_empty(file, value)}.copy_({call})"
-    elif any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes) or (read_by_patch):
+        call = f"{_empty(file, value, first)}.copy_({call})"
+    elif is_prepared or read_by_block or read_by_patch:
         call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
-    file.body.append(f"    {file.names[value]} = {call}")
-    file.calls_torch = True
+    (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
+    file.calls_torch |= not is_prepared
 
 
 def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:

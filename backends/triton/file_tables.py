@@ -11,9 +11,13 @@ Kind = tuple[Shape, str, Shape]  # shape, element type, strides in elements
 
 @dataclass(frozen=True, slots=True)
 class FileTables:
-    """Layouts by name, and the sizes for which they hold, in the order of the arguments of `launch`."""
+    """Layouts by name, and the sizes for which they hold, in the order of the arguments of `launch`.
+
+    `prepared`: those of the results of `prepare`, which `launch` takes after the inputs.
+    """
 
     inputs: Mapping[str, Kind]
+    prepared: Mapping[str, Kind]
     buffers: Mapping[str, Kind]
     sizes: Mapping[str, int]
 
@@ -21,10 +25,10 @@ class FileTables:
 def tables_of(module: ModuleType, shapes: Sequence[Sequence[int]] = ()) -> FileTables:
     """The tables of a program; one that takes sizes has them for inputs of these shapes."""
     if not hasattr(module, "SIZES"):
-        return FileTables(module.INPUTS, getattr(module, "BUFFERS", {}), {})
+        return FileTables(module.INPUTS, getattr(module, "PREPARED", {}), getattr(module, "BUFFERS", {}), {})
     sizes = {name: shapes[place][dim] for name, (place, dim, *_) in module.SIZES.items()}
     inputs, buffers = module.layouts(**sizes)
-    return FileTables(inputs, buffers, sizes)
+    return FileTables(inputs, {}, buffers, sizes)
 
 
 __all__ = ["FileTables", "tables_of"]

@@ -13,6 +13,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import most
+from mirage_eg.ir.weights import marked_weights
 
 TRITON_TYPES = {
     DType.float16: "fp16",
@@ -62,6 +63,13 @@ class ProgramFile:
     escaping: set[int] = field(default_factory=set)  # buffers that the caller receives
     body: list[str] = field(default_factory=list)
     calls_torch: bool = False
+    prepared: frozenset[int] = frozenset()  # values of weights alone, which are computed once
+    preparation: list[str] = field(default_factory=list)  # the lines that compute them
+
+    @property
+    def first_weight(self) -> int:
+        """The first input that is a weight."""
+        return min(marked_weights(self.graph))
 
     @property
     def arena(self) -> Arena:

@@ -31,7 +31,7 @@ class ModelWriter:
     def weight(self, name: str, shape: Sequence[int]) -> Tensor:
         """A weight."""
         self.weights.append(name)
-        return self.graph.new_input(shape, self.dtype, name=name)
+        return self.graph.new_input(shape, self.dtype, name=name, weight=True)
 
     def linear(self, x: Tensor, name: str, width: int, bias: bool = True) -> Tensor:
         """x W + b for W [K, width]."""

@@ -16,6 +16,7 @@ from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of,
 from mirage_eg.frontend.imported import Constant, Imported, ImportedSegment, InputKind, Outside
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.ir.weights import with_weights
 
 
 def import_program(program: Any) -> Imported:
@@ -148,7 +149,10 @@ def _imported(
 def segment_of(
     group: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]
 ) -> tuple[ImportedSegment, dict[str, Constant]]:
-    """The program of a group of nodes with these outputs, and the constants that import itself adds."""
+    """The program of a group of nodes with these outputs, and the constants that import itself adds.
+
+    Its parameters and constants are weights.
+    """
     it = Translation(found.same, known)
     for node in group:
         it.append(node)
@@ -158,6 +162,7 @@ def segment_of(
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)
+    program = with_weights(program, [place for place, it in enumerate(kind) if it is not InputKind.ACTIVATION])
     views = frozenset(node.name for node in group if node in found.views)
     lifted = {name: Constant(name, (), make) for name, make in it.lifted.items()}
     nbytes = sum(nbytes_of(node) for node in group if node not in found.views)

@@ -12,8 +12,8 @@ def rmsnorm(batch: int = 1) -> Graph:
     """(X · g / rms(X)) W: a normalisation, then a linear layer."""
     program = new_kernel_graph()
     x = program.new_input((2 * _checked(batch), 4096), name="X")
-    g = program.new_input((4096,), name="g")
-    w = program.new_input((4096, 6144), name="W")
+    g = program.new_input((4096,), name="g", weight=True)
+    w = program.new_input((4096, 6144), name="W", weight=True)
     program.mark_output(program.matmul(program.rms_norm(x, 4096, g), w), name="O")
     return program.graph()
 
@@ -22,8 +22,8 @@ def gated_mlp(batch: int = 1) -> Graph:
     """silu(X W1) · (X W2)."""
     program = new_kernel_graph()
     x = program.new_input((8 * _checked(batch), 4096), name="X")
-    w1 = program.new_input((4096, 4096), name="W1")
-    w2 = program.new_input((4096, 4096), name="W2")
+    w1 = program.new_input((4096, 4096), name="W1", weight=True)
+    w2 = program.new_input((4096, 4096), name="W2", weight=True)
     program.mark_output(program.mul(program.silu(program.matmul(x, w1)), program.matmul(x, w2)), name="O")
     return program.graph()
 
@@ -32,9 +32,9 @@ def lora(batch: int = 1) -> Graph:
     """X W + (X A) B: a linear layer with a low-rank adapter."""
     program = new_kernel_graph()
     x = program.new_input((16 * _checked(batch), 256), name="X")
-    w = program.new_input((256, 4096), name="W")
-    a = program.new_input((256, 16), name="A")
-    b = program.new_input((16, 4096), name="B")
+    w = program.new_input((256, 4096), name="W", weight=True)
+    a = program.new_input((256, 16), name="A", weight=True)
+    b = program.new_input((16, 4096), name="B", weight=True)
     program.mark_output(program.add(program.matmul(x, w), program.matmul(program.matmul(x, a), b)), name="O")
     return program.graph()
 
@@ -88,13 +88,13 @@ def decoder_layer(batch: int = 1) -> Graph:
     """
     program = new_kernel_graph()
     x = program.new_input((_checked(batch), 4096), name="x")
-    g1 = program.new_input((4096,), name="g1")
-    wq = program.new_input((4096, 4096), name="Wq")
-    wk = program.new_input((4096, 1024), name="Wk")
-    wv = program.new_input((4096, 1024), name="Wv")
+    g1 = program.new_input((4096,), name="g1", weight=True)
+    wq = program.new_input((4096, 4096), name="Wq", weight=True)
+    wk = program.new_input((4096, 1024), name="Wk", weight=True)
+    wv = program.new_input((4096, 1024), name="Wv", weight=True)
     k = program.new_input((batch, 8, 128, 4096), name="K")
     v = program.new_input((batch, 8, 4096, 128), name="V")
-    wo = program.new_input((4096, 4096), name="Wo")
+    wo = program.new_input((4096, 4096), name="Wo", weight=True)
     h = program.rms_norm(x, 4096, g1)
     q = program.reshape(program.matmul(h, wq), (batch, 8, 4, 128))
     k_new, v_new = program.matmul(h, wk), program.matmul(h, wv)
@@ -108,10 +108,10 @@ def decoder_layer(batch: int = 1) -> Graph:
 
 
 def _mlp_block(program: KernelGraph, r: Tensor) -> Tensor:
-    g2 = program.new_input((4096,), name="g2")
-    gate = program.new_input((4096, 14336), name="Wgate")
-    up = program.new_input((4096, 14336), name="Wup")
-    down = program.new_input((14336, 4096), name="Wdown")
+    g2 = program.new_input((4096,), name="g2", weight=True)
+    gate = program.new_input((4096, 14336), name="Wgate", weight=True)
+    up = program.new_input((4096, 14336), name="Wup", weight=True)
+    down = program.new_input((14336, 4096), name="Wdown", weight=True)
     h = program.rms_norm(r, 4096, g2)
     hidden = program.mul(program.silu(program.matmul(h, gate)), program.matmul(h, up))
     return program.add(r, program.matmul(hidden, down))

@@ -18,12 +18,13 @@ from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.prologue import FoldedProgram
 from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
 from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, extended, saturate
-from mirage_eg.graph_optimizer.weights import weight_only, weights_of
+from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
+from mirage_eg.ir.weights import weight_only
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Observer, Verdict
 

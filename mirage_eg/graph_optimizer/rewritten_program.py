@@ -1,6 +1,6 @@
 """The program that an extraction stands for: a graph that runs each time, and a prologue of the parts of weights alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_eg.graph_optimizer.costs import FusionRole
@@ -9,7 +9,7 @@ from mirage_eg.graph_optimizer.extraction import ClassChoice, Extraction, Mode
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 
 
@@ -25,7 +25,8 @@ class PredictedKernel:
 class RewrittenProgram:
     """`graph` reads `folded` inputs, which the outputs of `prologue` of the same names give; None where nothing is folded.
 
-    `whole`: both as one graph with the inputs of the given program. `kernels`: those that the costs assume.
+    `whole`: both as one graph with the inputs of the given program. `kernels`: those that the costs assume. `reads` and
+    `prologue_reads`: the places of the given program's inputs that `graph`, before the folded ones, and `prologue` read.
     """
 
     graph: Graph
@@ -33,6 +34,8 @@ class RewrittenProgram:
     whole: Graph
     folded: tuple[str, ...]
     kernels: tuple[PredictedKernel, ...]
+    reads: tuple[int, ...]
+    prologue_reads: tuple[int, ...]
 
 
 def rewritten(program: Graph, classes: EClasses, extraction: Extraction) -> RewrittenProgram:
@@ -71,10 +74,15 @@ class _Builder:
         for place in sorted(used):
             values[self._input_class(place)] = tuple(body.append(self._named_input(place)))
         for class_, name in zip(folded, names, strict=True):
-            values[class_] = tuple(body.append(_input(self.classes.types[class_][0], name)))
+            kind = self.classes.types[class_][0]
+            item = node("input", shape=kind.shape, dtype=kind.dtype, name=name, weight=True)
+            values[class_] = tuple(body.append(item))
         graph = self._body(body, values, steps)
-        prologue = self._prologue(folded, names) if folded else None
-        return RewrittenProgram(graph, prologue, self._whole(folded, steps), tuple(names), tuple(self._described(steps)))
+        needed = list(self._weight_classes(folded))
+        reads = tuple(sorted(place for class_, place in self.inputs.items() if class_ in needed))
+        prologue = self._prologue(folded, names, needed, reads) if folded else None
+        whole, kernels = self._whole(folded, steps), tuple(self._described(steps))
+        return RewrittenProgram(graph, prologue, whole, tuple(names), kernels, tuple(sorted(used)), reads)
 
     def _input_class(self, place: int) -> int:
         return self.classes.values[self.program.input_values[place]]
@@ -150,14 +158,9 @@ class _Builder:
     def _value(self, values: Mapping[NumberedENode | int, tuple[int, ...]], choice: ClassChoice, child: int) -> int:
         return values[self._key(choice, child)][0]
 
-    def _prologue(self, folded: list[int], names: list[str]) -> Graph:
-        needed = list(self._weight_classes(folded))
+    def _prologue(self, folded: list[int], names: list[str], needed: list[int], reads: Sequence[int]) -> Graph:
         graph = _Nodes()
-        values = {
-            c: graph.append(self._named_input(place))[0]
-            for c, place in sorted(self.inputs.items(), key=lambda pair: pair[1])
-            if c in needed
-        }
+        values = {self._input_class(place): graph.append(self._named_input(place))[0] for place in reads}
         self._fold(graph, values, needed)
         for class_, name in zip(folded, names, strict=True):
             graph.append(node("output", values[class_], name=name))
@@ -244,10 +247,6 @@ def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:
                     best[class_] = cost, enode
                     changed = True
     return {class_: enode for class_, (_, enode) in best.items()}
-
-
-def _input(kind: TensorType, name: str) -> Node:
-    return node("input", shape=kind.shape, dtype=kind.dtype, name=name)
 
 
 __all__ = ["PredictedKernel", "RewrittenProgram", "rewritten"]

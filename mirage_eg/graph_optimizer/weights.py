@@ -1,12 +1,11 @@
 """Which inputs of a program are weights: tensors that stay the same from run to run, so that functions of them are folded."""
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
-from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.weights import marked_weights, matching_inputs
 
 _PARAMETERS = {"conv2d": 1, "layer_norm": 1, "rms_norm": 1, "batch_norm": 1}  # ops whose operands from this one on are weights
 
@@ -14,30 +13,18 @@ _PARAMETERS = {"conv2d": 1, "layer_norm": 1, "rms_norm": 1, "batch_norm": 1}  # 
 def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozenset[int]:
     """The values of the inputs that are weights.
 
-    `patterns` are names of inputs, `*` and `?` stand for any letters. Without them an input is a weight if the program reads it
-    only as the second factor of a product with two dims, as the filter of a convolution, as the factor or
-    offset of a norm, or with one dim in an elementwise op; rearrangements before that do not matter.
+    `patterns` are names of inputs, `*` and `?` stand for any letters. Without them they are the inputs that are marked as
+    weights (`ir.weights`). Where none is, an input is a weight if the program reads it only as the second factor of a product
+    with two dims, as the filter of a convolution, as the factor or offset of a norm, or with one dim in an elementwise op;
+    rearrangements before that do not matter.
 
     Raises:
         OptionError: a pattern that no input has.
     """
-    names = dict(zip(program.input_names, program.input_values, strict=True))
-    if patterns is None:
-        return frozenset(value for value in names.values() if value in _read_as_weights(program))
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            shown = ", ".join(list(names)[:8]) + (", …" if len(names) > 8 else "")
-            raise OptionError(f"weights: got {pattern!r}, wanted the name of an input: {shown}")
-    return frozenset(value for name, value in names.items() if any(fnmatchcase(name, pattern) for pattern in patterns))
-
-
-def weight_only(program: Graph, weights: frozenset[int]) -> frozenset[int]:
-    """The values of a program that depend on weights and constants alone, these among them."""
-    found = set(weights)
-    for item, values in program.numbered():
-        if item.op not in ("input", "output", "block") and found.issuperset(item.operands):
-            found.update(values)
-    return frozenset(found)
+    values = program.input_values
+    if patterns is not None:
+        return frozenset(values[place] for place in matching_inputs(program, patterns))
+    return marked_weights(program) or frozenset(value for value in values if value in _read_as_weights(program))
 
 
 def _read_as_weights(program: Graph) -> set[int]:
@@ -70,4 +57,4 @@ def _takes_weight(program: Graph, value: int, item: Node, place: int, values: ra
     return False
 
 
-__all__ = ["weight_only", "weights_of"]
+__all__ = ["weights_of"]

@@ -108,6 +108,7 @@ def make_report(
         heuristics=HEURISTICS,
         tuning=tuning_summary(finalists.measurements) if finalists.measurements else None,
         regions=tuple(regions),
+        rewriting=searched.rewriting,
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.weights import matching_inputs, with_weights
 from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.cache_lookup import cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
@@ -36,6 +37,7 @@ def optimize(
     own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
     """
     options, on_gpu = for_this_machine(options)  # refuses before any work
+    program = with_weights(program, matching_inputs(program, options.weights))
     request = run_request(name, program, options if tuning is None else replace(options, cache=False), on_gpu)
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier

@@ -1,10 +1,11 @@
 """The stage that partitions a program into kernels: it searches segments, and keeps the cheapest plan of each kernel count."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from time import time
+from types import MappingProxyType
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.egraph.oracle import Limits
@@ -35,13 +36,16 @@ class PlanSearch:
     traced: tuple[Traced, ...] = ()
 
 
+_NOTHING: Mapping[Graph, Found] = MappingProxyType({})
+
+
 class Partitioner:
     """Partitions one program into kernels; segments are work items, and the whole program has been searched.
 
-    Where a GPU will time the plans, more of them are kept than the cost model prefers.
+    Where a GPU will time the plans, more of them are kept than the cost model prefers. `found`: segments that are known.
     """
 
-    def __init__(self, run: Run, primitive: Graph, whole: WholeProgram) -> None:
+    def __init__(self, run: Run, primitive: Graph, whole: WholeProgram, found: Mapping[Graph, Found] = _NOTHING) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         task = segment_task(run)
         limits = replace(task.limits, max_states=HEURISTICS.segment_states, max_alike=HEURISTICS.segment_alike)
@@ -53,10 +57,15 @@ class Partitioner:
             self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)
             self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=HEURISTICS.explored)
         self._rounds = count()
-        self._finder = KernelFinder(primitive, run.device, self._search)
+        self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         if not isinstance(whole.axes, str):
             program = segment_program(primitive, whole.segment)
             self._finder.found[program] = Found(best_kernels(self._task, program, whole.structures))
+
+    @property
+    def found(self) -> Mapping[Graph, Found]:
+        """What was found for the programs of segments."""
+        return self._finder.found
 
     def _search(self, programs: Sequence[Graph]) -> list[Found]:
         stage = f"{'traced ' if self._task.trace else ''}kernels {next(self._rounds)}"

@@ -17,6 +17,8 @@ from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.choose_candidates import choose, deduplicated, diverse_by_kind, pool, with_library
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
+from mirage_eg.pipeline.rewrite_stage import search_rewritten
+from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
@@ -28,12 +30,16 @@ from mirage_eg.transforms.softmax_shift import drop_shifts
 
 @dataclass(frozen=True, slots=True)
 class SearchedProgram:
-    """A program through all stages before the ranking: simplified, in primitive ops, searched whole, and its finalists."""
+    """A program through all stages before the ranking: simplified, in primitive ops, searched whole, and its finalists.
+
+    `rewriting`: what graph substitutions did, of each region.
+    """
 
     simplified: Simplification
     primitive: Graph
     whole: WholeProgram
     finalists: Finalists
+    rewriting: tuple[RewriteSummary, ...] = ()
 
 
 def search_program(run: Run, full_size: FullSize, tuning: Tuning) -> SearchedProgram:
@@ -47,17 +53,20 @@ def search_program(run: Run, full_size: FullSize, tuning: Tuning) -> SearchedPro
             run.watch.notes.append(note)
     whole = search_whole_program(run, primitive)
     partitioner = Partitioner(run, primitive, whole)
-    return SearchedProgram(simplified, primitive, whole, _finalists(run, primitive, whole, partitioner, full_size, tuning))
+    finalists, rewriting = _finalists(run, primitive, whole, partitioner, full_size, tuning)
+    return SearchedProgram(simplified, primitive, whole, finalists, () if rewriting is None else (rewriting,))
 
 
 def _finalists(
     run: Run, primitive: Graph, whole: WholeProgram, partitioner: Partitioner, full_size: FullSize, tuning: Tuning
-) -> Finalists:
+) -> tuple[Finalists, RewriteSummary | None]:
     """The candidates chosen or tuned, verified and compiled; the plans of all kernels compile."""
     library = Candidate(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
     compiler = Compiler(run)
     plans = partitioner.plans()
-    candidates = pool(whole.candidates, plans.candidates)
+    written = pool(whole.candidates, plans.candidates)
+    rewriting = search_rewritten(run, written, partitioner.found)
+    candidates = [*written, *rewriting.candidates]
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Candidate] = ()
     if run.on_gpu:
@@ -77,7 +86,7 @@ def _finalists(
         verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
         compiled()  # as a rule all of it does compile
     if not run.on_gpu and (others := partitioner.compiling(plans, compiler)) is not plans:
-        plans, candidates = others, pool(whole.candidates, others.candidates)
+        plans, candidates = others, [*pool(whole.candidates, others.candidates), *rewriting.candidates]
         chosen = with_library(choose(candidates, library, run), library)
         verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
     if plans.partition.left_out:
@@ -86,7 +95,7 @@ def _finalists(
     if isinstance(whole.axes, Axes) and not candidates:
         run.watch.notes.append(_no_kernel_note(whole))
     verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
-    return Finalists(candidates, plans, tuple(chosen), verified, measurements)
+    return Finalists(candidates, plans, tuple(chosen), verified, measurements), rewriting.summary
 
 
 def _no_kernel_note(whole: WholeProgram) -> str:

@@ -234,7 +234,11 @@ def _joined(run: Run, regions: Sequence[SearchedRegion], primitive: Graph, final
     structures = tuple(entry for each in whole for entry in each.structures)
     search = merged([each.search for each in whole])
     return SearchedProgram(
-        simplified, primitive, WholeProgram(segment, primitive, "it has several regions", search, structures), finalists
+        simplified,
+        primitive,
+        WholeProgram(segment, primitive, "it has several regions", search, structures),
+        finalists,
+        tuple(summary for entry in searched for summary in entry.rewriting),
     )
 
 

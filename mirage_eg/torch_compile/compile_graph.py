@@ -40,7 +40,7 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) ->
     try:
         with _disable_current_modes():  # values of constants are numbers
             name_dims(module.graph)
-            found = fx_regions(module, parameters, _excluded(settings, module.graph))
+            found = fx_regions(module, parameters, _excluded(settings, module.graph), settings.constant_weights)
     except ProgramError as error:
         record = GraphRecord(new_number(), nodes, fallback=str(error))
         add_record(record)

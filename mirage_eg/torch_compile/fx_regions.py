@@ -7,17 +7,19 @@ that only others read stays with torch, so that it shares memory with its source
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
 
-from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of
+from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of, writes_argument
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx
 from mirage_eg.frontend.imported import Constant, ImportedSegment
+from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.weights import with_weights, without_weights
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
 
@@ -44,8 +46,12 @@ class FxRegions:
     found: Analysis
 
 
-def fx_regions(module: Any, parameters: Sequence[str], excluded: Callable[[Fx], str | None]) -> FxRegions:
+def fx_regions(
+    module: Any, parameters: Sequence[str], excluded: Callable[[Fx], str | None], constant_weights: bool = False
+) -> FxRegions:
     """The regions of a functional graph of ATen ops; `parameters` are the names of placeholders that are weights or buffers.
+
+    With `constant_weights` they are weights of the regions' programs, but for those that the graph writes.
 
     Raises:
         ProgramError: a node changes an operand in place.
@@ -59,7 +65,9 @@ def fx_regions(module: Any, parameters: Sequence[str], excluded: Callable[[Fx], 
     found = analyse(module.graph, roles, known, excluded)
     made = []
     for group in segments(module.graph, found):
-        made += [_region(part, outputs, found, known) for part, outputs in _parts(group, found, known)]
+        for part, outputs in _parts(group, found, known):
+            region = _region(part, outputs, found, known)
+            made.append(region if constant_weights else replace(region, program=without_weights(region.program)))
     return FxRegions(tuple(made), found)
 
 
@@ -71,7 +79,18 @@ def _region(part: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: C
     by_name = {each.name: each for one in part for each in found.operands(one)}
     inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
     ops = sum(name not in segment.views for name in segment.nodes)
-    return FxRegion(tuple(part), inputs, tuple(outputs), by_position(segment), ops)
+    program = by_position(segment)
+    weights = [
+        place
+        for place, (it, item) in enumerate(zip(inputs, program.inputs, strict=True))
+        if item.get("weight") and (isinstance(it, Constant) or _stays(it))
+    ]
+    return FxRegion(tuple(part), inputs, tuple(outputs), with_weights(without_weights(program), weights), ops)
+
+
+def _stays(given: Fx) -> bool:
+    """Whether an argument is passed as it is and never written: a copy of it would have a new address in each call."""
+    return is_row_major(given.meta["val"]) and not any(map(writes_argument, given.users))
 
 
 def by_position(segment: ImportedSegment) -> Graph:

@@ -28,8 +28,10 @@ class Settings:
     *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a
     CPU, where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64
     may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the
-    buckets of a symbolic size, by the name that `explain` shows. `cache` names the folder of found kernels, or is `off`;
-    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
+    buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph substitutions may join
+    parameters and buffers, once; weights that change in place are joined again, except by CUDA graphs. `cache` names the
+    folder of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the
+    searches and of the backend.
 
     Raises:
         OptionError: a value that is not allowed; the message names the setting.
@@ -45,6 +47,9 @@ class Settings:
     buckets: Mapping[str, Sequence[int]] | None = None
     verify: Annotated[str, Option("The evidence that a kernel needs.", choices=EVIDENCE)] = "tested"
     max_error: Annotated[float, Option("Largest error, in errors of torch itself.", least=0, above=True)] = 2.0
+    constant_weights: Annotated[bool, Option("Compute functions of weights once; CUDA graphs do not see later weights.")] = (
+        False
+    )
     cache: str | None = None
     report: Path | None = None
 

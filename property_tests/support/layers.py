@@ -26,7 +26,9 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     ),
     "optimizer": ("ir", "backends"),
     "search": ("ir", "backends", "egraph", "verify", "transforms"),
-    "pipeline": ("version", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search"),
+    "pipeline": (
+        *("version", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "graph_optimizer", "search"),
+    ),
     "report": ("ir", "backends", "egraph", "verify", "partial_equivalence", "optimizer", "search", "pipeline"),
     "bench": (
         *("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline", "torch_compile"),

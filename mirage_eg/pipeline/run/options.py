@@ -31,11 +31,12 @@ class Options:
     `blockdims`: threads of a block in up to three extents, of which the product counts; without a GPU to tune on, 128 threads
     if allowed, else the first. `imaps`, `omaps`: maps allowed for an input, an output; `fmaps`: dims that the loop may split
     (-1: none); `franges`: loop counts. `rules`: files and folders of laws besides the packaged ones, after those in
-    MIRAGE_EG_RULES; `without`: packaged theories and laws to leave out. The `egraph_*` fields
-    limit the saturation of each e-graph of the search. Without `max_kernels` the number of kernels is free. `gpu` is a
-    name, a JSON file or a record; it sets `target`, which it must equal where both are given. `budget` is in seconds, for each
-    stage before verification; `jobs` counts local processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or
-    any concurrent.futures.Executor. Lists are taken for tuples.
+    MIRAGE_EG_RULES; `without`: packaged theories and laws to leave out. `weights`: names of inputs that are weights, besides
+    the marked ones; `*` and `?` stand for any letters. The `egraph_*` fields limit the saturation of each e-graph of the
+    search. Without `max_kernels` the number of kernels is free. `gpu` is a name, a JSON file or a record; it sets `target`,
+    which it must equal where both are given. `budget` is in seconds, for each stage before verification; `jobs` counts local
+    processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. Lists are
+    tuples.
 
     Raises:
         OptionError: a value that is not allowed; the message names the option.
@@ -60,6 +61,9 @@ class Options:
     ] = None
     rules: Annotated[tuple[str, ...], Option("More rules: a file or folder.", metavar="PATH")] = ()
     without: Annotated[tuple[str, ...], Option("A packaged theory or law to leave out.", metavar="THEORY|LAW")] = ()
+    weights: Annotated[
+        tuple[str, ...], Option("An input that stays the same from call to call, as 'W*'; may be repeated.", metavar="NAME")
+    ] = ()
     egraph_nodes: Annotated[int | None, Option("Stop saturation at so many e-nodes.", least=1)] = None
     egraph_iterations: Annotated[int | None, Option("Stop saturation after so many iterations.", least=1)] = None
     egraph_seconds: Annotated[
@@ -147,6 +151,9 @@ class Options:
     def _check_rules(self) -> None:
         if isinstance(self.rules, str | Path):
             raise OptionError(f"rules: got the single path {str(self.rules)!r}, wanted a sequence of paths")
+        if isinstance(self.weights, str):
+            raise OptionError(f"weights: got the single name {self.weights!r}, wanted a sequence of names")
+        object.__setattr__(self, "weights", tuple(self.weights))
         if isinstance(self.without, str):
             raise OptionError(f"without: got the single name {self.without!r}, wanted a sequence of names")
         named = os.environ.get(RULES_VARIABLE, "").split(os.pathsep)

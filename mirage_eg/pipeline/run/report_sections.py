@@ -327,6 +327,27 @@ class OptimizerSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteSummary:
+    """A program, or a region, rewritten by graph substitutions; `folded` are the results of its prologue, computed once.
+
+    `ops`: kernels op by op, as written and rewritten. `rewritten_us`: the predicted time of the best µGraph of the rewritten
+    program; None where none was searched, as by `lower_bound_us` none is faster than the best as written.
+    """
+
+    laws: Mapping[str, int]
+    enodes: int
+    optimal: bool
+    ops: BeforeAfter
+    folded: tuple[str, ...]
+    prologue_bytes: int
+    prologue_us: float
+    lower_bound_us: float
+    as_written_us: float
+    rewritten_us: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TuningSummary:
     """The numbers of candidates that tuning tried, timed, and dropped.
 

@@ -22,6 +22,7 @@ from mirage_eg.pipeline.run.report_sections import (
     PartitionSummary,
     PredictedCost,
     RegionSummary,
+    RewriteSummary,
     Search,
     SimplificationSummary,
     TuningSummary,
@@ -63,6 +64,7 @@ class RunReport:
     heuristics: Heuristics
     tuning: TuningSummary | None = None
     regions: tuple[RegionSummary, ...] = ()
+    rewriting: tuple[RewriteSummary, ...] = ()
     cache: str = "off"
     computed: str | None = None
     source: str | None = None

@@ -55,7 +55,8 @@ class Segment:
 def segment_program(program: Graph, segment: Segment) -> Graph:
     """The segment as a program of its own.
 
-    The inputs of the program keep their strides. Names are positions, so that equal segments are equal graphs.
+    The inputs of the program keep their strides, and are weights where they are marked so. Names are positions, so that equal
+    segments are equal graphs.
     """
     makers = [item for item, values in program.numbered() for _ in values]
     nodes: list[Node] = []
@@ -63,8 +64,8 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
 
     def read(value: int) -> int:
         kind = program.types[value]
-        strides = makers[value].get("strides") if makers[value].op == "input" else None
-        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}", strides=strides))
+        given = {name: makers[value].get(name) for name in ("strides", "weight") if makers[value].op == "input"}
+        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}", **given))
         return len(nodes) - 1
 
     body = [(item, values) for position, (item, values) in enumerate(program.numbered()) if position in segment.nodes]

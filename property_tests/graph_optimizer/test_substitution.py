@@ -1,0 +1,103 @@
+"""Programs that are rewritten before the search: the function stays, activations are never joined, unknown ops stay."""
+
+import pytest
+from hypothesis import event, given, settings
+
+from mirage_eg.backends.cost.devices import find_device
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.frontend.published_models import bert
+from mirage_eg.frontend.workloads import decoder_layer
+from mirage_eg.graph_optimizer.substitution import substitution
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.weights import marked_weights, prepared_values, weight_only, with_weights, without_weights
+from mirage_eg.testing import TAME, programs
+from mirage_eg.verify.reference import verify
+
+H200 = find_device("h200")
+MOVES = frozenset({"concat", "slice", "split", "transpose", "reshape", "matmul", "scale", "shift"})
+
+
+def siblings(last: str = "") -> Graph:
+    """Two products of one tensor with weights, and an op of each."""
+    graph = new_kernel_graph()
+    x = graph.new_input((8, 16), name="x")
+    w, v = (graph.new_input((16, 16), name=name, weight=True) for name in "wv")
+    for product in (x @ w, x @ v):
+        graph.mark_output(graph.cumsum(product, 0) if last == "cumsum" else product)
+    return graph.graph()
+
+
+@settings(max_examples=15)
+@given(program=programs(TAME | MOVES, attempts=12))
+def test_a_rewritten_program_has_the_given_function(program: Graph) -> None:
+    marked = with_weights(program, range(1, len(program.inputs)))
+    found = substitution(marked, H200, 5.0)
+    event("rewritten" if found else "as it was")
+    if found is not None:
+        whole = found.whole(found.rewritten.graph)
+        assert (whole.inputs, whole.output_names) == (marked.inputs, marked.output_names)
+        assert verify(marked, whole, trials=1).difference is None
+        assert found.lower_bound_us(H200) <= predict_us(found.rewritten.graph, H200) * (1 + 1e-9)
+
+
+def test_products_are_joined_and_the_joined_weight_is_prepared() -> None:
+    found = substitution(siblings(), H200, 5.0)
+    assert found is not None
+    whole = found.whole(found.rewritten.graph)
+    assert [item.op for item, _ in launched_kernels(whole)].count("matmul") == 1
+    assert len(prepared_values(whole)) == 1 == len(found.rewritten.folded)
+    assert verify(siblings(), whole, trials=1).equal
+
+
+def test_inputs_that_are_not_marked_are_never_joined() -> None:
+    assert substitution(without_weights(siblings()), H200, 5.0) is None
+    half = with_weights(without_weights(siblings()), [1])
+    assert substitution(half, H200, 5.0) is None
+    found = substitution(decoder_layer(), H200, 5.0)
+    assert found is not None
+    whole = found.whole(found.rewritten.graph)
+    joined = [item for item, values in whole.numbered() if item.op == "concat" and values[0] in prepared_values(whole)]
+    assert joined and all(marked_weights(whole) >= {*item.operands} for item in joined)
+
+
+def test_an_op_without_laws_is_a_barrier_and_stays() -> None:
+    found = substitution(siblings("cumsum"), H200, 5.0)
+    assert found is not None
+    ops = [item.op for item in found.rewritten.graph.nodes]
+    assert ops.count("cumsum") == 2 and ops.count("matmul") == 1
+    assert verify(siblings("cumsum"), found.whole(found.rewritten.graph), trials=1).equal
+
+
+def test_equal_kernels_are_no_substitution() -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((8, 16), name="x"), graph.new_input((32, 16), name="w", weight=True)
+    graph.mark_output(graph.relu(x @ graph.transpose(w, (1, 0))))
+    assert substitution(graph.graph(), H200, 5.0) is None
+
+
+def test_an_output_of_weights_alone_is_not_prepared() -> None:
+    graph = new_kernel_graph()
+    x = graph.new_input((8, 16), name="x")
+    w, v = (graph.new_input((16, 16), name=name, weight=True) for name in "wv")
+    graph.mark_output(x @ w + x @ v)
+    graph.mark_output(w + v)
+    found = substitution(graph.graph(), H200, 5.0)
+    assert found is None or prepared_values(found.whole(found.rewritten.graph))
+
+
+def test_bert_is_rewritten_with_its_marks_alone() -> None:
+    program = bert(2, 8, 16, 2).program
+    found = substitution(program, H200, 5.0)
+    assert found is not None and found.proved
+    whole = found.whole(found.rewritten.graph)
+    assert [item.op for item, _ in launched_kernels(whole)].count("matmul") == 2 * (2 + 4)
+    assert weight_only(whole, marked_weights(whole)) >= prepared_values(whole)
+    assert "one product with a bias for a group" in dict(found.laws)
+
+
+@pytest.mark.parametrize("seconds", [1e-3])
+def test_a_solver_that_is_stopped_gives_a_right_program_or_none(seconds: float) -> None:
+    program = bert(2, 8, 16, 2).program
+    found = substitution(program, H200, seconds)
+    assert found is None or verify(program, found.whole(found.rewritten.graph), trials=1).equal

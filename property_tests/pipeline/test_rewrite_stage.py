@@ -1,0 +1,67 @@
+"""Graph substitutions inside `optimize`: the better prediction wins, the result is verified against the program as given."""
+
+from functools import cache
+
+import numpy as np
+
+from mirage_eg.api import MuGraph
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.weights import prepared_values
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Result
+from mirage_eg.search.partition.regions import regions
+from mirage_eg.search.partition.segments import segment_program
+
+
+def row_sums(weight: bool = True) -> Graph:
+    """Σ (x W) over the columns: x ΣW for a weight W."""
+    graph = new_kernel_graph()
+    x, w = graph.new_input((16, 512), name="x"), graph.new_input((512, 8192), name="w", weight=weight)
+    graph.mark_output(graph.sum(x @ w, 1))
+    return graph.graph()
+
+
+@cache
+def searched(weight: bool, named: bool = False) -> Result:
+    options = Options(cache=False, device="cpu", jobs=1, top=2, trials=1, weights=("w*",) if named else ())
+    return optimize("row sums", row_sums(weight), options)
+
+
+def test_the_sum_of_a_product_is_a_product_with_a_sum_of_weights() -> None:
+    result = searched(True)
+    best, [summary] = result.candidates[0], result.report.rewriting
+    assert prepared_values(best.graph) and best.verdict.equal and best.float_check.ok and best.compile.ok
+    assert summary.rewritten_us == best.predicted_us < summary.as_written_us
+    assert summary.prologue_bytes == 512 * 2 and "sum of a product" in summary.laws
+    assert best.predicted_us < 0.7 * searched(False).candidates[0].predicted_us
+
+
+def test_without_a_mark_nothing_is_rewritten_and_a_name_is_a_mark() -> None:
+    plain = searched(False)
+    assert plain.report.rewriting == () and not any(prepared_values(it.graph) for it in plain.candidates)
+    named = searched(False, named=True)
+    assert named.candidates[0].graph == searched(True).candidates[0].graph
+
+
+def test_the_emitted_file_and_the_evaluator_take_the_given_inputs() -> None:
+    best, draw = searched(True).candidates[0], np.random.default_rng(0)
+    arrays = [draw.standard_normal(kind.shape).astype(np.float16) / 8 for kind in row_sums().input_types]
+    [wanted] = evaluate(row_sums(), [array.astype(float) for array in arrays], FloatAlgebra())
+    assert np.allclose(MuGraph(best)(*arrays), wanted, atol=0.05)
+    with loaded(best.source) as module:
+        assert list(module.INPUTS) == ["x", "w"] and module.WEIGHTS == (1,) and callable(module.prepare)
+
+
+def test_regions_keep_the_marks_of_weights() -> None:
+    graph = new_kernel_graph()
+    x, w, v = graph.new_input((4, 64), name="x"), *(graph.new_input((64, 64), name=name, weight=True) for name in "wv")
+    y = x + graph.relu(x @ w)
+    graph.mark_output(y + graph.relu(y @ v))
+    program = graph.graph()
+    parts = [segment_program(program, part) for part in regions(program, 3)]
+    assert len(parts) == 2 and all(sum(bool(item.get("weight")) for item in part.inputs) == 1 for part in parts)
