@@ -21,6 +21,7 @@ from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.checkpoint import NAME, holds_results
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, remove_made, write_atomically
+from mirage_eg.report.rewriting import rewriting_lines
 from mirage_eg.report.tables import numbered
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ def _print_result(result: "Result", folder: Path) -> None:
         from mirage_eg.report.regions import regions_line
 
         out.print(regions_line(report.regions), soft_wrap=True, highlight=False, markup=False)
+    for line in rewriting_lines(report.rewriting):
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
     for note in report.notes:
         out.print(note, soft_wrap=True, highlight=False, markup=False)
     for line in _explained(report.explanation):

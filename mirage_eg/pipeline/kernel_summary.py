@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
+from mirage_eg.ir.weights import prepared_values
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
@@ -14,13 +15,14 @@ def kernel_summary(graph: Graph) -> str:
     """The kernels of a µGraph, separated by semicolons, e.g. "divides after the product, one loop; library matmul"."""
     parts: list[str] = []
     library: Counter[str] = Counter()
-    for item in graph.nodes:
+    prepared = prepared_values(graph)
+    for item, values in graph.numbered():
         match OPS[item.op].kind:
             case Kind.GRAPH:
                 parts.append(_block_summary(item["graph"]))
             case Kind.BOUNDARY:
                 pass
-            case _ if item.op not in VIEWS:
+            case _ if item.op not in VIEWS and prepared.isdisjoint(values):
                 library[item.op] += 1
     if library:
         names = ", ".join(f"{count} {name}" if count > 1 else name for name, count in library.items())

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from mirage_eg.ir.weights import prepared_values
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 
 
 def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
-    """The candidates, fastest first; of equally fast ones first those without overflow, then, by prediction, fewer kernels.
+    """The candidates, fastest first; of equally fast ones first those without overflow, then, by prediction, fewer kernels,
+    then those that keep no functions of weights.
 
     After all others, in this order: µGraphs that do not compile, that fail the float check, that have more kernels than
     `max_kernels`, that were not measured although others were. With `prefer_few_kernels` the number of kernels comes before
@@ -34,8 +36,9 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
     ]
 
 
-def _among_equals(candidate: Candidate) -> tuple[bool, int, float]:
-    return candidate.float_check.overflows, candidate.kernels if candidate.measured_us is None else 0, candidate.us
+def _among_equals(candidate: Candidate) -> tuple[bool, int, bool, float]:
+    kernels = candidate.kernels if candidate.measured_us is None else 0
+    return candidate.float_check.overflows, kernels, bool(prepared_values(candidate.graph)), candidate.us
 
 
 def exceeds(candidate: Candidate, options: Options) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from mirage_eg.backends.cost.lower_bound import product_flops
+from mirage_eg.backends.cost.roofline_model import launched_kernels
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.expand import expand
@@ -248,9 +249,7 @@ def _summary(region: SearchedRegion) -> RegionSummary:
     return RegionSummary(
         occurrences=region.numbers,
         ops=_ops(primitive),
-        in_blocks=sum(
-            counts(primitive.nodes[i]) for i in {i for part in parts if part.kernels.fused for i in part.segment.nodes}
-        ),
+        in_blocks=_ops_in_blocks(first, primitive),
         kernels=first.kernels,
         predicted_us=first.predicted_us,
         measured_us=first.measured_us,
@@ -263,6 +262,15 @@ def _summary(region: SearchedRegion) -> RegionSummary:
         parts=tuple(part_summary(primitive, part, finalists.verified.parts.get(part, first.verdict)) for part in parts),
         seconds=region.seconds,
     )
+
+
+def _ops_in_blocks(candidate: Candidate, primitive: Graph) -> int:
+    """The ops of a program in primitive ops that block graphs compute; of a rewritten one, all but its library kernels."""
+    if candidate.plan is not None:
+        fused = {i for part in candidate.plan.parts if part.kernels.fused for i in part.segment.nodes}
+        return sum(counts(primitive.nodes[i]) for i in fused)
+    library = sum(item.op != "block" for item, _ in launched_kernels(candidate.graph))
+    return max(0, _ops(primitive) - library) if candidate.fused else 0
 
 
 def _ops(program: Graph) -> int:

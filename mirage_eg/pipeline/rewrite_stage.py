@@ -50,7 +50,7 @@ def search_rewritten(run: Run, as_written: Sequence[Sequence[Candidate]], known:
     best_us = min([library_us, *(entry.predicted_us for entries in as_written for entry in entries)])
     bound_us = found.lower_bound_us(run.device)
     groups: tuple[tuple[Candidate, ...], ...] = ()
-    if bound_us * HEURISTICS.rewrite_gain < best_us:
+    if bound_us * HEURISTICS.close < best_us:
         groups = _search(run, found, known)
     least = min((entry.predicted_us for entries in groups for entry in entries), default=inf)
     summary = _summary(run, found, bound_us, best_us, None if least == inf else least, perf_counter() - begin)

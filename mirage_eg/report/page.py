@@ -25,6 +25,7 @@ from mirage_eg.report.memory import memory_svg, size
 from mirage_eg.report.notebook import time_bars
 from mirage_eg.report.proof_steps import chain_html, steps_of
 from mirage_eg.report.regions import regions_html
+from mirage_eg.report.rewriting import rewriting_html
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
@@ -54,6 +55,7 @@ def report_page(report: RunReport, program: Graph, best: Graph, source: str) -> 
         _section("Simplification", simplification_html(report.simplification)),
         _section("Search", _search(report)),
         _section("Regions", regions_html(report.regions)),
+        _section("Graph substitutions", rewriting_html(report.rewriting)),
         _section("Partition into kernels", _partition(report)),
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),

@@ -11,9 +11,11 @@ from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import prepared_values
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
+from mirage_eg.report.rewriting import rewriting_html, rewriting_lines
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import segment_program
 
@@ -65,3 +67,14 @@ def test_regions_keep_the_marks_of_weights() -> None:
     program = graph.graph()
     parts = [segment_program(program, part) for part in regions(program, 3)]
     assert len(parts) == 2 and all(sum(bool(item.get("weight")) for item in part.inputs) == 1 for part in parts)
+
+
+def test_the_report_and_the_terminal_say_what_was_rewritten() -> None:
+    result = searched(True)
+    [line] = rewriting_lines(result.report.rewriting)
+    assert (
+        line.startswith("graph substitutions: 2 ops, 1 rewritten; ")
+        and "1 tensor of weights computed once, 1,024 bytes" in line
+    )
+    assert "sum of a product" in rewriting_html(result.report.rewriting) and rewriting_html(()) == ""
+    assert "sum" not in kernel_summary(result.candidates[0].graph)

@@ -1,0 +1,43 @@
+"""Graph substitutions of a run: a table for the page, and lines for the terminal."""
+
+from collections.abc import Iterator, Sequence
+
+from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.report_sections import RewriteSummary
+from mirage_eg.report.tables import table
+
+_HEAD = ("ops", "rewritten", "joined weights", "bytes", "as written, µs", "rewritten, µs", "lower bound, µs", "laws", "seconds")
+
+
+def rewriting_html(records: Sequence[RewriteSummary]) -> str:
+    """The table of the rewritten programs or regions; empty if there is none."""
+    return table(_HEAD, map(_row, records)) if records else ""
+
+
+def rewriting_lines(records: Sequence[RewriteSummary]) -> Iterator[str]:
+    """One line for each rewritten program or region."""
+    for it in records:
+        ops = f"graph substitutions: {counted(it.ops.before, 'op')}, {it.ops.after} rewritten"
+        as_written = f"{it.as_written_us:.1f} µs as written"
+        if it.rewritten_us is None:
+            yield f"{ops}; not searched: {as_written}, the lower bound is {it.lower_bound_us:.1f} µs"
+        else:
+            weights = f"{counted(len(it.folded), 'tensor')} of weights computed once, {it.prologue_bytes:,} bytes"
+            yield f"{ops}; {as_written}, {it.rewritten_us:.1f} µs rewritten (predicted; {weights})"
+
+
+def _row(it: RewriteSummary) -> tuple[object, ...]:
+    return (
+        it.ops.before,
+        it.ops.after,
+        len(it.folded),
+        f"{it.prologue_bytes:,}",
+        f"{it.as_written_us:.1f}",
+        "not searched" if it.rewritten_us is None else f"{it.rewritten_us:.1f}",
+        f"{it.lower_bound_us:.1f}",
+        ", ".join(it.laws),
+        f"{it.seconds:.1f}",
+    )
+
+
+__all__ = ["rewriting_html", "rewriting_lines"]
