@@ -4,6 +4,7 @@ A custom op stays what it is for the search. Back ends write those without an ex
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
@@ -16,7 +17,7 @@ from mirage_eg.ir.ops import OPS
 
 def expand(graph: Graph) -> Graph:
     """The same graph in primitive ops and custom ops; equal shapes, equal function."""
-    return _expanded(graph, custom=False)
+    return _expanded(graph, custom=False) if REGISTRY else _known(graph)
 
 
 def expand_custom(graph: Graph) -> Graph:
@@ -61,12 +62,17 @@ def _written(graph: Graph, kept: Callable[[Node], bool], inner: Callable[[Graph]
         else:
             attributes = {key: inner(value) if isinstance(value, Graph) else value for key, value in item.attributes}
             place.update(zip(values, append(node(item.op, *operands, **attributes)), strict=True))
-    return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+    return Graph.of_checked(nodes, checker, graph.threads)
 
 
 def lowered_by(op: str, attributes: Mapping[str, Any]) -> Graph | None:
     """The definition that back ends write in the place of a custom op, if it has no Triton expression."""
     return definition_of(op, attributes) if op in REGISTRY and REGISTRY[op].triton is None else None
+
+
+@lru_cache(64)  # not where there are custom ops: their shapes may change
+def _known(graph: Graph) -> Graph:
+    return _expanded(graph, custom=False)
 
 
 def _is_kept(item: Node, custom: bool) -> bool:

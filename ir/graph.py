@@ -39,10 +39,10 @@ class Graph(NestedGraph):
         _ = self._checker
 
     @classmethod
-    def of_checked(cls, nodes: Sequence[Node], checker: "Checker") -> "Graph":
+    def of_checked(cls, nodes: Sequence[Node], checker: "Checker", threads: int = 128) -> "Graph":
         """The graph of nodes that `checker` has appended one by one, without checking them again."""
         graph = object.__new__(cls)
-        fields = {"nodes": tuple(nodes), "level": checker.level, "grid": checker.grid, "loop": checker.loop, "threads": 128}
+        fields = {"nodes": tuple(nodes), "level": checker.level, "grid": checker.grid, "loop": checker.loop, "threads": threads}
         assert checker.count == len(nodes) and checker.outputs, "every node has been checked"
         graph.__dict__.update(fields | {"_checker": checker})
         return graph
@@ -61,17 +61,17 @@ class Graph(NestedGraph):
             raise GraphError(f"got a {self.level} graph of {nodes} without an output; wanted at least one")
         return checker
 
-    @property
+    @cached_property
     def types(self) -> tuple[TensorType, ...]:
         """The type of every value."""
         return tuple(self._checker.types)
 
-    @property
+    @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The phase of every value of a block graph."""
         return tuple(self._checker.phases)
 
-    @property
+    @cached_property
     def grid_dims(self) -> tuple[frozenset[int], ...]:
         """For every value of a block graph the grid dims with which it varies."""
         return tuple(self._checker.grid_dims)
@@ -81,7 +81,7 @@ class Graph(NestedGraph):
         """The values of a block graph whose tiles have a dim of unequal extents, and how their dims are cut."""
         return self._checker.cuts
 
-    @property
+    @cached_property
     def output_types(self) -> tuple[TensorType, ...]:
         """The types of the results, in the order of the output nodes."""
         return tuple(self._checker.outputs)
@@ -116,7 +116,7 @@ class Graph(NestedGraph):
         """The block graphs of a kernel graph, in order."""
         return tuple(item["graph"] for item in self.nodes if item.op == "block")
 
-    @property
+    @cached_property
     def input_types(self) -> tuple[TensorType, ...]:
         """Types of the tensors that the graph takes (whole tensors, also for a block graph)."""
         return tuple(TensorType(item["shape"], DType(item["dtype"])) for item in self.inputs)
@@ -129,6 +129,20 @@ class Graph(NestedGraph):
     def _numbered(self) -> tuple[tuple[Node, range], ...]:
         ends = [0, *accumulate(map(result_count, self.nodes))]
         return tuple((item, range(*ends[place : place + 2])) for place, item in enumerate(self.nodes))
+
+    @cached_property
+    def makers(self) -> tuple[int, ...]:
+        """For every value the position of its node."""
+        return tuple(position for position, (_, values) in enumerate(self.numbered()) for _ in values)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For every value the positions of the nodes that read it."""
+        readers: list[list[int]] = [[] for _ in self.types]
+        for position, item in enumerate(self.nodes):
+            for operand in dict.fromkeys(item.operands):
+                readers[operand].append(position)
+        return tuple(map(tuple, readers))
 
     @cached_property
     def input_values(self) -> tuple[int, ...]:
@@ -181,6 +195,7 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
             yield f"{indent}block graph: grid {text(graph.grid)}, loop {graph.loop}"
         case _:
             yield f"{indent}{graph.level} graph"
+    first: dict[Graph, int] = {}  # of each block graph the first value
     for item, values in graph.numbered():
         inner = item.get("graph")
         hidden = {"shape", "dtype", "graph", "name"} if item.op == "input" else {"graph", "name"}
@@ -197,5 +212,7 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
         phase = f"  {graph.phases[values[0]].name.lower()}" if graph.level is Level.BLOCK and values else ""
         statement = f"{left} = {call}" if left else call
         yield f"{indent}  {statement:<44} {types}{phase}".rstrip()
-        if inner is not None:
+        if item.op == "block" and first.setdefault(inner, values[0]) != values[0]:
+            yield f"{indent}    the block graph of %{first[inner]}"
+        elif inner is not None:
             yield from _lines(inner, indent + "    ")

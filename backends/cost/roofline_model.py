@@ -81,13 +81,16 @@ def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
     kernels = []
+    works: dict[Graph, BlockWork] = {}  # of each different block graph
     for item, values in launched_kernels(graph):
         dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
         if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
             dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
         if item.op == "block":
             block: Graph = item["graph"]
-            kernels.append(KernelWork(item.op, dram, work=block_work(block), blocks=prod(block.grid), loop=block.loop))
+            if block not in works:
+                works[block] = block_work(block)
+            kernels.append(KernelWork(item.op, dram, work=works[block], blocks=prod(block.grid), loop=block.loop))
         elif item.op == "patch":
             moved, flops = patch_traffic(graph, item, values[0])
             kernels.append(KernelWork(item.op, moved, flops, slowdown(graph.types[values[0]].dtype)))

@@ -79,6 +79,7 @@ def emit(
     schedule: Schedule | Schedules = _DEFAULT,
     sizes: Mapping[str, SizeArgument] = _NO_SIZES,
     example: Graph | None = None,
+    share: bool = False,
 ) -> str:
     """The source of a Triton program with a function `run`, which takes the inputs of `graph` and returns its outputs.
 
@@ -90,13 +91,13 @@ def emit(
     `schedule` is one for all kernels, or one for each. With `program`, the original program, the file also has a `reference` in
     PyTorch; run as a script, it checks and times itself. `sizes` are chosen when the program runs: they are arguments of
     `launch` and of the kernels, and `layouts` gives the tables for them; `example` is the program at numbers
-    (`all_sizes.emit_for_sizes`).
+    (`all_sizes.emit_for_sizes`). With `share`, equal block graphs are one kernel, which is launched several times.
 
     Raises:
         UnsupportedError: a tile that Triton cannot hold, a grid that CUDA cannot launch.
         GraphError: `program` has other inputs or outputs than `graph`; layouts contradict each other.
     """
-    file, inputs, outputs, returned = _written(graph, program, schedule, sizes)
+    file, inputs, outputs, returned = _written(graph, program, schedule, sizes, share)
     helpers = [helper_source(name) for name in sorted({helper for kernel in file.kernels for helper in kernel.helpers})]
     kernels = ["import triton\nimport triton.language as tl\n", *helpers, *(kernel.source for kernel in file.kernels)]
     sections = [
@@ -115,11 +116,11 @@ def emit(
 
 def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> Arena:
     """The arena of the program that `emit` writes."""
-    return _written(graph, program, schedule)[0].arena
+    return _written(graph, program, schedule, share=True)[0].arena
 
 
 def _written(
-    graph: Graph, program: Graph | None, schedule: Schedule | Schedules, sizes: Iterable[str] = ()
+    graph: Graph, program: Graph | None, schedule: Schedule | Schedules, sizes: Iterable[str] = (), share: bool = False
 ) -> tuple[ProgramFile, list[str], list[str], str]:
     """The program file, the names of inputs and outputs, and the text of the returned values."""
     if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
@@ -133,12 +134,12 @@ def _written(
     joined = joined_values(graph, strides, declared)
     for value, view in (views | joined).items():
         strides[value] = view.strides
-    file = ProgramFile(
-        graph, per_kernel(schedule, len(graph.blocks)), strides, list(graph.types), dict(enumerate(graph.numbered()))
-    )
+    blocks = [number for number, item in enumerate(graph.nodes) if item.op == "block"]
+    schedules = dict(zip(blocks, per_kernel(schedule, len(blocks)), strict=True))
+    file = ProgramFile(graph, schedules, strides, list(graph.types), dict(enumerate(graph.numbered())))
     file.offsets = {value: view.offset for value, view in (views | joined).items()}
     file.joined = {value: view.base for value, view in joined.items()}
-    file.sizes = tuple(sizes)
+    file.sizes, file.share = tuple(sizes), share
     if not file.sizes:
         file.prepared = prepared_values(graph) - views.keys() - joined.keys()
     file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
@@ -364,7 +365,8 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     operands = [file.names[i] for i in item.operands] or [first]
     call = _torch_text(item, operands, file.graph, value)
     read_by_patch = family & read_by_patches(file.graph, file.strides)
-    read_by_block = any(consumer.op == "block" and family & {*consumer.operands} for consumer in file.graph.nodes)
+    readers = (file.graph.nodes[reader] for member in family for reader in file.graph.readers[member])
+    read_by_block = any(reader.op == "block" for reader in readers)
     if read_by_patch and len(types[value].shape) == 4 and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):

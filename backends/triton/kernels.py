@@ -1,10 +1,11 @@
 """The kernels of an emitted program and their launches: one for each block graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
-from mirage_eg.backends.triton.block_kernel import Part, emit_block
+from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.split_reduction import (
@@ -25,25 +26,57 @@ _LARGEST_GRID = 2**31 - 1
 
 
 def write_kernel(file: ProgramFile, number: int) -> None:
-    """Write the kernel of the block graph at this node of the kernel graph and its launch."""
+    """Write the kernel of the block graph at this node of the kernel graph, unless an equal one is shared, and its launch."""
     block = _prepared(file, number)
     written = [*dict.fromkeys(file.write(value, number) for value in (*block.values, *block.extras))]
-    name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
-    kernel = emit_block(name, block.part, file.sizes)
     for value in block.operands:
         file.use(value, number)
     value_of = {_pointer(file, value).name: value for value in (*block.operands, *written)}
+    options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
+    if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
+        options["launch_pdl"] = True
+    kernel, name_of = _shared(file, block.part, options) or (_new_kernel(file, block, options, value_of), {})
+    file.buffers += [value for value in written if value not in file.buffers]
+    arguments = [file.names[value_of[name_of.get(argument, argument)]] for argument in kernel.arguments]
+    grid = launch_grid(block.part.graph.grid)
+    file.body.append(f'    {kernel.name}[{grid}]({", ".join([*arguments, *kernel.sizes])}, **OPTIONS["{kernel.name}"])')
+
+
+def _new_kernel(file: ProgramFile, block: Block, options: dict[str, int], value_of: Mapping[str, int]) -> BlockKernel:
+    name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
+    kernel = emit_block(name, block.part, file.sizes)
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
     file.kernels.append(kernel)
     file.signatures.append((*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes)))
-    options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
-    if block.part.schedule.dependent_launch and len(file.kernels) > 1:  # the first one waits for all work before the program
-        options["launch_pdl"] = True
     file.options.append(options)
-    file.buffers += [value for value in written if value not in file.buffers]
-    listed = ", ".join([*(file.names[value_of[argument]] for argument in kernel.arguments), *kernel.sizes])
-    grid = launch_grid(block.part.graph.grid)
-    file.body.append(f'    {name}[{grid}]({listed}, **OPTIONS["{name}"])')
+    if file.share:
+        file.shared.setdefault(block.part.graph, []).append((block.part, kernel, options))
+    return kernel
+
+
+def _shared(file: ProgramFile, part: Part, options: dict[str, int]) -> tuple[BlockKernel, dict[str, str]] | None:
+    """The kernel of an equal block graph, and the names of this one's pointers by its own; None if there is none."""
+    for first, kernel, its_options in file.shared.get(part.graph, ()):
+        if options == its_options and _anonymous(part) == _anonymous(first):
+            names = zip((pointer.name for pointer in first.pointers), (pointer.name for pointer in part.pointers), strict=True)
+            return kernel, dict(names)
+    return None
+
+
+def _anonymous(part: Part) -> Part:
+    """A part whose pointers are named by the order in which they first occur."""
+    order = {name: str(place) for place, name in enumerate(dict.fromkeys(pointer.name for pointer in part.pointers))}
+
+    def anonymous(pointer: Pointer) -> Pointer:
+        return replace(pointer, name=order[pointer.name], tensor=order[pointer.name])
+
+    return replace(
+        part,
+        inputs=[anonymous(pointer) for pointer in part.inputs],
+        outputs=[anonymous(pointer) for pointer in part.outputs],
+        exported_maxima=[(export, anonymous(pointer)) for export, pointer in part.exported_maxima],
+        scaled_halves=[(half, anonymous(pointer)) for half, pointer in part.scaled_halves],
+    )
 
 
 def _prepared(file: ProgramFile, number: int) -> Block:
@@ -54,8 +87,7 @@ def _prepared(file: ProgramFile, number: int) -> Block:
         raise UnsupportedError(f"node {number}: block: got a grid of {blocks} blocks; CUDA launches at most {_LARGEST_GRID}")
     for value in values:
         file.name_written(value)
-    position = sum(other.op == "block" for before, (other, _) in file.nodes.items() if before < number)
-    schedule = file.schedules[position]
+    schedule = file.schedules[number]
     warps = schedule.num_warps or written_warps(inner, f"node {number}: block")
     inner, operands = with_row_maxima(inner, item.operands, file.row_maxima)
     inside = read_by_blocks(file.graph, values)
@@ -84,11 +116,11 @@ def _pointer(file: ProgramFile, value: int) -> Pointer:
 
 def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
     """The positions among `values` that only generated kernels read."""
-    readers = {value: [item for item in graph.nodes if value in item.operands] for value in values}
+    readers = graph.readers
     return frozenset(
         position
         for position, value in enumerate(values)
-        if readers[value] and all(item.op == "block" for item in readers[value])
+        if readers[value] and all(graph.nodes[reader].op == "block" for reader in readers[value])
     )
 
 

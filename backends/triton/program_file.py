@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
-from mirage_eg.backends.triton.schedule import Schedules
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.split_reduction import RowMaximum
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.dtypes import DType
@@ -43,7 +43,7 @@ class ProgramFile:
     """The file while it is being written."""
 
     graph: Graph
-    schedules: Schedules
+    schedules: dict[int, Schedule]  # of each block graph, by its node
     strides: list[Shape]
     types: list[TensorType]
     nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
@@ -57,6 +57,8 @@ class ProgramFile:
     kernels: list[BlockKernel] = field(default_factory=list)
     signatures: list[tuple[str, ...]] = field(default_factory=list)
     options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
+    share: bool = False  # whether equal block graphs are one kernel
+    shared: dict[Graph, list[tuple[Part, BlockKernel, dict[str, int]]]] = field(default_factory=dict)  # kernels with options
     buffers: list[int] = field(default_factory=list)  # values that kernels write
     lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last node that use it
     shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may alias

@@ -129,6 +129,8 @@ def with_row_maxima(
     `operands` are its operands in the kernel graph, `row_maxima` the maxima and scales of some of these. Returns the graph and
     its operands.
     """
+    if row_maxima.keys().isdisjoint(operands):
+        return block, tuple(operands)
     nodes: list[Node] = []
     new_value: dict[int, int] = {}
     read: list[int] = []

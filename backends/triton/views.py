@@ -32,13 +32,13 @@ def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> d
         for operand in item.operands:
             readers[operand].append((item, values))
     made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *_VIEWS) for value in values}
-    is_view = {value for item, values in graph.numbered() if item.op in _VIEWS for value in values}
+    source_of = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in _VIEWS}
     candidates: dict[int, View] = {}
     for item, values in graph.numbered():
         if item.op not in _VIEWS or values[0] in fixed or (item.operands[0] not in made_here and item.op != "slice"):
             continue
         [operand] = item.operands
-        if operand not in candidates and operand in is_view:
+        if operand not in candidates and operand in source_of:
             continue  # the library copies this view
         seen = candidates.get(operand, View(operand, strides[operand]))
         shown = shown_strides(item, graph.types[operand].shape, seen.strides)
@@ -53,7 +53,8 @@ def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> d
         }
         if len(views) == len(candidates):
             return views
-        candidates = {value: view for value, view in views.items() if _has_base(graph, value, views)}
+        with_base = {value for value in views if source_of[value] in views or source_of[value] not in source_of}
+        candidates = {value: view for value, view in views.items() if value in with_base}
 
 
 def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:
@@ -90,16 +91,6 @@ def _written_at(graph: Graph, makers: Mapping[int, Node], value: int, view: View
         views[source] = View(view.base, strides, view.offset)
         value = source
     return views
-
-
-def _is_view(graph: Graph, value: int) -> bool:
-    return any(value in values and item.op in _VIEWS for item, values in graph.numbered())
-
-
-def _has_base(graph: Graph, value: int, views: Mapping[int, object]) -> bool:
-    """Whether the base of a view is in `views`, or is no view."""
-    operand = next(item.operands[0] for item, values in graph.numbered() if value in values)
-    return operand in views or not _is_view(graph, operand)
 
 
 def shown_offset(item: Node, strides: Shape) -> int:

@@ -134,17 +134,17 @@ def _write(result: "Result", program: Graph, folder: Path, source: str) -> "RunR
     """Write the folder of a run, report last, and give the report as written."""
     from mirage_eg.report.page import report_page
 
-    best = result.candidates[0]
+    best, mugraphs = result.candidates[0], [serialize.to_json(candidate.graph) for candidate in result.candidates]
     written: set[Path] = set()
-    for rank, candidate in enumerate(result.candidates, 1):
-        for suffix, text in (("json", serialize.to_json(candidate.graph)), ("py", candidate.source)):
+    for rank, (candidate, mugraph) in enumerate(zip(result.candidates, mugraphs, strict=True), 1):
+        for suffix, text in (("json", mugraph), ("py", candidate.source)):
             path = folder / "candidates" / f"{rank:02}.{suffix}"
             write_atomically(path, text)
             written.add(path)
     for path in (folder / "candidates").glob("[0-9][0-9].*"):  # of an earlier run that kept more
         if path not in written:
             path.unlink()
-    write_atomically(folder / "best.json", serialize.to_json(best.graph))
+    write_atomically(folder / "best.json", mugraphs[0])
     write_atomically(folder / "best.py", best.source)
     report = result.report.written(source, str(folder / "best.py"))
     write_atomically(folder / "report.html", report_page(report, program, best.graph, best.source))

@@ -140,13 +140,17 @@ def intermediates(graph: Graph) -> list[int]:
         if inner.get("strides") is not None
     }
     views = views_of(graph, [row_major(kind.shape) for kind in graph.types], frozenset(declared))
+    family_of: dict[int, list[int]] = {}  # of a value, its views
+    for other, view in views.items():
+        family_of.setdefault(view.base, []).append(other)
+    numbered = tuple(graph.numbered())
     free = []
-    for item, values in graph.numbered():
+    for item, values in numbered:
         if item.op != "block":
             continue
         for value, inner in zip(values, item["graph"].outputs, strict=True):
-            family = {value, *(other for other, view in views.items() if view.base == value)}
-            readers = [(reader, results) for reader, results in graph.numbered() if family.intersection(reader.operands)]
+            family = (value, *family_of.get(value, ()))
+            readers = [numbered[reader] for other in family for reader in graph.readers[other]]
             generated = all(reader.op == "block" or (results and results[0] in views) for reader, results in readers)
             if readers and generated and declared.isdisjoint(family) and inner.get("strides") is None:
                 free.append(value)
@@ -193,12 +197,16 @@ def _viewable(graph: Graph, value: int, strides: Shape) -> bool:
 def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | None:
     """The strides of the value and of all its views; None if a view would need a copy."""
     family = {value: strides}
-    for item, values in graph.numbered():
-        if item.op in ("reshape", "transpose", "broadcast", "slice") and item.operands[0] in family:
-            view_strides = shown_strides(item, graph.types[item.operands[0]].shape, family[item.operands[0]])
-            if view_strides is None:
-                return None
-            family[values[0]] = view_strides
+    numbered = tuple(graph.numbered())
+    frontier = [value]
+    for shown in frontier:
+        for item, values in map(numbered.__getitem__, graph.readers[shown]):
+            if item.op in ("reshape", "transpose", "broadcast", "slice"):
+                view_strides = shown_strides(item, graph.types[shown].shape, family[shown])
+                if view_strides is None:
+                    return None
+                family[values[0]] = view_strides
+                frontier.append(values[0])
     return family
 
 
@@ -224,7 +232,9 @@ def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
     """All accesses of generated kernels to a value with these strides, directly and through views."""
     family = _family(graph, value, strides)
     assert family is not None
-    for position, (item, results) in enumerate(graph.numbered()):
+    numbered = tuple(graph.numbered())
+    for position in sorted({graph.makers[value], *(reader for other in family for reader in graph.readers[other])}):
+        item, results = numbered[position]
         if item.op != "block":
             continue
         block: Graph = item["graph"]

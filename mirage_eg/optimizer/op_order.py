@@ -166,6 +166,8 @@ def order_block(block: Graph) -> BlockOrder:
 
 def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
     """The kernel graph with the ops of each block graph in their best order; operands follow moved loads."""
+    order_of = {block: order_block(block) for block in dict.fromkeys(graph.blocks)}
+    block_of = {block: reordered(block, order.positions) for block, order in order_of.items()}
     orders: list[BlockOrder] = []
     nodes: list[Node] = []
     for item in graph.nodes:
@@ -173,14 +175,12 @@ def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
             nodes.append(item)
             continue
         block: Graph = item["graph"]
-        order = order_block(block)
+        order = order_of[block]
         orders.append(order)
         inputs = [position for position, inner in enumerate(block.nodes) if inner.op == "input"]
         operand = dict(zip(inputs, item.operands, strict=True))
         operands = tuple(operand[position] for position in order.positions if position in operand)
-        attributes = tuple(
-            (name, reordered(block, order.positions) if name == "graph" else value) for name, value in item.attributes
-        )
+        attributes = tuple((name, block_of[block] if name == "graph" else value) for name, value in item.attributes)
         nodes.append(Node(item.op, operands, attributes))
     return replace(graph, nodes=tuple(nodes)), orders
 

@@ -14,13 +14,12 @@ from mirage_eg.ir.ops import OPS, Kind, Level
 
 def form_threads(graph: Graph) -> Graph:
     """The kernel graph with thread graphs formed in all its block graphs."""
-    return replace(graph, nodes=tuple(map(_formed, graph.nodes)))
-
-
-def _formed(item: Node) -> Node:
-    if item.op != "block":
-        return item
-    return node(item.op, *item.operands, **(item.mapping | {"graph": with_threads(item["graph"])}))
+    formed = {block: with_threads(block) for block in dict.fromkeys(graph.blocks)}
+    nodes = (
+        node(item.op, *item.operands, **(item.mapping | {"graph": formed[item["graph"]]})) if item.op == "block" else item
+        for item in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
 
 
 def thread_groups(block: Graph) -> list[list[int]]:

@@ -3,6 +3,7 @@
 The µGraphs of regions are composed to µGraphs of the program. The budget is shared among the regions by their ops.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from mirage_eg.backends.evaluator.array_module import array_module, evaluator_de
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.make_report import make_report, part_summary
 from mirage_eg.pipeline.partition_stage import PlanSearch
@@ -60,9 +62,10 @@ def run_regions(run: Run, segments: Sequence[Segment], tuning: Tuning) -> Result
     regions = list(_search(run, programs, tuning))
     form_of = {region.program: region.library for region in regions}
     *choices, library = _with_steps(run, [*_choices(regions, run.options.max_kernels), form_of])
-    candidates = [_composed(run, segments, programs, choice) for choice in choices]
-    candidates = [entry for entry in candidates if entry.fused]
-    candidates.append(replace(_composed(run, segments, programs, library, run.program), graph=run.program))
+    composed = [(_composed(run, segments, programs, choice), choice) for choice in choices]
+    composed = [(entry, choice) for entry, choice in composed if entry.fused]
+    composed.append((_composed(run, segments, programs, library, run.program), library))
+    candidates = [entry for entry, _ in composed]
     verified = _verify_whole(run, candidates, regions)
     ranked = timed_and_ordered(run, verified.equal)
     run.watch.notes += notes_on(ranked, run.options)
@@ -71,7 +74,8 @@ def run_regions(run: Run, segments: Sequence[Segment], tuning: Tuning) -> Result
     simplified = {region.program: region.searched.simplified.after for region in regions}
     primitive = compose(run.program, _parts(segments, [simplified[program] for program in programs]))
     searched = _joined(run, regions, primitive, finalists)
-    report = make_report(run, searched, ranked, None, [_summary(region) for region in regions])
+    first = next(choice for entry, choice in composed if entry.graph == ranked[0].graph)
+    report = make_report(run, searched, ranked, None, [_summary(region, first[region.program]) for region in regions])
     return Result(tuple(map(finished, ranked)), report, searched.finalists.measurements)
 
 
@@ -149,7 +153,7 @@ def _composed(
         sum(entry.predicted_us for entry in entries),
         any(entry.fused for entry in entries),
         all(entry.proved_by_search for entry in entries),
-        source=emit(graph, program=run.program, schedule=schedule),
+        source=emit(graph, program=run.program, schedule=schedule, share=True),
         schedule=schedule,
         verdict=compose_verdicts([entry.verdict for entry in choice.values()]),
         float_check=compose_float_checks([entry.float_check for entry in choice.values()]),
@@ -243,10 +247,13 @@ def _joined(run: Run, regions: Sequence[SearchedRegion], primitive: Graph, final
     )
 
 
-def _summary(region: SearchedRegion) -> RegionSummary:
-    first, primitive, finalists = region.candidates[0], region.searched.primitive, region.searched.finalists
+def _summary(region: SearchedRegion, first: Candidate) -> RegionSummary:
+    """The region with the µGraph of it that is in the first of the program."""
+    primitive, finalists = region.searched.primitive, region.searched.finalists
     partition, parts = finalists.plans.partition, () if first.plan is None else first.plan.parts
     return RegionSummary(
+        program=json.loads(to_json(region.program)),
+        mugraph=json.loads(to_json(first.graph)),
         occurrences=region.numbers,
         ops=_ops(primitive),
         in_blocks=_ops_in_blocks(first, primitive),

@@ -3,7 +3,7 @@
 Its inputs are the report's record, the program, the best µGraph and its source.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from pygments import highlight
@@ -14,6 +14,7 @@ from mirage_eg.backends.cost.lower_bound import device_lower_bound_us
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.serialize import from_data
 from mirage_eg.optimizer.layouts import laid_out
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.report_sections import MuGraphSummary, PartSummary
@@ -51,7 +52,7 @@ def report_page(report: RunReport, program: Graph, best: Graph, source: str) -> 
     name = escape(report.program)
     sections = (
         _summary(report, best),
-        _section("Program", _program(program)),
+        _section("Program", _program(report, program)),
         _section("Simplification", simplification_html(report.simplification)),
         _section("Search", _search(report)),
         _section("Regions", regions_html(report.regions)),
@@ -129,8 +130,19 @@ def _summary(report: RunReport, best: Graph) -> str:
     return _paragraph(lead, "lead") + _paragraph(f"It is {evidence}. {plain}") + notes
 
 
-def _program(program: Graph) -> str:
-    return f"<pre>{escape(str(program))}</pre>\n" + _more("drawn", _wide(to_svg(program)))
+def _program(report: RunReport, program: Graph) -> str:
+    """The listing and the drawing; of a program of several regions, the drawing of each different one."""
+    programs = [from_data(region.program) for region in report.regions]
+    drawings = "".join(_more(title, _wide(to_svg(graph))) for title, graph in _drawn("drawn", program, programs, report))
+    return f"<pre>{escape(str(program))}</pre>\n{drawings}"
+
+
+def _drawn(title: str, whole: Graph, parts: Sequence[Graph], report: RunReport) -> Iterator[tuple[str, Graph]]:
+    """The graphs to draw, with titles: the whole, or each different region."""
+    if not parts:
+        yield title, whole
+    for number, (region, graph) in enumerate(zip(report.regions, parts, strict=True)):
+        yield f"{title}: region {number}, {counted(len(region.occurrences), 'time')}", graph
 
 
 def _search(report: RunReport) -> str:
@@ -191,7 +203,12 @@ def _best(report: RunReport, program: Graph, best: Graph) -> str:
         roof += roofline([*shown, whole_program], device.memory_bandwidth, device.matrix_rate, f"roofline of {device.name}")
     thread_graphs = threads_html(report.optimizer.thread_graphs)
     listing = _more("listing", f"<pre>{escape(str(best))}</pre>\n")
-    return f"{_wide(to_svg(best))}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{thread_graphs}"
+    mugraphs = [from_data(region.mugraph) for region in report.regions]
+    drawings = "".join(
+        (f"<h3>{escape(title)}</h3>\n" if mugraphs else "") + _wide(to_svg(graph))
+        for title, graph in _drawn("µGraph", best, mugraphs, report)
+    )
+    return f"{drawings}{listing}<h3>What bounds its kernels</h3>\n{table(head, costs)}{roof}{thread_graphs}"
 
 
 def _memory(report: RunReport, best: Graph) -> str:

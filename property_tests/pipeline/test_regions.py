@@ -46,10 +46,12 @@ def test_equal_layers_are_searched_once_and_compose_to_the_program(run_program: 
     assert region.in_blocks == region.ops == 3
     first = result.candidates[0]
     assert first.fused and first.compile.ok and first.kernels == 4 * region.kernels
+    assert first.source.count("@triton.jit") == region.kernels, "equal kernels are written once"
     assert first.verdict.equal and "composed" in first.verdict.evidence
     assert first.verdict.no_chains_because is None and [chain.claim for chain in first.verdict.chains] == ["region 0"]
     check_chain(first.verdict.chains[0], load_rules())
     page = report_page(result.report, program, first.graph, first.source)
+    assert page.count("region 0, 4 times") == 2, "the program and the µGraph are drawn once for each different region"
     [section] = re.findall('<section id="regions">.*?</section>', page, re.DOTALL)
     assert re.findall("<td[^>]*>([^<]*)</td>", section)[:4] == ["0", "0, 1, 2, 3", "3", "3"]
     assert regions_line(result.report.regions).startswith("4 regions, 1 different (0: 4 times 3 of 3 ops in block graphs")

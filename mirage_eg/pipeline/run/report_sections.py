@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.egraph.proof_chain import ProofChain
@@ -162,12 +163,14 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True)
 class RegionSummary:
-    """A region of the program, searched once: its numbers among the regions, and the search and the first µGraph of it.
+    """A region of the program, searched once: its numbers among the regions, the search, and its part of the first µGraph.
 
     `ops` are primitive, after simplification; those of `in_blocks` are computed by block graphs. `left_out` says what was not
-    searched. `seconds` are of all stages before the ranking.
+    searched. `seconds` are of all stages before the ranking. `program` and `mugraph` have the format of best.json.
     """
 
+    program: Mapping[str, Any]
+    mugraph: Mapping[str, Any]
     occurrences: tuple[int, ...]
     ops: int
     in_blocks: int

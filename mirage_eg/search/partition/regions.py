@@ -44,17 +44,28 @@ class _Dataflow:
     def __init__(self, program: Graph) -> None:
         self.program = program
         self.values = [values for _, values in program.numbered()]
-        self.makers = [position for position, values in enumerate(self.values) for _ in values]
+        self.makers = program.makers
         self.free = self._free()
         self.computing = sorted(self._needed() - self.free)
         self.all = sum(1 << position for position in self.computing)
         self.makers_of = [  # of each node the computing nodes whose values it reads
             [self.makers[i] for i in dict.fromkeys(item.operands) if self.all >> self.makers[i] & 1] for item in program.nodes
         ]
-        self.ancestors = [0] * len(program.nodes)
+        count = len(program.nodes)
+        self.ancestors = [0] * count
+        self.readers = [0] * count
         for position in self.computing:
             for maker in self.makers_of[position]:
                 self.ancestors[position] |= self.ancestors[maker] | 1 << maker
+                self.readers[maker] |= 1 << position
+        self.readers_of_ancestors = [0] * count
+        self.descendants = [0] * count  # with all that they need
+        for position in self.computing:
+            for maker in self.makers_of[position]:
+                self.readers_of_ancestors[position] |= self.readers_of_ancestors[maker] | self.readers[maker]
+        for position in reversed(self.computing):
+            for maker in self.makers_of[position]:
+                self.descendants[maker] |= self.descendants[position] | self.ancestors[position] | 1 << position
 
     def _free(self) -> frozenset[int]:
         """The inputs, and rearrangements and elementwise functions of inputs."""
@@ -89,15 +100,8 @@ class _Dataflow:
     def _before(self, position: int) -> int | None:
         """The nodes before a cut at this node's value; None if another computed value is live there."""
         own = self.ancestors[position] | 1 << position
-        after = 0
-        for other in self.computing:
-            if self.ancestors[other] >> position & 1:
-                after |= self.ancestors[other] | 1 << other
-        after &= ~own
-        for other in self.computing:
-            if after >> other & 1 and any(maker != position and own >> maker & 1 for maker in self.makers_of[other]):
-                return None
-        return self.all & ~after
+        after = self.descendants[position] & ~own
+        return None if self.readers_of_ancestors[position] & after else self.all & ~after
 
     def segments(self, cuts: Sequence[Cut]) -> Iterator[Segment]:
         """The segments between consecutive cuts."""

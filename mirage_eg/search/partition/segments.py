@@ -58,17 +58,17 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     The inputs of the program keep their strides, and are weights where they are marked so. Names are positions, so that equal
     segments are equal graphs.
     """
-    makers = [item for item, values in program.numbered() for _ in values]
+    numbered = tuple(program.numbered())
     nodes: list[Node] = []
     place: dict[int, int] = {}
 
     def read(value: int) -> int:
-        kind = program.types[value]
-        given = {name: makers[value].get(name) for name in ("strides", "weight") if makers[value].op == "input"}
+        kind, maker = program.types[value], program.nodes[program.makers[value]]
+        given = {name: maker.get(name) for name in ("strides", "weight") if maker.op == "input"}
         nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}", **given))
         return len(nodes) - 1
 
-    body = [(item, values) for position, (item, values) in enumerate(program.numbered()) if position in segment.nodes]
+    body = [numbered[position] for position in sorted(segment.nodes)]
     place.update({value: read(value) for value in segment.inputs})
     count = len(nodes)
     for item, values in body:

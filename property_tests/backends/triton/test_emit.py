@@ -297,6 +297,24 @@ def test_the_layout_that_a_kernel_asks_of_an_intermediate_is_what_it_gets(run_pr
         assert worst(run_program(source, arrays), [np.exp(arrays[0])]) < 1e-5
 
 
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=4))
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_shared_kernel_computes_each_equal_block(run_program: RunProgram, reads: list[tuple[int, int]]) -> None:
+    shape = (4, 6)
+    tile = node("input", shape=shape, dtype="float32", imap=(0,))
+    block = Graph(
+        (tile, tile, node("sub", 0, 1), node("exp", 1), node("add", 2, 3), node("output", 4, omap=(0,))), Level.BLOCK, (2,)
+    )
+    inputs = [node("input", shape=shape, dtype="float32")] * 2
+    pairs = [(x % (2 + place), y % (2 + place)) for place, (x, y) in enumerate(reads)]
+    calls = [node("block", *operands, graph=block) for operands in pairs]
+    graph = Graph((*inputs, *calls, *(node("output", 2 + place) for place in range(len(calls)))))
+    source, arrays = emit(graph, share=True), inputs_of(graph)
+    assert source.count("@triton.jit") == len({x == y for x, y in pairs})
+    wanted = evaluate(graph, arrays, FloatAlgebra())
+    assert worst(run_program(source, arrays), wanted) < 1e-4
+
+
 def as_block(op: str, shape: tuple[int, ...]) -> Graph:
     nodes = (node("input", shape=shape, dtype="float32", imap=(-1,)), node(op, 0), node("output", 1, omap=(-1,)))
     return Graph(nodes, Level.BLOCK, (1,))
