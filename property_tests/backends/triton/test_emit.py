@@ -303,7 +303,7 @@ def test_a_shared_kernel_computes_each_equal_block(run_program: RunProgram, read
     shape = (4, 6)
     tile = node("input", shape=shape, dtype="float32", imap=(0,))
     block = Graph(
-        (tile, tile, node("sub", 0, 1), node("exp", 1), node("add", 2, 3), node("output", 4, omap=(0,))), Level.BLOCK, (2,)
+        (tile, tile, node("sub", 0, 1), node("sigmoid", 1), node("add", 2, 3), node("output", 4, omap=(0,))), Level.BLOCK, (2,)
     )
     inputs = [node("input", shape=shape, dtype="float32")] * 2
     pairs = [(x % (2 + place), y % (2 + place)) for place, (x, y) in enumerate(reads)]
