@@ -91,8 +91,7 @@ class ProgramImpact:
         unproved = sum(not new.verdict.startswith("proved") for new in graphs)
         small = sum(not new.verdict.endswith("at full size") for new in graphs)
         parts = []
-        if len(self.found) < self.new_structures:
-            rest = self.new_structures - len(self.found)
+        if rest := self.new_structures - len(graphs):
             parts.append(f"{rest:,} without a µGraph: no tiling fits a block, or {top} others are cheaper (--top)")
         if unproved:
             parts.append(f"{unproved:,} tested and not proved (--proofs {proofs})")

@@ -24,6 +24,7 @@ from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, inlin
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes
 
 Constant = int | str | Fraction
+_SPAN = bindings.RustSpan(__name__, 0, 0)
 
 _RATIONALS = tuple(map(Fraction, ("3/7", "-5/11", "13/4", "-17/3", "3", "-5", "1", "-1")))  # tried for constants, in this order
 _FACTS = ("axes", "above_zero", "indicator", "part", "below")
@@ -193,37 +194,21 @@ class Session:
         self.asked, self._effort = tuple(asked), effort
         tables = _tables(laws, asked)
         self._egraph = laws.rulebook.new_egraph(tables, frozenset(law.name for law in laws.rulebook.laws if is_equation(law)))
-        self._egraph.run_program(*self._insertions(joined))
-        while run_once(self._egraph, OWN_RULESET).updated:
-            pass  # the analyses end: they only go up the terms
+        self._egraph.run_program(*_insertions(self.asked, joined))
+        _analyze(self._egraph)
         names = {law.name for law in laws.rulebook.laws if is_equation(law)} - laws.without
         laws.rulebook.add_laws(self._egraph, names & laws.rulebook.applicable(tables))
         self.add(*laws.added)
 
-    def _insertions(self, joined: bool) -> Iterator[Any]:
-        for number, question in enumerate(self.asked):
-            for name, argument, value in question.facts:
-                subject = _expression(argument, number)
-                if value is None:
-                    yield fact(name, subject)
-                else:
-                    yield assign(name, subject, call("set-of", *sorted(value)) if value else call("set-empty"))
-            yield define(number, _expression(question.start, number))
-            if joined:
-                yield define(len(self.asked) + number, _expression(question.goal, number))
-
     def add(self, *laws: Law) -> None:
         """Add laws, and apply all laws."""
-        text = "\n".join(law.text for law in laws).replace(MOST_BITS, _FEW_BITS)
-        self._egraph.run_program(*self._egraph.parse_program(text))
-        for _ in range(self._effort.iterations):
-            if self.nodes > self._effort.nodes or not run_once(self._egraph, OWN_RULESET).updated:
-                break
+        self._egraph.run_program(*self._egraph.parse_program(_text(laws)))
+        _saturate(self._egraph, OWN_RULESET, self._effort)
 
     @property
     def nodes(self) -> int:
         """The number of e-nodes."""
-        return sum(size for name, size in table_sizes(self._egraph) if name[0].isupper())
+        return _nodes(self._egraph)
 
     def answers(self) -> list[bool]:
         """Which goals are in the classes of their starts."""
@@ -235,9 +220,69 @@ class Session:
         return found
 
 
+class Meetings:
+    """Do the terms of a question meet under found laws? Each question has an e-graph for itself: some laws grow without end."""
+
+    def __init__(self, rulebook: Rulebook, constructors: Iterable[str], effort: SaturationEffort) -> None:
+        self._effort = effort
+        equations = frozenset(law.name for law in rulebook.laws if is_equation(law))
+        self._egraph = rulebook.new_egraph((*_FACTS, *constructors), equations)
+        self._run(f"(ruleset found) (unstable-combined-ruleset all {OWN_RULESET} found)")
+
+    def _run(self, text: str) -> None:
+        self._egraph.run_program(*self._egraph.parse_program(text))
+
+    def add(self, law: Law) -> None:
+        """Use one more law for the questions to come."""
+        self._run(_text([law]).replace(f":ruleset {OWN_RULESET}", ":ruleset found"))
+
+    def meet(self, question: Question) -> bool:
+        """Whether start and goal, both inserted, come into one class."""
+        self._egraph.run_program(bindings.Push(1), *_insertions([question], joined=True))
+        _analyze(self._egraph)
+        _saturate(self._egraph, "all", self._effort)
+        table = _table(self._egraph)
+        self._egraph.run_program(bindings.Pop(_SPAN, 1))
+        return _class_of(question.start, 0, table) == _class_of(question.goal, 0, table)
+
+
 def reached(laws: Laws, asked: Sequence[Question], effort: SaturationEffort, joined: bool = False) -> list[bool]:
     """Which questions have the answer yes, within the effort."""
     return Session(laws, asked, effort, joined).answers() if asked else []
+
+
+def _insertions(asked: Sequence[Question], joined: bool) -> Iterator[Any]:
+    """The commands that state the facts of the questions and insert their starts, and with `joined` their goals."""
+    for number, question in enumerate(asked):
+        for name, argument, value in question.facts:
+            subject = _expression(argument, number)
+            if value is None:
+                yield fact(name, subject)
+            else:
+                yield assign(name, subject, call("set-of", *sorted(value)) if value else call("set-empty"))
+        yield define(number, _expression(question.start, number))
+        if joined:
+            yield define(len(asked) + number, _expression(question.goal, number))
+
+
+def _text(laws: Iterable[Law]) -> str:
+    return "\n".join(law.text for law in laws).replace(MOST_BITS, _FEW_BITS)
+
+
+def _analyze(egraph: bindings.EGraph) -> None:
+    """Run the rules of an e-graph without laws: the analyses end, since they only go up the terms."""
+    while run_once(egraph, OWN_RULESET).updated:
+        pass
+
+
+def _saturate(egraph: bindings.EGraph, ruleset: str, effort: SaturationEffort) -> None:
+    for _ in range(effort.iterations):
+        if _nodes(egraph) > effort.nodes or not run_once(egraph, ruleset).updated:
+            break
+
+
+def _nodes(egraph: bindings.EGraph) -> int:
+    return sum(size for name, size in table_sizes(egraph) if name[0].isupper())
 
 
 Table = dict[tuple[Any, ...], bindings.Value]  # of e-nodes (constructor, constants and classes), their classes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mirage_eg.egraph.laws import Law, Pattern, applications
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.synthesis.check import FoundLaw, RejectedLaw, check
-from mirage_eg.synthesis.derivation import Laws, Question, SaturationEffort, Session, is_equation, questions, reached
+from mirage_eg.synthesis.derivation import Laws, Meetings, Question, SaturationEffort, Session, is_equation, questions, reached
 from mirage_eg.synthesis.domain import Progress, no_progress
 from mirage_eg.synthesis.enumeration import enumerate_terms, equations
 from mirage_eg.synthesis.indexed import IndexedDomain, chosen_ops
@@ -126,6 +126,7 @@ def _kept(
     """The laws that hold and that the laws kept before them do not derive."""
     known: list[FoundLaw] = []
     failures: list[RejectedLaw] = []
+    kept, every = (Meetings(language.rulebook, language.ops, SMALL) for _ in range(2))
     for start in range(0, len(candidates), CHUNK):
         chunk = candidates[start : start + CHUNK]
         while chunk:
@@ -137,14 +138,17 @@ def _kept(
                 first = decided.index(False)
                 decided[first] = True
                 pair, law = chunk[first]
-                if _by_cancellation(language, known, law):
-                    continue
+                asked = _questions(law, language)[0]
+                if any(it.cancels for it in known) and every.meet(asked) and not kept.meet(asked):
+                    continue  # by cancellation, as x/(y/y) = x·(y/y)
                 checked = check(law, pair, language)
                 if isinstance(checked, RejectedLaw):
                     failures.append(checked)
                     continue
                 known.append(checked)
+                every.add(checked.law)
                 if not checked.cancels:
+                    kept.add(checked.law)
                     derivable.add(checked.law)
                     decided = [old or new for old, new in zip(decided, derivable.answers(), strict=True)]
             chunk = [it for it, done in zip(chunk, decided, strict=True) if not done]
@@ -191,17 +195,6 @@ def _has_constants(law: Law, language: IndexedDomain) -> bool:
     """Whether a law has rational constants, given or as variables."""
     signatures = language.rulebook.signatures
     return any("BigRat" in signatures[name].inputs for side in law.sides or () for name in _constructors(side))
-
-
-def _by_cancellation(language: IndexedDomain, known: Sequence[FoundLaw], law: Law) -> bool:
-    """Whether cancellation makes both sides equal, as x/(y/y) = x·(y/y), and the kept laws alone do not."""
-    if not any(it.cancels for it in known):
-        return False
-    asked = _questions(law, language)[:1]
-    kept, every = (tuple(it.law for it in known if both or not it.cancels) for both in (False, True))
-    if reached(Laws(language.rulebook, _all(language), every), asked, SMALL, joined=True) != [True]:
-        return False
-    return reached(Laws(language.rulebook, _all(language), kept), asked, SMALL, joined=True) != [True]
 
 
 def _backward(language: IndexedDomain, known: Sequence[FoundLaw], on_progress: Progress) -> list[FoundLaw]:
