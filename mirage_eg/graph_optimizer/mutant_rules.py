@@ -42,22 +42,23 @@ class LinearOp:
         return Graph((*inputs, op, node("output", 2)))
 
 
-def linear_ops(classes: EClasses) -> list[LinearOp]:
-    """The different linear ops of an e-graph that run each time."""
-    found: dict[LinearOp, None] = {}
+def linear_ops(classes: EClasses) -> dict[LinearOp, bool]:
+    """The different linear ops of an e-graph that run each time, and whether each is there with a bias alone."""
+    found: dict[LinearOp, bool] = {}
     for class_, enodes in enumerate(classes.enodes):
         for enode in enodes if not classes.weight_only[class_] else ():
             if enode.constructor in WITHOUT_BIAS:
                 [x], [w] = (classes.types[child] for child in enode.children[:2])
                 name = enode.constants[0] if enode.constants else None
-                found[LinearOp(WITHOUT_BIAS[enode.constructor], name, (x, w))] = None
-    return list(found)
+                op = LinearOp(WITHOUT_BIAS[enode.constructor], name, (x, w))
+                found[op] = found.get(op, True) and op.constructor != enode.constructor
+    return found
 
 
 def mutant_rules(classes: EClasses, terms: ProgramTerms, device: Device, observe: Observer) -> Iterator[str]:
     """The rules of all linear ops of an e-graph, as egglog's text; the ops that they name are added to `terms`."""
     found = linear_ops(classes)
-    for number, op in enumerate(found):
+    for number, (op, biased) in enumerate(found.items()):
         observe("mutants", number, len(found), "")
         try:
             own = mutants(op.program(terms.names))
@@ -65,26 +66,24 @@ def mutant_rules(classes: EClasses, terms: ProgramTerms, device: Device, observe
             _LOG.info("no mutants of %s: %s", op, error)
             continue
         for place, mutant in enumerate(sorted(own, key=lambda it: it.predicted_loss_us(device))[:MOST_OF_AN_OP]):
-            yield from _rules(op, mutant, terms, f"mutant {number}.{place} of {op.constructor}: {mutant.name}")
+            yield _rule(op, biased, mutant, terms, f"mutant {number}.{place} of {op.constructor}: {mutant.name}")
 
 
-def _rules(op: LinearOp, mutant: Mutant, terms: ProgramTerms, title: str) -> Iterator[str]:
-    """The rule for the op alone, and for it with a bias."""
+def _rule(op: LinearOp, biased: bool, mutant: Mutant, terms: ProgramTerms, title: str) -> str:
+    """The rule for the op, or for it with a bias; an op with a bias behind it has the mutants of the op alone."""
     actions, result = _actions(mutant, terms)
     attributes = "" if op.name is None else f'"{op.name}" '
     conditions = " ".join(
         f'(= (shape v{place}_) {_vector(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
         for place, kind in enumerate(op.operands)
     )
-    operands = f"{attributes}v0_ v1_"
-    yield (
-        f"(rule ((= p ({op.constructor} {operands})) (= 0 (mutated p)) {conditions})"
+    constructor, operands = op.constructor, f"{attributes}v0_ v1_"
+    if biased:
+        constructor = next(name for name, plain in WITHOUT_BIAS.items() if plain == op.constructor != name)
+        operands, result = f"{operands} b", f'(Binary "add" {result} b)'
+    return (
+        f"(rule ((= p ({constructor} {operands})) (= 0 (mutated p)) {conditions})"
         f' ({actions} (union p {result})) :ruleset laws :name "{title}")'
-    )
-    biased = next(name for name, plain in WITHOUT_BIAS.items() if plain == op.constructor != name)
-    yield (
-        f"(rule ((= p ({biased} {operands} b)) (= 0 (mutated p)) {conditions})"
-        f' ({actions} (union p (Binary "add" {result} b))) :ruleset laws :name "{title}, with a bias")'
     )
 
 

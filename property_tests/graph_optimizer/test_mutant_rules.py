@@ -43,11 +43,22 @@ def _products() -> Graph:
     return graph.graph()
 
 
+def _merged() -> Graph:
+    """Two convolutions of one image with biases: laws merge them, and the merged one has mutants."""
+    graph = KernelGraph()
+    x = graph.new_input((1, 2, 6, 4), "float32", "x")
+    for name in ("v", "w"):
+        w, b = graph.new_input((2, 2, 3, 3), "float32", name), graph.new_input((2, 1, 1), "float32", f"{name}b")
+        graph.mark_output(graph.conv2d(x, w, pads=1) + b)
+    return graph.graph()
+
+
 PROGRAMS: dict[str, Callable[[], Graph]] = {
     "convolutions": _convolutions,
     "dilated": lambda: _convolutions(1, 8, 2),
     "odd": lambda: _convolutions(1, 5, 2),
     "products": _products,
+    "merged": _merged,
 }
 
 
