@@ -17,8 +17,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "partial_equivalence.md").read_text
 PROGRAM, LOOP, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    call = [sys.executable, "-m", "mirage_eg", "mutants", *arguments]
+def _run(folder: Path, *arguments: str, command: str = "mutants") -> "subprocess.CompletedProcess[str]":
+    call = [sys.executable, "-m", "mirage_eg", command, *arguments]
     return subprocess.run(call, capture_output=True, text=True, timeout=240, cwd=folder)
 
 
@@ -50,6 +50,15 @@ def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Pat
     exec(PROGRAM, namespace)
     program = namespace["program"]().graph()  # type: ignore[operator]
     assert verify(program, serialize.load(graphs[moved["number"] - 1])).verdict is Equality.EQUAL
+
+
+def test_the_command_of_the_page_weighs_mutants_in_the_e_graph(tmp_path: Path) -> None:
+    (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
+    done = _run(tmp_path, "conv.py", "--mutants", "--json", command="rewrite")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["verdict"] == "equal" and report["joint"]["us"] <= report["as_written"]["us"] + 1e-6
+    assert sum(law.startswith("mutant ") for law, _ in report["laws"]) == 8
 
 
 def test_the_python_blocks_of_the_page_run(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ ELSEWHERE = {
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
     "docs/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
-    "docs/partial_equivalence.md": {"mirage-eg mutants": "property_tests/cli/test_mutants.py"},
+    "docs/partial_equivalence.md": dict.fromkeys(("mirage-eg mutants", "--mutants"), "property_tests/cli/test_mutants.py"),
     "docs/tensor_synthesis.md": {"mirage-eg rules": "property_tests/synthesis/tensor/test_synthesize_tensor_laws.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
     "docs/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
