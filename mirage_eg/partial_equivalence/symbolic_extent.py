@@ -86,6 +86,8 @@ class SymbolicExtent(int):
         return self._sign(other) >= 0
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, SymbolicExtent) and other.trace is not self.trace:  # of a graph that a cache keeps
+            return False
         return isinstance(other, int) and not self._sign(other)
 
     def __ne__(self, other: object) -> bool:
@@ -94,7 +96,8 @@ class SymbolicExtent(int):
     def __bool__(self) -> bool:
         return self != 0
 
-    __hash__ = int.__hash__
+    def __hash__(self) -> int:
+        return hash((self.constant, self.slope, id(self.trace)))
 
     def _sign(self, other: int) -> int:
         """The sign of self − other for all large t."""

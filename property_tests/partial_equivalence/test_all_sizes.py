@@ -91,6 +91,13 @@ def test_regions_for_all_sizes_are_the_exact_ones_at_each(seed: int) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+def test_extents_of_two_statements_are_never_mixed_by_a_cache() -> None:
+    one, other = symbolic(1, 2, Trace()), symbolic(1, 2, Trace())
+    assert one != other and len({one, other, int(one)}) == 3 and one == symbolic(1, 2, one.trace)  # type: ignore[attr-defined]
+    program = convolution((4, 2, 12, 6), (3, 2, 3, 3))
+    assert for_all_sizes(program, BATCH_INTO_HEIGHT, *HEIGHT) == for_all_sizes(program, BATCH_INTO_HEIGHT, *HEIGHT)
+
+
 def test_what_is_not_affine_in_the_size_is_refused() -> None:
     height = symbolic(0, 1, Trace())
     with pytest.raises(UnsupportedError, match="product of two extents"):
