@@ -43,7 +43,7 @@ def search_rewritten(run: Run, as_written: Sequence[Sequence[Candidate]], known:
     """
     begin = perf_counter()
     with run.watch.stage("rewrite"):
-        found = substitution(run.program, run.device, HEURISTICS.rewrite_seconds)
+        found = substitution(run.program, run.device, min(HEURISTICS.rewrite_seconds, run.options.budget or inf))
     if found is None:
         return RewrittenSearch()
     library_us = predict_us(run.program, run.device)

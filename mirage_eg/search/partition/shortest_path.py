@@ -103,8 +103,10 @@ class Partition:
     @property
     def not_searched(self) -> tuple[str, ...]:
         """What was not searched, in words; empty if the search is complete."""
-        if self.complete or self.left_out or not self.plans:
+        if self.complete or self.left_out:
             return self.left_out
+        if not self.plans:
+            return (f"every plan: the search ended after {counted(len(self.searched), 'segment')}",)
         least = f"the segments of other plans, of which none is predicted below {self.bound_us:.1f} µs"
         return (f"{least} (the first: {self.plans[0].us:.1f} µs)",)
 

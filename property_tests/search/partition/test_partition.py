@@ -322,3 +322,8 @@ def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: i
 def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
     program = WORKLOADS["decoder_layer"](batch)
     assert Reference(program, trials=1).check(six_kernels(batch)).equal
+
+
+def test_a_search_that_ends_before_a_plan_says_so() -> None:
+    nothing = Partition((), 0.0, 3, 0.0, states=1, segments=1, left_out=(), complete=False, searched=())
+    assert nothing.not_searched == ("every plan: the search ended after 0 segments",)
