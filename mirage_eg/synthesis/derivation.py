@@ -243,7 +243,7 @@ class Meetings:
         _saturate(self._egraph, "all", self._effort)
         table = _table(self._egraph)
         self._egraph.run_program(bindings.Pop(_SPAN, 1))
-        return _class_of(question.start, 0, table) == _class_of(question.goal, 0, table)
+        return bool(_class_of(question.start, 0, table) == _class_of(question.goal, 0, table))
 
 
 def reached(laws: Laws, asked: Sequence[Question], effort: SaturationEffort, joined: bool = False) -> list[bool]:
