@@ -8,6 +8,7 @@ from mirage_eg.frontend.aten_call import Call, Handler, Lazy
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import SizeExpression
 
 
 def _unary(op: str) -> Handler:
@@ -215,10 +216,13 @@ def _variance(call: Call) -> tuple[Tensor, Tensor]:
     dims = call.dims("dim", len(x.shape))
     count = prod(x.shape[dim] for dim in dims)
     correction = 1 if call.take("correction") is None else call.number("correction")
-    if count <= correction:
+    if (correction and isinstance(count, SizeExpression)) or count <= correction:
         raise UnsupportedError(f"correction = {correction} of {count} elements")
     mean = _over("mean", x, dims)
-    return _over("sum", (x - mean) ** 2, dims) / (count - correction), mean
+    squares = (x - mean) ** 2
+    if isinstance(count, SizeExpression):  # a mean has no number of elements
+        return _over("mean", squares, dims), mean
+    return _over("sum", squares, dims) / (count - correction), mean
 
 
 def _var(call: Call) -> Tensor:

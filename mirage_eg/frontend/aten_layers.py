@@ -8,6 +8,7 @@ from mirage_eg.frontend.aten_call import Call, Handler, Lazy
 from mirage_eg.frontend.aten_rearrangements import cast, permuted, reshaped, swapped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import SizeExpression
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
@@ -158,7 +159,9 @@ def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
     call.require("training", True)
     x, momentum = call.tensor("input"), call.number("momentum")
     z, mean, variance = _normalized_by_batch(call)
-    count = prod(x.shape) // x.shape[1]
+    count = prod(extent for dim, extent in enumerate(x.shape) if dim != 1)
+    if isinstance(count, SizeExpression):
+        raise UnsupportedError(f"running statistics of {count} elements, wanted a number known at import")
 
     def moved(name: str, batch: Tensor) -> Lazy:
         running = call.tensor(name)

@@ -25,16 +25,12 @@ from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, part_at
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.pipeline.run.run_report import RunReport
-from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.segment_search import Task, instantiate_again
-from mirage_eg.search.partition.segments import segment_program
-from mirage_eg.search.partition.shortest_path import PlanPart
-from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.all_sizes import SizesVerdict, verify_sizes
@@ -134,11 +130,10 @@ class BucketMaker:
         self._program, self._result, self._options = program, result, options
         self._device = options.device_record
         self._rulebook = load_rules("indexed", options.rules, options.without if options.domain == "indexed" else ())
-        filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-        limits = SearchLimits(options.max_block_ops)
-        self._task = Task(self._rulebook, self._device, limits, filters, options.seed, ask_compiler=False)
+        self._task = instantiation_task(self._rulebook, options)
+        self._forms = None if result.searched is None else SizedForms(result.searched)
         primitive = drop_shifts(simplify(expand(at_sizes(program, searched))).after)
-        whole = all(entry.plan is None or _is_plan_of(primitive, entry.plan.parts) for entry in result.candidates)
+        whole = all(entry.plan is None or is_plan_of(primitive, entry.plan.parts) for entry in result.candidates)
         # a plan of another form is not instantiated again
         self._primitive = _at_hints(program, searched, primitive) if whole else None
 
@@ -203,20 +198,21 @@ class BucketMaker:
         try:
             if entry.plan is not None and self._primitive is not None:
                 program = at_sizes(self._primitive, tuned)
-                large = at_sizes(self._primitive, {name: max(2, size) for name, size in tuned.items()})
-                parts = [self._part(part, program, large) for part in entry.plan.parts]
+                large = self._large({name: max(2, size) for name, size in tuned.items()})
+                parts = [part_at(self._task, part, program, large) for part in entry.plan.parts]
                 return None if None in parts else compose(program, [part for part in parts if part is not None])
             return at_sizes(entry.graph, tuned)
         except (UnsupportedError, GraphError):  # its tiles hold fewer sizes, or an op is tied to the size
             return None
 
-    def _part(self, part: PlanPart, program: Graph, large: Graph) -> PlanPart | None:
-        """A part of a plan with tiles for a program at other sizes."""
-        segment = segment_program(program, part.segment)
-        if part.kernels.structure is None:
-            return replace(part, kernels=replace(part.kernels, graph=segment))
-        kernels = instantiate_again(self._task, part.kernels.structure, segment, segment_program(large, part.segment))
-        return None if kernels is None else replace(part, kernels=kernels)
+    def _large(self, sizes: Sizes) -> Graph:
+        """The primitive form at these sizes, with all axes that the search had."""
+        assert self._primitive is not None
+        primitive = at_sizes(self._primitive, sizes)
+        large = primitive if self._forms is None else self._forms.large(primitive)
+        if large is None:
+            raise UnsupportedError("the structures are those of another program")
+        return large
 
     def _written(self, entry: Candidate, ranges: Ranges) -> Candidate:
         """The candidate with its source for all sizes, and the compiler's record."""
@@ -238,16 +234,6 @@ def _at_hints(program: Graph, searched: Sizes, primitive: Graph) -> Graph:
         return at_hints if at_sizes(at_hints, searched) == primitive else primitive
     except (UnsupportedError, GraphError):
         return primitive
-
-
-def _is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
-    """Whether the segments of a plan are those of this program."""
-    return all(
-        max(part.segment.nodes) < len(primitive.nodes)
-        and [kind.shape for kind in segment_program(primitive, part.segment).input_types]
-        == [kind.shape for kind in part.kernels.graph.input_types]
-        for part in parts
-    )
 
 
 __all__ = [

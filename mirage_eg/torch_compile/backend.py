@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.compile_graph import compile_graph
+from mirage_eg.torch_compile.operator import call_directly
 from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, withdraw_records
 from mirage_eg.torch_compile.settings import Settings, check_mode, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of
@@ -34,12 +35,22 @@ def backend(
         return with_segments(gm, example_inputs, settings, mode)
     except OptionError:
         raise
-    except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; the record and the log say why
+    except Exception as error:  # a model that torch compiles must not fail here; the record and the log say why
+        if _is_restart(error):
+            withdraw_records(before)
+            raise
         reason = reason_of(error)
         compiled = _whole(gm, example_inputs, settings, mode)
         withdraw_records(before)
         add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=True))
         return compiled
+
+
+def _is_restart(error: Exception) -> bool:
+    """Whether Dynamo uses an exception to begin again, with other choices."""
+    from torch._dynamo.exc import RestartAnalysis, SkipFrame
+
+    return isinstance(error, (RestartAnalysis, SkipFrame))
 
 
 def _left_whole(example_inputs: Sequence[Any]) -> str | None:
@@ -96,6 +107,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode
 
     def inner(module: Any, inputs: Sequence[Any]) -> Any:
         compile_graph(module, (), settings)
+        call_directly(module)
         return make_boxed_func(module.forward)
 
     compiled: Callable[..., Any] = aot_autograd(
@@ -105,12 +117,14 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's table without the ops that import takes whole."""
+    """Inductor's table without the ops that import takes whole; Inductor replaces random ops before `inner` is called."""
+    import torch
     from torch._inductor.decomposition import select_decomp_table
 
     from mirage_eg.frontend.aten_ops import HANDLERS
 
-    return {op: function for op, function in select_decomp_table().items() if str(op) not in HANDLERS}
+    random = torch.Tag.nondeterministic_seeded
+    return {op: function for op, function in select_decomp_table().items() if str(op) not in HANDLERS or random in op.tags}
 
 
 def _decomposed(module: Any, inputs: Sequence[Any]) -> Any:

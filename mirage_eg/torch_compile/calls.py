@@ -1,12 +1,13 @@
 """The calls of the segments of this process, by the keys that compiled models have."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from mirage_eg.torch_compile.records import LOGGER
+from mirage_eg.torch_compile.records import LOGGER, add_failed_call
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, segment_by_key
 from mirage_eg.torch_compile.sized_call import SizedCall
+from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 
 class KernelCall(Protocol):
@@ -17,6 +18,9 @@ class KernelCall(Protocol):
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results, as new row-major tensors."""
+
+    def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        """The results by torch's ops, as new row-major tensors."""
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The results by torch's ops in float64, which autograd can differentiate."""
@@ -41,7 +45,11 @@ class LoadedCall:
             self._right = error <= 1
             if not self._right:
                 LOGGER.warning("left to torch: segment %s: %.1e times the allowed error", self.found.key[:12], error)
-        return self._call(tensors) if self._right else [result.contiguous() for result in self.in_torch(tensors)]
+        return self._call(tensors) if self._right else self.by_torch(tensors)
+
+    def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        """The results by torch's ops in float64, rounded."""
+        return self._call.by_torch(tensors)
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The results by torch's ops in float64."""
@@ -50,6 +58,29 @@ class LoadedCall:
 
 CallOf = TypeVar("CallOf", bound=KernelCall)
 _CALLS: dict[str, KernelCall] = {}
+_RUNNING: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}  # what a call of the op does
+
+
+def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
+    """The results of a segment by its key.
+
+    After an unexpected error in a call torch computes the segment, in this call and all later ones.
+
+    Raises:
+        MirageError: no such segment in this process or in the cache.
+    """
+    run = _RUNNING.get(key)
+    if run is None:
+        run = _RUNNING[key] = segment_call(key)
+    try:
+        return run(inputs)
+    except Exception as error:  # a call of a compiled model: the record, the log and `explain` say why
+        call = segment_call(key)
+        if run is not call:  # torch itself
+            raise
+        add_failed_call(key, reason_of(error))
+        _RUNNING[key] = call.by_torch
+        return call.by_torch(inputs)
 
 
 def segment_call(key: str) -> KernelCall:
@@ -67,12 +98,14 @@ def segment_call(key: str) -> KernelCall:
 def add_call(call: CallOf) -> CallOf:
     """Use a call for the segment of its key, in place of an earlier one."""
     _CALLS[call.found.key] = call
+    _RUNNING.pop(call.found.key, None)
     return call
 
 
 def forget_calls() -> None:
     """Forget the calls of this process; those that compiled models use are made again."""
     _CALLS.clear()
+    _RUNNING.clear()
 
 
-__all__ = ["KernelCall", "LoadedCall", "add_call", "forget_calls", "segment_call"]
+__all__ = ["KernelCall", "LoadedCall", "add_call", "forget_calls", "run_segment", "segment_call"]

@@ -102,7 +102,9 @@ def _record(
         why = 'no GPU: kernels would run in Triton\'s interpreter, for tests; gate="cost" lets the cost model choose them'
         return SegmentRecord("", region.ops, Decision.NO_GPU, why)
     _check_sizes(region)
-    segment = store.find(region.program, settings, _progress(region))
+    places = [None if isinstance(given, Constant) else found.found.place.get(given) for given in region.inputs]
+    weights = [number for number, place in enumerate(places) if place is Place.PARAMETER]
+    segment = store.find(region.program, settings, _progress(region), weights)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
@@ -114,7 +116,7 @@ def _record(
         )
     contest = Contest(region, region_module(module, region, found.found.same), device)
     if not segment.largest:
-        return gated(add_call(SegmentCall(segment)), contest, settings, store)
+        return gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
     call = add_call(_sized_call(segment, contest, settings, store))
     record = call.decide(_example_sizes(region, segment))
     return replace(record, key=segment.key, ops=region.ops)
@@ -127,15 +129,18 @@ def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, sto
     def gate(call: SegmentCall, sizes: dict[str, int]) -> SegmentRecord:
         return gated(call, replace(contest, sizes=sizes), settings, store)
 
-    def torchs(*tensors: Any) -> Any:
-        return run(*(tensor for tensor, it in zip(tensors, contest.region.inputs, strict=True) if not isinstance(it, Constant)))
-
     def nodes(*tensors: Any) -> Any:  # Dynamo skips the frame of a graph module that was made while it compiled
         return contest.module(*tensors)
 
     own = FunctionType(nodes.__code__.replace(), nodes.__globals__, closure=nodes.__closure__)  # recompiles count by code
     run = contest.module if settings.rest == "eager" else torch.compile(own, dynamic=True)
-    return SizedCall(segment, settings, torchs, gate)
+    return SizedCall(segment, settings, _of_nodes(run, contest.region), gate, contest.region.ops)
+
+
+def _of_nodes(run: Callable[..., Any], region: FxRegion) -> Callable[..., Any]:
+    """`run`, which takes the inputs that are nodes, as a function of all inputs of a region."""
+    places = [place for place, it in enumerate(region.inputs) if not isinstance(it, Constant)]
+    return lambda *tensors: run(*(tensors[place] for place in places))
 
 
 def _example_sizes(region: FxRegion, segment: FoundSegment) -> dict[str, int]:

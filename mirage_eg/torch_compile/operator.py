@@ -1,10 +1,10 @@
 """The op `mirage_eg::segment` of torch: opaque to Dynamo, Inductor and export, with fake results and a backward."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from mirage_eg.torch_compile.calls import segment_call
+from mirage_eg.torch_compile.calls import run_segment, segment_call
 
 
 @cache
@@ -16,7 +16,7 @@ def segment_op() -> Any:
     import torch
 
     def segment(inputs: Sequence[Any], key: str) -> list[Any]:
-        return segment_call(key)(inputs)
+        return run_segment(inputs, key)
 
     def fake(inputs: Sequence[Any], key: str) -> list[Any]:
         results = segment_call(key).results
@@ -30,7 +30,7 @@ def segment_op() -> Any:
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
         [found] = gradients if len(gradients) == 1 and isinstance(gradients[0], (list, tuple)) else [gradients]
         with torch.enable_grad():
-            inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in ctx.saved_tensors]
+            inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
             results = segment_call(ctx.key).in_torch(inputs)
             pairs = [
                 (result, gradient)
@@ -47,7 +47,32 @@ def segment_op() -> Any:
     )
     op.register_fake(fake)
     op.register_autograd(backward, setup_context=keep_inputs)
+    _spare_dispatch()
     return torch.ops.mirage_eg.segment.default
 
 
-__all__ = ["segment_op"]
+def _spare_dispatch() -> None:
+    """Let Inductor's code call the kernels: torch's dispatcher takes longer than our code (`benchmarks/segment_op.py`)."""
+    try:
+        from torch._inductor.codegen.custom_extern_kernel_codegen import CUSTOM_EXTERN_KERNEL_CODEGEN, CustomCodegen
+    except ImportError:  # before torch 2.13 the op is dispatched
+        return
+
+    def write(node: Any, writeline: Callable[[str], None]) -> None:
+        from torch._inductor.virtualized import V
+
+        V.graph.wrapper_code.add_import_once(f"from {run_segment.__module__} import {run_segment.__name__}")
+        writeline(f"{node.get_name()} = {run_segment.__name__}({', '.join(node.codegen_args())})")
+
+    CUSTOM_EXTERN_KERNEL_CODEGEN["torch.ops.mirage_eg.segment.default"] = CustomCodegen(python=write)
+
+
+def call_directly(module: Any) -> None:
+    """Let a graph module that runs without autograd call the kernels, not the op."""
+    for node in module.graph.nodes:
+        if node.target is segment_op():
+            node.target = run_segment
+    module.recompile()
+
+
+__all__ = ["call_directly", "segment_op"]

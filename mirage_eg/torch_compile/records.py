@@ -67,7 +67,7 @@ class GraphRecord:
     @property
     def used(self) -> int:
         """The segments that run our kernels."""
-        return sum(segment.decision is Decision.USED for segment in self.segments)
+        return sum(it.decision is Decision.USED and it.key not in _FAILED_CALLS for it in self.segments)
 
     def rows(self) -> list[tuple[str, ...]]:
         """Rows of a table: segments, then ops outside with their reasons."""
@@ -79,6 +79,8 @@ class GraphRecord:
             rows.append((name, str(it.ops), it.decision, _times(it), it.reason))
             for span, one in buckets_of(it.key).items():
                 rows.append((f"{name}, {span}", str(it.ops), one.decision, _times(one), one.reason))
+            if it.key in _FAILED_CALLS:
+                rows.append((f"{name}, a call", str(it.ops), Decision.ERROR, "", _FAILED_CALLS[it.key]))
         counts = Counter((it.op, it.reason) for it in self.outside)
         return rows + [(f"graph {self.number}, {op}", str(count), "outside", "", why) for (op, why), count in counts.items()]
 
@@ -101,9 +103,12 @@ class Compilation:
 
     @property
     def unexpected(self) -> int:
-        """The graphs and segments that are left to Inductor after an error of this package."""
+        """The graphs and segments that are left to torch after an error of this package, and segments whose call failed."""
         segments = [segment for graph in self.graphs for segment in graph.segments]
-        return sum(graph.unexpected for graph in self.graphs) + sum(it.decision is Decision.ERROR for it in segments)
+        buckets = [one for key in {it.key for it in segments} for one in buckets_of(key).values()]
+        failed = {it.key for it in segments} & _FAILED_CALLS.keys()
+        errors = sum(it.decision is Decision.ERROR for it in (*segments, *buckets))
+        return sum(graph.unexpected for graph in self.graphs) + errors + len(failed)
 
     def __str__(self) -> str:
         head = ("", "ops", "", "µs: ours, without", "")
@@ -156,6 +161,15 @@ def buckets_of(key: str) -> dict[str, SegmentRecord]:
     return dict(_BUCKETS.get(key, {}))
 
 
+_FAILED_CALLS: dict[str, str] = {}  # reasons by the keys of segments
+
+
+def add_failed_call(key: str, reason: str) -> None:
+    """Keep the reason why torch computes a segment after a call of its kernels, and log it."""
+    _FAILED_CALLS[key] = reason
+    LOGGER.warning("left to torch: a call of segment %s: %s", key[:12], reason)
+
+
 def graph_records() -> tuple[GraphRecord, ...]:
     """The records of all graphs of this process."""
     return tuple(_GRAPHS)
@@ -175,6 +189,7 @@ def forget_records() -> None:
     """Begin anew."""
     _GRAPHS.clear()
     _BUCKETS.clear()
+    _FAILED_CALLS.clear()
     _LOGGED.clear()
 
 
@@ -184,6 +199,7 @@ __all__ = [
     "GraphRecord",
     "SegmentRecord",
     "add_bucket",
+    "add_failed_call",
     "add_record",
     "buckets_of",
     "graph_records",

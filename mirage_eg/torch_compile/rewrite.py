@@ -30,11 +30,20 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
             copies[given] = graph.placeholder(given.name)
             copies[given].meta["val"] = given.meta["val"]
     sizes = _Sizes(graph, copies)
+
+    def copy(each: Fx) -> Any:
+        """The copy of a node, after those of its operands: sizes, and constants whose values the program has."""
+        each = same.get(each, each)
+        if each not in copies and is_size(each.meta.get("val")):
+            copies[each] = sizes.node(each.meta["val"].node.expr)
+        elif each not in copies:
+            for operand in each.all_input_nodes:
+                copy(operand)
+            copies[each] = graph.node_copy(each, copy)
+        return copies[each]
+
     for each in region.nodes:
-        for operand in each.all_input_nodes:
-            if is_size(operand.meta.get("val")) and operand not in copies:
-                copies[operand] = sizes.node(operand.meta["val"].node.expr)
-        copies[each] = graph.node_copy(each, lambda it: copies[same.get(it, it)])
+        copy(each)
     graph.output(tuple(copies[each] for each in region.outputs))
     return torch.fx.GraphModule(module, graph)
 
@@ -62,10 +71,11 @@ class _Sizes:
             return int(expression)
         if expression in self.of_symbol:
             return self.graph.call_function(torch.ops.aten.sym_size.int, self.of_symbol[expression])
-        if not (expression.is_Add or expression.is_Mul):
+        power = expression.is_Pow and expression.exp.is_Integer and expression.exp > 1
+        if not (expression.is_Add or expression.is_Mul or power):
             raise UnsupportedError(f"no input of the segment has the extent {expression}")
         function = operator.add if expression.is_Add else operator.mul
-        parts = [self.node(part) for part in expression.args]
+        parts = [self.node(part) for part in ([expression.base] * int(expression.exp) if power else expression.args)]
         return reduce(lambda left, right: self.graph.call_function(function, (left, right)), parts)
 
 
@@ -87,6 +97,7 @@ class _Writer:
         self.module, self.fake, self.device = module, fake, device
         self.graph = module.graph
         self.replaced: dict[Fx, Fx] = {}
+        self.as_written: dict[Fx, Fx] = {}  # results of kernels, row-major, where torch has other strides
         self.constants = count()
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
 
@@ -107,7 +118,10 @@ class _Writer:
         results = self.call(segment_op(), inputs, key)
         inside = set(region.nodes)
         for place, old in enumerate(region.outputs):
-            new = self._like(self.call(getitem, results, place), old)
+            written = self.call(getitem, results, place)
+            new = self._like(written, old)
+            if written.meta["val"].dtype == old.meta["val"].dtype:
+                self.as_written[old] = written
             new.meta |= {name: value for name, value in old.meta.items() if name != "val"}
             self.replaced[old] = new
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
@@ -117,6 +131,8 @@ class _Writer:
 
         if isinstance(given, Constant):
             return self._constant(given, dtype)
+        if given in self.as_written:  # without copies to torch's strides and back
+            return self.as_written[given]
         if given in self.replaced:
             given = self.replaced[given]
         if NAMED in given.meta or is_row_major(given.meta["val"]):

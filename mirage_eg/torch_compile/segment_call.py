@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.backends.triton.interpreter import interpreter
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
-from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, read_dims, value_of
@@ -69,20 +69,21 @@ def _forget_oldest(prepared: dict[Sizes, Any]) -> None:
 class SegmentCall:
     """The program of one segment, callable on its inputs; results are new row-major tensors.
 
-    With named dims it serves one bucket of sizes.
+    With named dims it serves one bucket of sizes. `torchs` computes the same by torch.
     """
 
-    def __init__(self, found: FoundSegment) -> None:
-
+    def __init__(self, found: FoundSegment, torchs: Callable[..., Sequence[Any]] | None = None) -> None:
         if found.candidate is None:
             raise MirageError(f"segment {found.key[:12]}: no fused kernel was found")
         self.found, self.source = found, found.candidate.source
         self.module = ExitStack().enter_context(loaded(self.source))  # it lives as long as the process
         self.results = Results(found.program)
         self.dtypes = self.results.dtypes
+        self._torchs = torchs
         self._wanted: dict[Sizes, list[tuple[Any, Shape]]] = {}
         self._running: dict[Sizes, RunningProgram] = {}
         self._shared: tuple[int, ...] | None = None  # results that share memory with an input or another result
+        self._loose = True  # results are copied
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results.
@@ -90,12 +91,12 @@ class SegmentCall:
         Raises:
             MirageError: tensors of other shapes or types.
         """
+        if tensors[0].is_cuda:
+            return self._on_gpu(tensors)
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-        sizes = self.results.sizes_of(tensors)
-        if given != (wanted := self._wanted_at(sizes, given)):
+        if given != (wanted := self._wanted_at(self.results.sizes_of(tensors), given)):
             raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
-        inputs = [self._dense(tensor) for tensor in tensors]
-        return self._on_gpu(inputs, sizes) if inputs[0].is_cuda else self._on_cpu(inputs)
+        return self._on_cpu([_dense(tensor) for tensor in tensors])
 
     def inputs_at(self, sizes: Mapping[str, int]) -> list[tuple[Shape, str]]:
         """Shapes and element types of the inputs at sizes of the named dims."""
@@ -111,18 +112,24 @@ class SegmentCall:
             self._wanted[sizes] = [(getattr(torch, dtype), shape) for shape, dtype, _ in inputs]
         return self._wanted[sizes]
 
-    def _dense(self, tensor: Any) -> Any:
-        tensor = tensor.detach().contiguous()
-        return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
-
-    def _on_gpu(self, inputs: Sequence[Any], sizes: Sizes) -> list[Any]:
-        if sizes not in self._running:
+    def _on_gpu(self, tensors: Sequence[Any]) -> list[Any]:
+        sizes = self.results.sizes_of(tensors) if self.results.names else ()
+        running = self._running.get(sizes)
+        if running is None:
             _forget_oldest(self._running)
-            names, shapes = self.found.program.input_names, [tensor.shape for tensor in inputs]
-            self._running[sizes] = RunningProgram(self.module, names, shapes=shapes)
-        results = self._running[sizes](inputs, torch_library())
+            names, shapes = self.found.program.input_names, [tensor.shape for tensor in tensors]
+            running = self._running[sizes] = RunningProgram(self.module, names, shapes=shapes)
+        given = tensors
+        try:
+            results = running(given, torch_library())  # it checks shapes, types, strides and alignment
+        except GraphError:
+            given = [_dense(tensor) for tensor in tensors]
+            results = running(given, torch_library())
         if self._shared is None:
-            self._shared = sharing(inputs, results)
+            self._shared = sharing(given, results)
+            self._loose = bool(self._shared) or not all(result.is_contiguous() for result in results)
+        if not self._loose:
+            return [*results]
         own = [result.contiguous() for result in results]
         for place in self._shared:
             own[place] = own[place].clone()
@@ -157,10 +164,28 @@ class SegmentCall:
             errors.append(error / allowed if error == error else inf)
         return max(errors)
 
+    def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        """The results by torch's ops, in float64 where only the program is known."""
+        return own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
+
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The results by torch's own ops in float64, which autograd can differentiate."""
         results: tuple[Any, ...] = self.module.reference(*tensors)
         return tuple(result.to(dtype) for result, dtype in zip(results, self.dtypes, strict=True))
+
+
+def _dense(tensor: Any) -> Any:
+    """A row-major tensor of the same values at an aligned address."""
+    tensor = tensor.detach().contiguous()
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
+
+
+def own_results(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> list[Any]:
+    """The results of a function of torch as new row-major tensors, each with memory of its own."""
+    results = [result.contiguous() for result in function(*tensors)]
+    for place in sharing(tensors, results):
+        results[place] = results[place].clone()
+    return results
 
 
 def sharing(inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
@@ -191,4 +216,4 @@ def _interpreter() -> Callable[..., list[Any]]:
     return stack.enter_context(interpreter())
 
 
-__all__ = ["Results", "SegmentCall", "Sizes", "run_interpreted", "sharing"]
+__all__ = ["Results", "SegmentCall", "Sizes", "own_results", "run_interpreted"]

@@ -7,10 +7,9 @@ executes nothing: it is JSON, and a source that differs from the one emitted aga
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from mirage_eg.backends.cost.devices import Device, closest_device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_target
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
-from mirage_eg.ir.errors import MirageError, UnsupportedError
+from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
+from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.cache import OFF, ResultCache, chosen_cache, key_of, now
 from mirage_eg.pipeline.run.cache_lookup import identity
 from mirage_eg.pipeline.run.options import Options
@@ -76,10 +76,17 @@ class SegmentStore:
         self.cache = cache
         self.searches = 0
         self._found: dict[str, FoundSegment] = {}
+        self._forms: dict[str, list[FoundSegment]] = {}  # those that were searched
         self._makers: dict[str, Any] = {}  # of segments with named dims
 
-    def find(self, program: Graph, settings: Settings, observer: Callable[..., None]) -> FoundSegment | None:
-        """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed."""
+    def find(
+        self, program: Graph, settings: Settings, observer: Callable[..., None], weights: Collection[int] = ()
+    ) -> FoundSegment | None:
+        """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed.
+
+        Structures that were found for the same program at other sizes serve again, without a search. The sizes of the inputs
+        numbered `weights` are the same there.
+        """
         options, on_gpu = _options(settings)
         dims = dims_of(program)
         largest = largest_sizes(dims, _named_buckets(dims, settings)) if dims else {}
@@ -91,20 +98,53 @@ class SegmentStore:
                 return self._found[name]
             entry = None if self.cache is None else self.cache.find(key, searched)
             if entry is not None:
-                self._found[name] = _found(key, program, entry.result, settings, options, from_cache=True)
+                self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
-        if settings.search == "offline":
+        form = _hash({**_without_program(key), "form": form_of(program, weights)})
+        result = None if settings.search == "always" else self._from_other_sizes(form, searched, settings, options)
+        if result is None and settings.search == "offline":
             return None
-        result = _search(name, searched, settings, options, observer)
-        self.searches += 1
-        found = _found(key, program, result, settings, options, from_cache=False)
-        kept = result.candidates[:1] if found.candidate is None else (found.candidate,)
-        if dims:
-            kept = result.candidates  # another one may be best in another bucket
+        if result is None:
+            result = _search(name, searched, settings, options, observer)
+            self.searches += 1
+        found = _found(key, program, result, options.device_record, from_cache=False)
         if self.cache is not None:
-            self.cache.keep(key, Result(kept, result.report), now())
+            self.cache.keep(key, Result(result.candidates, result.report, searched=result.searched), now())
         self._found[name] = found
+        if result.searched is None:
+            self._keep_form(form, found)
         return found
+
+    def _from_other_sizes(self, form: str, program: Graph, settings: Settings, options: Options) -> Result | None:
+        """The result of an earlier search for the same program at other sizes, with tiles for these."""
+        for earlier in self._of_form(form):
+            from mirage_eg.pipeline.other_sizes import result_at  # loads egglog and Triton
+
+            dims = dims_of(earlier.program)
+            searched = at_sizes(earlier.program, searched_sizes(dims, earlier.largest)) if dims else earlier.program
+            result = result_at(earlier.result, searched, program, options, proved=settings.verify == "proved")
+            if result is not None:
+                _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", earlier.key[:12])
+                return result
+        return None
+
+    def _of_form(self, form: str) -> list[FoundSegment]:
+        """The segments of a form that were searched: in this process, else the first one in the cache."""
+        if form not in self._forms and self.cache is not None and (path := self._form_path(form)).is_file():
+            try:
+                self._forms[form] = [self.by_key(str(json.loads(path.read_text())["segment"]))]
+            except (MirageError, OSError, ValueError, KeyError, TypeError) as error:
+                _LOGGER.warning("form: %s ignored: %s", path, error)
+        return self._forms.get(form, [])
+
+    def _keep_form(self, form: str, found: FoundSegment) -> None:
+        self._forms.setdefault(form, []).append(found)
+        if self.cache is not None and not (path := self._form_path(form)).exists():
+            _write(path, json.dumps({"segment": found.key}) + "\n")
+
+    def _form_path(self, form: str) -> Path:
+        assert self.cache is not None
+        return self.cache.folder / f"{form}.form.json"
 
     def by_key(self, name: str) -> FoundSegment:
         """The segment of a key, as a compiled model names it.
@@ -126,9 +166,7 @@ class SegmentStore:
             entry = self.cache.find(key, searched)
             if entry is None or not entry.result.candidates:
                 raise MirageError(f"{path}: cannot be used here{hint}")
-            candidate = entry.result.candidates[0]
-            device = Options().device_record
-            self._found[name] = FoundSegment(name, key, program, entry.result, candidate, device, True, largest)
+            self._found[name] = _found(key, program, entry.result, Options().device_record, from_cache=True)
         return self._found[name]
 
     def bucket(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> FoundSegment:
@@ -180,7 +218,7 @@ class SegmentStore:
     def keep_times(self, name: str, times: GateTimes) -> None:
         """Keep what the gate measured."""
         if self.cache is not None:
-            write_atomically(self._gate_path(name), json.dumps(asdict(times)) + "\n")
+            _write(self._gate_path(name), json.dumps(asdict(times)) + "\n")
 
     def _gate_path(self, name: str) -> Path:
         assert self.cache is not None
@@ -239,6 +277,19 @@ def _key(program: Graph, options: Options, on_gpu: bool, settings: Settings, lar
     return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | sized
 
 
+def _write(path: Path, text: str) -> None:
+    """Write a small file of the cache; one that cannot be written costs time, not the model."""
+    try:
+        write_atomically(path, text)
+    except OptionError as error:
+        _LOGGER.warning("not kept: %s", error)
+
+
+def _without_program(key: Key) -> Key:
+    """What a search depends on besides its program."""
+    return {name: value for name, value in key.items() if name not in ("graph", "segment", "largest")}
+
+
 def _named_buckets(dims: Mapping[str, Dim], settings: Settings) -> list[dict[str, int]]:
     """The ends of buckets that the settings name and that are sizes of these dims."""
     named = settings.buckets or {}
@@ -268,19 +319,11 @@ def _search(name: str, program: Graph, settings: Settings, options: Options, obs
     return optimize(f"segment {name[:12]}", program, options, observer, tuning)
 
 
-def _found(key: Key, program: Graph, result: Result, settings: Settings, options: Options, *, from_cache: bool) -> FoundSegment:
+def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:
     good = (
-        entry
-        for entry in result.candidates
-        if entry.fused and entry.compile.ok and (settings.verify == "tested" or entry.proved)
+        entry for entry in result.candidates if entry.fused and entry.compile.ok and (key["verify"] == "tested" or entry.proved)
     )
-    largest = key.get("largest") or {}
-    return FoundSegment(_hash(key), key, program, result, next(good, None), options.device_record, from_cache, largest)
+    return FoundSegment(_hash(key), key, program, result, next(good, None), device, from_cache, key.get("largest") or {})
 
 
-def fingerprint(text: str) -> str:
-    """A short hash for names."""
-    return sha256(text.encode()).hexdigest()[:12]
-
-
-__all__ = ["FoundSegment", "GateTimes", "SegmentStore", "fingerprint", "forget", "segment_by_key", "store_of"]
+__all__ = ["FoundSegment", "GateTimes", "SegmentStore", "forget", "segment_by_key", "store_of"]

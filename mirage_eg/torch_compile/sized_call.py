@@ -9,7 +9,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
-from mirage_eg.torch_compile.segment_call import Results, SegmentCall, sharing
+from mirage_eg.torch_compile.segment_call import Results, SegmentCall, own_results
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
 from mirage_eg.torch_compile.settings import Settings
 from mirage_eg.torch_compile.unexpected_errors import reason_of
@@ -20,7 +20,7 @@ _DEFAULT = Settings()
 
 
 class SizedCall:
-    """A segment for all sizes of its named dims; `torchs` computes the same by torch, `gate` is the gate.
+    """A segment of `ops` ops for all sizes of its named dims; `torchs` computes the same by torch, `gate` is the gate.
 
     Without `torchs`, in a process that loads a saved model, sizes without kernels are computed by the program in float64.
     """
@@ -31,9 +31,10 @@ class SizedCall:
         settings: Settings = _DEFAULT,
         torchs: Callable[..., Sequence[Any]] | None = None,
         gate: Gate | None = None,
+        ops: int = 0,
     ) -> None:
         self.found, self.results = found, Results(found.program)
-        self._settings, self._torchs, self._gate = settings, torchs, gate
+        self._settings, self._torchs, self._gate, self._ops = settings, torchs, gate, ops
         dims = dims_of(found.program)
         self._ranges = [tuple(ranges_between(dim, found.largest[name])) for name, dim in dims.items()]
         self._calls: dict[Ranges, SegmentCall | None] = {}
@@ -47,7 +48,7 @@ class SizedCall:
         if ranges is not None and ranges not in self._calls and not _is_captured(tensors):
             self.decide(dict(zip(self.results.names, sizes, strict=True)), tensors)
         call = None if ranges is None else self._calls.get(ranges)
-        return self._by_torch(tensors) if call is None else call(tensors)
+        return self.by_torch(tensors) if call is None else call(tensors)
 
     def decide(self, sizes: dict[str, int], tensors: Sequence[Any] = ()) -> SegmentRecord:
         """The record of the bucket of these sizes; at its first use its kernels are made and held against torch.
@@ -94,20 +95,17 @@ class SizedCall:
                 return self._gate(call, sizes), call
             right = call.largest_error(tensors) <= 1
             decision, reason = (Decision.USED, "of a saved model") if right else (Decision.WRONG, "wrong on random inputs")
-            return SegmentRecord(bucket.key, 0, decision, reason, from_cache=bucket.from_cache), call
+            return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache), call
         except MirageError as error:
-            return SegmentRecord(self.found.key, 0, Decision.FAILED, " ".join(str(error).split())[-300:]), None
+            return SegmentRecord(self.found.key, self._ops, Decision.FAILED, " ".join(str(error).split())[-300:]), None
         except Exception as error:  # noqa: BLE001 - a call of a compiled model; the record, the log and `explain` say why
-            return SegmentRecord(self.found.key, 0, Decision.ERROR, reason_of(error)), None
+            return SegmentRecord(self.found.key, self._ops, Decision.ERROR, reason_of(error)), None
 
-    def _by_torch(self, tensors: Sequence[Any]) -> list[Any]:
+    def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        """The results by torch's ops, in float64 where only the program is known."""
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
-            return [result.contiguous() for result in self.in_torch(tensors)]
-        results = [result.contiguous() for result in self._torchs(*tensors)]
-        for place in sharing(tensors, results):
-            results[place] = results[place].clone()
-        return results
+        return own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
 
 
 def _span(name: str, values: SizeRange) -> str:

@@ -1,4 +1,4 @@
-"""Each test of the backend begins with fresh records and an empty Dynamo; kernels that a module finds are in one folder."""
+"""Each test of the backend begins with fresh records and an empty Dynamo; kernels that tests find are in one folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +19,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
 
 
+@pytest.fixture(scope="session")
+def found_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the result cache: the files share the searches of their common product."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(found_kernels: Path) -> Iterator[Path]:
     """The folder of the result cache."""
-    folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRAGE_EG_CACHE", str(folder))
-        yield folder
+        patch.setenv("MIRAGE_EG_CACHE", str(found_kernels))
+        yield found_kernels
     forget()
 
 

@@ -45,10 +45,10 @@ class Projection(torch.nn.Module):
 def broken_kernels() -> Iterator[None]:
     """Kernels that the store finds multiply where they should add: one op of their source is flipped."""
 
-    def broken(found: FoundSegment) -> segment_call.SegmentCall:
+    def broken(found: FoundSegment, torchs: Any = None) -> segment_call.SegmentCall:
         assert found.candidate is not None and "tl.rsqrt(" in found.candidate.source
         source = found.candidate.source.replace("tl.rsqrt(", "tl.sqrt(")
-        return original(replace(found, candidate=replace(found.candidate, source=source)))
+        return original(replace(found, candidate=replace(found.candidate, source=source)), torchs)
 
     original = compile_graph.SegmentCall
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""docs/torch_compile.md: its example runs in a process that does not import the package before torch.compile."""
+"""docs/torch_compile.md: its example runs in a process that imports the package after torch.compile, then its commands."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_example_of_the_page_runs_and_its_segment_is_used(tmp_path: Path, cache: Path) -> None:
+def test_the_example_and_the_commands_of_the_page_run(tmp_path: Path, cache: Path) -> None:
     page = (ROOT / "docs" / "torch_compile.md").read_text()
     [snippet] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -22,8 +22,12 @@ def test_the_example_of_the_page_runs_and_its_segment_is_used(tmp_path: Path, ca
     ]
     (installed / "entry_points.txt").write_text("\n".join(lines))
     paths = os.pathsep.join((str(ROOT), str(tmp_path)))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", snippet], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}
-    )
+    environment = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", snippet], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"graph 1, segment 1 +\d+ +used", done.stdout)
+    for command in re.findall(r"^mirage-eg (cache .*)$", page, re.MULTILINE):
+        arguments = [sys.executable, "-m", "mirage_eg", *command.split()]
+        done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kernels.zip").is_file()

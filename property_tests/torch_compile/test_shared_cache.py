@@ -179,6 +179,6 @@ def test_writers_at_once_leave_whole_entries(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [process.communicate()[0].split()[:2] for process in running] == [[b"1", b"1"]] * 2
-    [entry] = tmp_path.iterdir()
+    [entry] = tmp_path.glob("*.jsonl")
     store = segment_store.SegmentStore(segment_store.ResultCache(tmp_path))
     assert store.by_key(entry.stem).candidate is not None

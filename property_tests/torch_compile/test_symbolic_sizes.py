@@ -16,7 +16,7 @@ from mirage_eg.torch_compile.records import Compilation, Decision, buckets_of, g
 from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.compiled_zoo import compiled_model
-from property_tests.support.torch_cases import WIDTH, projected
+from property_tests.support.torch_cases import WEIGHT, WIDTH, projected
 
 PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70))
 
@@ -40,15 +40,24 @@ def check(fast: Callable[[Any], Any], function: Callable[[Any], Any], inputs: It
             torch.testing.assert_close(fast(x), function(x), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_ten_sizes_take_five_graphs_at_most_and_a_search_for_each_region() -> None:
-    before = store_of(Settings()).searches
-    fast = compiled(projected, rest="inductor")
-    check(fast, projected, (torch.randn(batch, length, WIDTH) for batch, length in PAIRS))
+def attends(x: Any) -> Any:
+    """Attention of a sequence to itself: batch and rows are parallel, keys are summed over."""
+    return x + torch.nn.functional.scaled_dot_product_attention(x @ WEIGHT, x @ WEIGHT.t(), x)
+
+
+@pytest.mark.parametrize(
+    ("function", "rest"),
+    [
+        (projected, "eager"),
+        *(pytest.param(*run, marks=pytest.mark.slow) for run in [(projected, "inductor"), (attends, "eager")]),
+    ],
+)
+def test_ten_sizes_take_five_graphs_at_most_and_one_search_for_a_region(function: Any, rest: str, tmp_path: Path) -> None:
+    fast = compiled(function, rest=rest, cache=str(tmp_path))
+    check(fast, function, (torch.randn(batch, length, WIDTH) for batch, length in PAIRS))
     assert len(graph_records()) <= 5 and Compilation(graph_records()).fallbacks == ()
     assert all(record.used == 1 for record in graph_records())
-    keys = {it.key for record in graph_records() for it in record.segments}
-    assert store_of(Settings()).searches - before == len(keys)
+    assert store_of(Settings(cache=str(tmp_path))).searches == 1
 
 
 def test_a_marked_dim_has_one_graph_and_a_bucket_is_made_at_its_first_use() -> None:
@@ -68,6 +77,14 @@ def test_every_size_from_1_to_70_is_right() -> None:
     fast = compiled(projected)
     check(fast, projected, (torch.randn(2, length, WIDTH) for length in range(1, 71)))
     assert len(graph_records()) <= 3 and all(record.used == 1 for record in graph_records())
+
+
+def test_a_second_store_takes_structures_for_another_size_from_the_cache() -> None:
+    check(compiled(projected), projected, [torch.randn(8, WIDTH)])
+    segment_store.forget()
+    torch._dynamo.reset()
+    check(compiled(projected, search="offline"), projected, [torch.randn(11, WIDTH)])
+    assert graph_records()[-1].used == 1 and store_of(Settings()).searches == 0
 
 
 @pytest.mark.slow

@@ -13,11 +13,14 @@ from mirage_eg.torch_compile import backend as backend_module
 from mirage_eg.torch_compile import compile_graph
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
+from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore
+from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WIDTH, projected
 
 PLACES = {"graph": (compile_graph, "fx_regions"), "segment": (SegmentStore, "find"), "rest": (backend_module, "_decomposed")}
 OPTIONS: dict[str, Any] = {"budget": 1.0, "rest": "eager", "gate": "cost"}
+LIBRARY = OPTIONS | {"gate": "off", "cache": "off"}  # for segments as library kernels
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -85,3 +88,43 @@ def test_flops_of_grouped_attention_are_those_of_all_query_heads(op: Any) -> Non
     attention = graph.call_function(op, tuple(operands))
     attention.meta["val"] = torch.empty(2, 8, 5, 12, device="meta")
     assert flops_of(attention) == 2 * (2 * 8) * 5 * 7 * (16 + 12)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_error_in_a_call_leaves_the_segment_to_torch(
+    dynamic: bool | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
+    fast, x = (
+        torch.compile(projected, backend=backend, options=LIBRARY, dynamic=dynamic),
+        torch.randn(8, WIDTH),
+    )
+    with library_segments(), torch.no_grad(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        fast(x)
+        assert Compilation(graph_records()).used == 1
+        monkeypatch.setattr(SegmentCall, "_on_cpu", refuse)
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), projected(x))
+    found = Compilation(graph_records())
+    assert (found.used, found.unexpected, found.fallbacks) == (0, 1, ())
+    assert "a call" in str(found) and "unexpected KeyError: 'a table without this op'" in str(found)
+    [line] = caplog.messages
+    assert "left to torch: a call of segment" in line
+
+
+def test_an_error_in_a_call_is_raised_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, x = torch.compile(projected, backend=backend, options=LIBRARY), torch.randn(8, WIDTH)
+    with library_segments(), torch.no_grad():
+        fast(x)
+        monkeypatch.setattr(SegmentCall, "_on_cpu", refuse)
+        with pytest.raises(KeyError, match="a table without this op"):
+            fast(x)
+
+
+def test_torch_begins_again_with_other_choices_where_it_must() -> None:
+    layer = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True).eval()
+    x = torch.randn(2, 6, WIDTH)
+    with library_segments(), torch.no_grad():  # a number that Dynamo first takes for a symbol
+        got = torch.compile(layer, backend=backend, options=LIBRARY, dynamic=True)(x, x, x)
+        torch.testing.assert_close(got, layer(x, x, x))
+    assert [record.fallback for record in graph_records()] == [None]

@@ -99,18 +99,21 @@ class Candidate:
 
 
 def finished(candidate: Candidate) -> Candidate:
-    """The candidate as a result keeps it: without the records of the search and the optimizer, which the report sums up.
+    """The candidate as a result keeps it: without the records of the optimizer, which the report sums up.
 
-    A program with named dims keeps the plan, whose structures are instantiated at other sizes.
+    The structures of its plan are instantiated at other sizes.
     """
-    sized = any(item.get("dims") is not None for item in candidate.graph.inputs)
-    return replace(candidate, plan=candidate.plan if sized else None, found=None, optimized=None)
+    return replace(candidate, found=None, optimized=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU."""
+    """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU.
+
+    `searched`: the program whose search found the structures, if that is the same program at other sizes.
+    """
 
     candidates: tuple[Candidate, ...]
     report: RunReport
     measurements: tuple[Measurement, ...] = ()
+    searched: Graph | None = None

@@ -1,0 +1,32 @@
+"""The form of a program: what is left of it without sizes. Programs of one form share the structures of one search."""
+
+from collections.abc import Collection
+from hashlib import sha256
+
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+
+_EXTENTS = ("dims", "extent", "name", "shape", "strides")  # attributes that follow from sizes, or are names
+
+
+def form_of(program: Graph, weights: Collection[int]) -> str:
+    """A hash of a program without its sizes; the inputs numbered `weights` keep theirs."""
+    expanded = expand(program)
+    lines, inputs = [], 0
+    for item, values in expanded.numbered():
+        kinds = [expanded.types[value] for value in values]
+        ranks = [(len(kind.shape), str(kind.dtype)) for kind in kinds]
+        fixed = [kind.shape for kind in kinds] if item.op == "input" and inputs in weights else []
+        inputs += item.op == "input"
+        lines.append(repr((*outline(item), ranks, fixed)))
+    return sha256("\n".join(lines).encode()).hexdigest()
+
+
+def outline(item: Node) -> tuple[object, ...]:
+    """A node of a program without extents."""
+    attributes = [(name, str(value)) for name, value in item.attributes if name not in _EXTENTS]
+    return item.op, item.operands, sorted(attributes)
+
+
+__all__ = ["form_of", "outline"]
