@@ -158,7 +158,7 @@ def saturated_classes(
     limits: SaturationLimits | None = None,
     mutants_for: Device | None = None,
     observe: Observer | None = None,
-    rules: tuple[str, ...] = (),
+    rules: tuple[str, ...] | None = (),
 ) -> tuple[ProgramSaturation, EClasses]:
     """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs.
 
@@ -177,7 +177,7 @@ def saturated_classes(
 def _plain_classes(program: Graph) -> EClasses:
     """The classes of a program alone: no law, no weight that is folded."""
     terms = ProgramTerms(program, frozenset())
-    return read_classes(saturate(terms, with_laws=False).egraph, terms)
+    return read_classes(saturate(terms, with_laws=False, rules=None).egraph, terms)
 
 
 Extractions = dict[str, tuple[EClasses, Extraction]]

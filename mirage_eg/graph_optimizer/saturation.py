@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from egglog import bindings
 
@@ -24,7 +24,7 @@ _LAW = ("(rewrite ", "(rule ")  # of rules/simplify; a birewrite would make two 
 
 @dataclass(frozen=True, slots=True)
 class SaturationLimits:
-    """When saturation stops."""
+    """When saturation stops; seconds are of the processor."""
 
     iterations: int = 60
     nodes: int = 100_000
@@ -42,18 +42,18 @@ class ProgramSaturation:
 
 
 def saturate(
-    terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True, rules: tuple[str, ...] = ()
+    terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True, rules: tuple[str, ...] | None = ()
 ) -> ProgramSaturation:
     """The e-graph of a program, saturated; without laws it has the program alone, equal terms merged.
 
-    `rules`: files of laws of whole tensors besides the packaged ones.
+    `rules`: files of laws of whole tensors besides the packaged ones; None leaves out the packaged ones, too.
     """
-    limits, start = limits or SaturationLimits(), perf_counter()
+    start = perf_counter()
     egraph = bindings.EGraph()
     egraph.run_program(*egraph.parse_program(_rules(rules), "rules/graph"))
     egraph.run_program(*terms.commands())
     matches: Counter[str] = Counter()
-    stopped = _run(egraph, matches, limits, start) if with_laws else None
+    stopped = _run(egraph, matches, limits or SaturationLimits()) if with_laws else None
     return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start)
 
 
@@ -63,19 +63,20 @@ def extended(found: ProgramSaturation, terms: ProgramTerms, rules: Iterable[str]
     text = "\n".join(rules)
     found.egraph.run_program(*terms.permutations(), *found.egraph.parse_program(text, "mutants"))
     matches = Counter(dict(found.laws))
-    stopped = _run(found.egraph, matches, SaturationLimits(), perf_counter())
+    stopped = _run(found.egraph, matches, SaturationLimits())
     seconds = found.seconds + perf_counter() - start
     return ProgramSaturation(found.egraph, tuple(sorted(matches.items())), stopped or found.stopped, seconds)
 
 
-def _run(egraph: bindings.EGraph, matches: Counter[str], limits: SaturationLimits, start: float) -> str | None:
+def _run(egraph: bindings.EGraph, matches: Counter[str], limits: SaturationLimits) -> str | None:
+    start = thread_time()  # so that a busy machine gives the same e-graph
     for _ in range(limits.iterations):
         updated = sum(_once(egraph, ruleset, matches) for ruleset in ("shapes", "simplify", "laws"))
         if updated == 0 and not _join_groups(egraph, matches):
             return None
         if sum(size for _, size in table_sizes(egraph)) > limits.nodes:
             return f"stopped at {limits.nodes:,} nodes"
-        if perf_counter() - start > limits.seconds:
+        if thread_time() - start > limits.seconds:
             return f"stopped after {limits.seconds:g} s"
     return f"stopped after {limits.iterations} iterations"
 
@@ -98,7 +99,7 @@ def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
 
 
 @cache
-def _rules(extra: tuple[str, ...]) -> str:
+def _rules(extra: tuple[str, ...] | None) -> str:
     folder = resources.files("mirage_eg") / "rules"
     own = [
         file.read_text(encoding="utf-8")
@@ -107,7 +108,7 @@ def _rules(extra: tuple[str, ...]) -> str:
     ]
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
     laws = [line for line in shared.splitlines() if line.startswith(_LAW) and ":ruleset simplify" in line]
-    return "\n".join([*own, *laws, tensor_laws(extra)])
+    return "\n".join([*own, *laws, *([] if extra is None else [tensor_laws(extra)])])
 
 
 __all__ = ["ProgramSaturation", "SaturationLimits", "extended", "saturate"]
