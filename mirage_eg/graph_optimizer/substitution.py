@@ -36,12 +36,19 @@ class Substitution:
     seconds: float
 
     def lower_bound_us(self, device: Device) -> float:
-        """The least that kernels of the rewritten program can take: a launch, each tensor moved once, or its products."""
+        """The least that kernels of the rewritten program can take: a launch, each tensor moved once, or its products.
+
+        Inputs that only views read, or ops that read a part of them, count as none, and so do views as outputs.
+        """
         graph = self.rewritten.graph
-        partly = {item.operands[0] for item in graph.nodes if item.op in _PARTLY_READ}
-        read = [graph.types[value] for value in graph.input_values if value not in partly]
-        moved = sum(kind.nbytes for kind in (*read, *graph.output_types)) / device.memory_bandwidth
-        return device.launch_us + 1e6 * max(moved, product_flops(graph) / device.matrix_rate)
+        kernels = launched_kernels(graph)
+        if not kernels:
+            return 0.0
+        read = {operand for item, _ in kernels if item.op not in _PARTLY_READ for operand in item.operands}
+        written = {value for _, values in kernels for value in values}
+        moved = read.intersection(graph.input_values) | written.intersection(item.operands[0] for item in graph.outputs)
+        moved_us = 1e6 * sum(graph.types[value].nbytes for value in moved) / device.memory_bandwidth
+        return device.launch_us + max(moved_us, 1e6 * product_flops(graph) / device.matrix_rate)
 
     def whole(self, mugraph: Graph) -> Graph:
         """A µGraph of the rewritten program as one of the given program: the prologue before it, all inputs as given."""
