@@ -276,6 +276,18 @@ class Builder:
         """x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, the approximate form of gelu."""
         return self.op("gelu_tanh", x)
 
+    def erf(self, x: Tensor) -> Tensor:
+        """The error function, (2/√π) ∫₀ˣ exp(−t²) dt."""
+        return self.op("erf", x)
+
+    def sin(self, x: Tensor) -> Tensor:
+        """The sine of an angle in radians."""
+        return self.op("sin", x)
+
+    def cos(self, x: Tensor) -> Tensor:
+        """The cosine of an angle in radians."""
+        return self.op("cos", x)
+
     def softplus(self, x: Tensor) -> Tensor:
         """log(1 + exp(x))."""
         return self.op("softplus", x)

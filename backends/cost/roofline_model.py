@@ -26,7 +26,7 @@ from mirage_eg.ir.weights import prepared_values
 FUNCTIONS = frozenset(
     {
         *("exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"),
-        *("gelu_tanh", "softplus", "mish", "elu"),
+        *("gelu_tanh", "erf", "sin", "cos", "softplus", "mish", "elu"),
     }
 )
 

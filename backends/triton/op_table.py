@@ -164,6 +164,9 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
         _always,
         True,
     ),
+    "erf": ElementwiseRow("error_function", _call("tl.erf({x})"), _call("torch.erf({x})"), _always, True),
+    "sin": ElementwiseRow("sine", _call("tl.sin({x})"), _call("torch.sin({x})"), _always, False),
+    "cos": ElementwiseRow("cosine", _call("tl.cos({x})"), _call("torch.cos({x})"), _never, False),
     "softplus": ElementwiseRow(
         "softplus",
         _call("tl.maximum({x}, 0.0) + log1p(tl.exp(-tl.abs({x})))"),

@@ -19,10 +19,10 @@ from typing import Any
 
 from mirage_eg.bench.shrinking import SHRINKINGS, run_source
 from mirage_eg.egraph.sandbox import Worker
-from mirage_eg.ir.errors import LimitError, OptionError
+from mirage_eg.ir.errors import LimitError, OptionError, ProgramError
 
 TOLERANCE = 1e-5  # of the largest element, against float64; or 4 times the error of the model in its own types
-MOST_ELEMENTS = 1 << 24  # of all inputs, where sizes are shrunk
+MOST_ELEMENTS = 1 << 22, 1 << 24  # of all inputs, where sizes are shrunk: as wanted, and as the largest
 ADDRESS_SPACE = 64 << 30  # bytes of a problem's process
 
 
@@ -131,11 +131,15 @@ def import_problem(problem: Problem, shrink: bool) -> ImportRow:
     torch.set_num_threads(1)
     source = problem.path.read_text(encoding="utf-8")
     reason = ""
-    for shrinking in SHRINKINGS if shrink else (None,):
+    waiting: list[tuple[str | None, int]] = [(name, MOST_ELEMENTS[0]) for name in SHRINKINGS] if shrink else [(None, 0)]
+    while waiting:
+        shrinking, most = waiting.pop(0)
         try:
-            reference = _reference(source, str(problem.path), shrinking)
+            reference = _reference(source, str(problem.path), shrinking, most)
         except FOREIGN_ERRORS as error:
             reason = reason or f"the model fails{' at smaller sizes' if shrink else ''}: {_line(error)}"
+            if isinstance(error, _TooLargeError) and most < MOST_ELEMENTS[-1]:
+                waiting.append((shrinking, MOST_ELEMENTS[-1]))
             continue
         return replace(_compared(problem.name, *reference), shrinking=shrinking)
     return ImportRow(problem.name, Import.NO_REFERENCE, reason)
@@ -145,11 +149,18 @@ class _UnusableError(ValueError):
     """A model that cannot serve as a reference."""
 
 
+class _TooLargeError(_UnusableError):
+    """A model whose inputs have too many elements."""
+
+
 Trial = tuple[list[Any], list[Any]]  # arguments of a model, and its results in float64
 
 
-def _reference(source: str, path: str, shrinking: str | None) -> tuple[Any, list[Trial]]:
-    """The model in train mode, and its results for its own inputs and, where they are finite, for normal ones."""
+def _reference(source: str, path: str, shrinking: str | None, most: int) -> tuple[Any, list[Trial]]:
+    """The model in train mode, and its results for its own inputs and, where they are finite, for normal ones.
+
+    With `shrinking` its inputs may have `most` elements.
+    """
     import torch
 
     module = run_source(source, path, shrinking)
@@ -159,8 +170,8 @@ def _reference(source: str, path: str, shrinking: str | None) -> tuple[Any, list
     if shrinking:
         with torch.device("meta"):
             elements = sum(one.numel() for one in _tensors(module.get_inputs()))
-        if elements > MOST_ELEMENTS:
-            raise _UnusableError(f"its inputs have {elements:,} elements, more than {MOST_ELEMENTS:,}")
+        if elements > most:
+            raise _TooLargeError(f"its inputs have {elements:,} elements, more than {most:,}")
     inputs = list(module.get_inputs())
     normal = [torch.randn_like(x) if _is_float(x) else x for x in inputs]
     trials = [(drawn, _in_float64(model, drawn)) for drawn in (inputs, normal)]
@@ -201,7 +212,10 @@ def _compared(name: str, model: Any, trials: list[Trial]) -> ImportRow:
             program = torch.export.export(model, tuple(trials[0][0]), strict=False)
     except (RuntimeError, ValueError, TypeError) as error:
         return ImportRow(name, Import.OUTSIDE, f"torch.export: {_line(error)}")
-    imported = import_program(program)
+    try:
+        imported = import_program(program)
+    except ProgramError as error:
+        return ImportRow(name, Import.OUTSIDE, _line(error))
     ops = sum(len(program.kernels) for program in imported.programs)
     row = ImportRow(name, Import.RIGHT, segments=len(imported.programs), ops=ops)
     if imported.outside:

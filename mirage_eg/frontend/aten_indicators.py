@@ -45,6 +45,19 @@ def _not(call: Call) -> Tensor:
     return 1 - _number_indicator(call, "self")
 
 
+def _equal(call: Call) -> Tensor:
+    """Of tensors of torch's type bool: 1 where both or none is true."""
+    if not call.is_indicator("self"):
+        return call.graph.equal(call.tensor("self"), call.operand("other"))
+    if call.is_indicator("other"):
+        return 1 - _xor(call)
+    number = call.take("other")
+    if number not in (0, 1):
+        raise UnsupportedError(f"other = {number!r}, wanted a bool")
+    x = _number_indicator(call, "self")
+    return x if number else 1 - x
+
+
 def _xor(call: Call) -> Tensor:
     return (_number_indicator(call, "self") - _number_indicator(call, "other")) ** 2
 
@@ -88,8 +101,8 @@ HANDLERS: Mapping[str, Handler] = {
     **_named("le.Tensor le.Scalar", _comparison(lambda g, x, y: g.less_equal(x, y))),
     **_named("gt.Tensor gt.Scalar", _comparison(_swapped("less"))),
     **_named("ge.Tensor ge.Scalar", _comparison(_swapped("less_equal"))),
-    **_named("eq.Tensor eq.Scalar", _comparison(lambda g, x, y: g.equal(x, y))),
-    **_named("ne.Tensor ne.Scalar", _comparison(lambda g, x, y: 1 - g.equal(x, y))),
+    **_named("eq.Tensor eq.Scalar", _equal),
+    **_named("ne.Tensor ne.Scalar", lambda call: 1 - _equal(call)),
     **_named("logical_and.default bitwise_and.Tensor __and__.Tensor", _and),
     **_named("logical_or.default bitwise_or.Tensor __or__.Tensor", _or),
     **_named("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", _xor),

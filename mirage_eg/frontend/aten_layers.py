@@ -1,11 +1,11 @@
 """ATen's matrix products, normalizations, softmax and attention as ops of a kernel graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from math import prod, sqrt
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy
-from mirage_eg.frontend.aten_rearrangements import cast, permuted, reshaped, swapped
+from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
@@ -290,34 +290,6 @@ def _sdpa_kernel(mask_name: str) -> Handler:
     return attention
 
 
-def _einsum(call: Call) -> Tensor:
-    """A product of two tensors: batch dims, then the free dims of each side, and contracted dims, each as one dim."""
-    call.require("path", None)
-    equation = call.take("equation").replace(" ", "")
-    tensors = [call.tensor(f"tensors.{place}") for place in range(len(call.take("tensors")))]
-    inputs, arrow, output = equation.partition("->")
-    names = inputs.split(",")
-    letters = [set(name) for name in names]
-    if len(names) != 2 or not arrow or "." in equation or any(len(set(name)) < len(name) for name in (*names, output)):
-        raise UnsupportedError(f"equation = {equation!r}, wanted a product of two tensors with named dims")
-    extents = {name: extent for term, x in zip(names, tensors, strict=True) for name, extent in zip(term, x.shape, strict=True)}
-    if set(output) - set(extents) or (letters[0] ^ letters[1]) - set(output):
-        raise UnsupportedError(f"equation = {equation!r} sums a dim of one tensor alone")
-    batch = [name for name in output if name in letters[0] & letters[1]]
-    rows, columns = ([name for name in output if name in mine - other] for mine, other in (letters, letters[::-1]))
-    inner = [name for name in names[0] if name not in output]
-
-    def arranged(side: int, *groups: Sequence[str]) -> Tensor:
-        order = [name for group in (batch, *groups) for name in group]
-        moved = permuted(tensors[side], [names[side].index(name) for name in order])
-        flat = [prod(extents[name] for name in group) for group in groups]
-        return reshaped(moved, [*(extents[name] for name in batch), *flat])
-
-    product = arranged(0, rows, inner) @ arranged(1, inner, columns)
-    order = [*batch, *rows, *columns]
-    return permuted(reshaped(product, [extents[name] for name in order]), [order.index(name) for name in output])
-
-
 HANDLERS: Mapping[str, Handler] = {
     "aten.linear.default": _linear,
     "aten.matmul.default": _matmul("self", "other"),
@@ -328,7 +300,6 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.addmm.default": _added_product("mat1", "mat2"),
     "aten.addmv.default": _added_product("mat", "vec"),
     "aten.baddbmm.default": _added_product("batch1", "batch2"),
-    "aten.einsum.default": _einsum,
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,
     "aten.rms_norm.default": _rms_norm,

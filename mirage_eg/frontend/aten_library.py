@@ -78,6 +78,32 @@ def _cumsum(call: Call) -> Tensor:
     return cast(call.graph.cumsum(cast(x, call.result.dtype), call.dim("dim", len(x.shape))), call.result.dtype)
 
 
+def _running(op: str, x: Tensor, dim: int) -> Tensor:
+    """The results of an associative op on the first 1, 2, … elements, in log₂ n steps (Hillis and Steele, 1986)."""
+    step = 1
+    while step < (extent := x.shape[dim]):
+        joined = x.builder.op(op, cut(x, dim, step, extent), cut(x, dim, 0, extent - step))
+        x, step = x.builder.concat([cut(x, dim, 0, step), joined], dim), 2 * step
+    return x
+
+
+def _cumprod(call: Call) -> Tensor:
+    call.ignore("dtype")
+    x = cast(call.any_tensor("self"), call.result.dtype)
+    return _running("mul", x, call.dim("dim", len(x.shape)))
+
+
+def _running_extreme(op: str) -> Handler:
+    """`cummax` and `cummin`: values and places."""
+
+    def extreme(call: Call) -> list[Lazy | str]:
+        x = call.any_tensor("self")
+        dim = call.dim("dim", len(x.shape))
+        return [lambda: _running(op, x, dim), "the places of running extremes are no output of the IR's ops"]
+
+    return extreme
+
+
 def _argmax(largest: bool) -> Handler:
     def argmax(call: Call) -> Tensor:
         x = call.any_tensor("self")
@@ -124,6 +150,9 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.flip.default": _flip,
     "aten.diag_embed.default": _diagonal,
     "aten.cumsum.default": _cumsum,
+    "aten.cumprod.default": _cumprod,
+    "aten.cummax.default": _running_extreme("maximum"),
+    "aten.cummin.default": _running_extreme("minimum"),
     "aten.argmax.default": _argmax(True),
     "aten.argmin.default": _argmax(False),
     "aten.argsort.default": _argsort,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from mirage_eg.frontend import (
     aten_convolution,
+    aten_einsum,
     aten_elementwise,
     aten_indicators,
     aten_integers,
@@ -12,13 +13,16 @@ from mirage_eg.frontend import (
     aten_losses,
     aten_pooling,
     aten_rearrangements,
+    aten_repeats,
 )
 from mirage_eg.frontend.aten_call import Handler
 
 _HANDLERS: dict[str, Handler] = {
     **aten_convolution.HANDLERS,
+    **aten_einsum.HANDLERS,
     **aten_elementwise.HANDLERS,
     **aten_rearrangements.HANDLERS,
+    **aten_repeats.HANDLERS,
     **aten_indicators.HANDLERS,
     **aten_layers.HANDLERS,
     **aten_library.HANDLERS,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from hashlib import sha256
 from math import prod
 from typing import Any
 
@@ -269,6 +270,13 @@ def _taken(call: Call, x: Tensor, name: str, index: str, dim: int) -> Tensor:
         return _gathered(call, x, index, dim)
     if array.dtype.kind != "i":
         raise UnsupportedError(f"{name} has element type {array.dtype}, wanted integers")
+    if (slices := _in_runs(call, x, array, dim)) is not None:
+        return slices
+    return _gathered(call, x, index, dim)
+
+
+def _in_runs(call: Call, x: Tensor, array: Any, dim: int) -> Tensor | None:
+    """x at constant places along a dim as slices; None where these are many."""
     extent = x.shape[dim]
     runs: list[list[int]] = []
     for place in (int(place) % extent for place in array.reshape(-1)):
@@ -277,7 +285,7 @@ def _taken(call: Call, x: Tensor, name: str, index: str, dim: int) -> Tensor:
         else:
             runs.append([place, place + 1])
     if len(runs) > _RUNS:
-        return _gathered(call, x, index, dim)
+        return None
     parts = [cut(x, dim, start, stop) for start, stop in runs]
     whole = parts[0] if len(parts) == 1 else call.graph.concat(parts, dim)
     return reshaped(whole, (*x.shape[:dim], *array.shape, *x.shape[dim + 1 :]))
@@ -299,14 +307,30 @@ def _index(call: Call) -> Tensor:
             taken = places[tuple(slice(None) if array is None else array for array in arrays)]
             if taken.size == places.size and (taken.reshape(-1) == places.reshape(-1)).all():
                 return reshaped(x, call.result.shape)
+            constants = [array for array in arrays if array is not None]
+            if given == list(range(given[0], given[-1] + 1)) and all(array.dtype.kind == "i" for array in constants):
+                return _at_places(call, x, constants, given[0])
         if given == [0, 1] and _counts_up(arrays[0], x.shape[0]) and call.types["indices.1"].shape == x.shape[:1]:
             rows = call.graph.reshape(call.integers("indices.1"), (x.shape[0],) + (1,) * (len(x.shape) - 1))
             rows = rows if len(x.shape) == 2 else call.graph.broadcast(rows, (x.shape[0], 1, *x.shape[2:]))
             return reshaped(call.graph.take_along_dim(x, rows, 1), call.result.shape)
-        raise UnsupportedError(
-            f"indices for {len(given)} dims, wanted one, constants that only reshape, or one of each row: x[arange(n), index]"
-        )
+        raise UnsupportedError(f"indices for {len(given)} dims, wanted one, constants for neighbours, or x[arange(n), index]")
     return _taken(call, x, "indices", f"indices.{given[0]}", given[0])
+
+
+def _at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor:
+    """x at constant places of some neighbouring dims: these dims become one."""
+    import numpy as np
+
+    extents = x.shape[dim : dim + len(arrays)]
+    wrapped = [array % extent for array, extent in zip(arrays, extents, strict=True)]
+    places = np.ravel_multi_index(np.broadcast_arrays(*wrapped), extents)
+    flat = reshaped(x, (*x.shape[:dim], prod(extents), *x.shape[dim + len(arrays) :]))
+    if (slices := _in_runs(call, flat, places, dim)) is not None:
+        return slices
+    digest = sha256(places.tobytes()).hexdigest()[:16]
+    index = call.lift(f"places_{digest}", places.shape, "int64", lambda: places)
+    return reshaped(call.graph.gather(flat, index, dim), call.result.shape)
 
 
 def _counts_up(array: Any, count: int) -> bool:
@@ -346,26 +370,6 @@ def _roll(call: Call) -> Tensor:
         dim %= len(x.shape)
         if place := -shift % x.shape[dim]:
             x = call.graph.concat([cut(x, dim, place, x.shape[dim]), cut(x, dim, 0, place)], dim)
-    return x
-
-
-def _repeat_interleave(call: Call) -> Tensor:
-    call.ignore("output_size")
-    x, times = call.any_tensor("self"), call.whole("repeats")
-    if call.take("dim") is None:
-        return call.graph.repeat(reshaped(x, (call.result.shape[0] // times,)), times, 0)
-    return call.graph.repeat(x, times, call.dim("dim", len(x.shape)))
-
-
-def _tile(call: Call) -> Tensor:
-    """`Tensor.repeat`: the whole tensor several times along each dim."""
-    x, times = call.any_tensor("self"), list(call.take("repeats"))
-    x = reshaped(x, (1,) * (len(times) - len(x.shape)) + x.shape)
-    for dim, count in enumerate(times):
-        if count > 1 and x.shape[dim] == 1:
-            x = call.graph.broadcast(x, (*x.shape[:dim], count, *x.shape[dim + 1 :]))
-        elif count > 1:
-            x = call.graph.concat([x] * count, dim)
     return x
 
 
@@ -433,6 +437,4 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.index_select.default": _index_select,
     "aten.constant_pad_nd.default": _pad,
     "aten.pad.default": _pad_mode,
-    "aten.repeat_interleave.self_int": _repeat_interleave,
-    "aten.repeat.default": _tile,
 }

@@ -4,9 +4,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from pathlib import Path
+from pickle import PickleError
+from struct import error as StructError
 from types import MappingProxyType
 from typing import Any
 from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.coverage import Coverage, coverage
@@ -17,6 +20,12 @@ from mirage_eg.frontend.imported import Constant, Imported, ImportedSegment, Inp
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.weights import with_weights
+
+# Of torch's readers of archives, JSON and pickles, on a file that is damaged or of another version.
+_UNREADABLE = (
+    *(ArithmeticError, AssertionError, AttributeError, BadZipFile, EOFError, ImportError, LookupError, MemoryError),
+    *(OSError, PickleError, RuntimeError, StructError, TypeError, ValueError, ZlibError),
+)
 
 
 def import_program(program: Any) -> Imported:
@@ -100,7 +109,11 @@ def functional(program: Any) -> Any:
     table = torch.export.default_decompositions() if unknown else {}
     decomposed = {op: table[op] for op in unknown if op in table}
     if decomposed or any(is_mutable(node) or isinstance(node.target, torch._ops.HigherOrderOperator) for node in calls):
-        return program.run_decompositions(decomposed)
+        try:
+            return program.run_decompositions(decomposed)
+        except (RuntimeError, ValueError, TypeError) as error:  # as of a tensor that the model changes and does not register
+            message = " ".join(str(error).split())[:300]
+            raise ProgramError(f"torch.export: the program cannot be made functional: {message}") from error
     return program
 
 
@@ -192,7 +205,7 @@ def load(path: str | Path) -> Any:
     log.setLevel(logging.CRITICAL)
     try:
         return torch.export.load(path)
-    except (OSError, BadZipFile, RuntimeError, ValueError, KeyError, AssertionError) as error:
+    except _UNREADABLE as error:
         message = " ".join(str(error).split())[:300]
         raise ProgramError(
             f"{path}: {message}; wanted a file that torch.export.save wrote, with its custom ops imported"
@@ -216,12 +229,19 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:
         with torch.no_grad():
             program = torch.export.export(model, args, kwargs, strict=False)
     except (RuntimeError, ValueError, TypeError) as error:
-        message = " ".join(str(error).split())
-        raise ProgramError(
-            f"explain: torch.export: {message[:300]}; wanted a model that takes and returns tensors, and no cache "
-            "(models of transformers: config.use_cache = False)"
-        ) from error
+        raise ProgramError(f"explain: torch.export: {_why_not_exported(error)}") from error
     return coverage(import_program(program))
+
+
+def _why_not_exported(error: Exception) -> str:
+    """The message of torch.export in one line, and what was wanted."""
+    message = " ".join(str(error).split())
+    if "data-dependent" in message:
+        return f"{message[:200]}; wanted branches and shapes that depend on no value of a tensor (try: torch.where, torch.cond)"
+    return (
+        f"{message[:300]}; wanted a model that takes and returns tensors, and no cache "
+        "(models of transformers: config.use_cache = False)"
+    )
 
 
 __all__ = [

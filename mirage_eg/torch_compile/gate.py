@@ -6,7 +6,7 @@ element. The gate decides while the model is compiled; a call costs nothing.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import floor, inf, log2
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,8 @@ def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> _Errors:
     eps = torch.finfo(got.dtype).eps
     if not torchs <= eps**0.5:  # the program is not that of the nodes, or torch overflows here
         return _Errors(inf, torchs, 0.0)
-    return _Errors(ours, torchs, max_error * torchs + eps)
+    ulp = eps * 2.0 ** floor(log2(size))
+    return _Errors(ours, torchs, max_error * torchs + ulp / size)
 
 
 def _difference(got: Any, exact: Any) -> float:

@@ -102,6 +102,12 @@ def test_negative_dims_count_from_the_end() -> None:
     assert_equal(lambda x: x[..., -2:].exp() + x.select(-1, -1).unsqueeze(-1) + x[:, :, 2:-2], x)
 
 
+def test_elements_are_repeated_a_whole_number_of_times_or_stay_outside() -> None:
+    [x] = tensors((1, 3, 4))
+    for scale in (2.1, 2.4):  # by 2.1 there are twice as many elements, and not each comes twice
+        assert_outside(lambda x, scale=scale: f.interpolate(x, scale_factor=scale).exp(), x, reason="whole number of times")
+
+
 def test_a_division_that_rounds_stays_outside() -> None:
     x, y = tensors((3, 4), (3, 4))
     assert_equal(lambda x, y: torch.div(x, y + 9, rounding_mode=None), x, y)
@@ -238,6 +244,16 @@ def written(x: Any) -> Any:
         lambda x: torch.addmv(x[0, :6], x, x[1], beta=0.5, alpha=2.0) + x.unsafe_split(4, 1)[1].sum(1),
         lambda x: torch.prod(x, 1) + torch.prod(x, 0, keepdim=True)[0, :6] + torch.prod(x[:, :3]) + x[:, :7].prod(-1),
         lambda x: f.batch_norm(x, None, None, training=True) + f.batch_norm(x, None, None, x[0], x[1], True, 0.3, 1e-3),
+        lambda x: torch.erf(x) + torch.special.erf(2 * x) + torch.sin(9 * x) * torch.cos(x * x) + torch.tan(x.tanh()),
+        lambda x: torch.einsum("ij,kj,k,i->jk", x, x[:, :8], x[0, :6], x[:, 1]) + torch.einsum("...ij,...kj", x, x)[0, 0],
+        lambda x: torch.einsum("i,j", x[0], x[1]) + torch.einsum("ij->j", x) + torch.einsum("ij,kl->jl", x, x),
+        lambda x: (
+            x[[0, 5, -1], [7, 2, 1]] + x[torch.arange(6)[:, None], torch.arange(3) * 2].exp() + x[None].tile(2, 1, 1)[1, :, :3]
+        ),
+        lambda x: x[torch.tril_indices(6, 6, -1)[0], torch.tril_indices(6, 6, -1)[1]].exp(),
+        lambda x: f.interpolate(x[None], scale_factor=2) + f.interpolate(x[None, None], size=(6, 16))[0] * 2,
+        lambda x: x.unfold(1, 4, 4).exp() + x.unfold(1, 7, 1)[..., :4] + x.unfold(0, 2, 4).sum(),
+        lambda x: torch.where(((x > 0) == False) | ((x > 1) == (x > 0)) | ((x > 0.5) != 1), x, 2 * x),  # noqa: E712
         lambda x: f.cosine_similarity(x, x.roll(1, 0)) + f.pairwise_distance(x, x.roll(1, 0)),
     ],
 )

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch.nn.functional as f
 import mirage_eg as mi
 from mirage_eg.cli.main import main
 from mirage_eg.frontend.imported import Imported, InputKind
+from mirage_eg.frontend.load import import_file
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.report.notebook import HTML_FORMATTERS
 from property_tests.support.layers import ROOT
@@ -159,12 +161,12 @@ def test_a_graph_of_aot_autograd_is_imported_by_its_own_ops(name: str) -> None:
 
 def test_segments_and_outside_nodes_take_turns() -> None:
     def function(x: Any) -> Any:
-        y = torch.cumprod(x.exp(), 0).tanh()
-        return torch.cumprod(y * x.exp(), 1).sigmoid() + y
+        y = torch.atan(x.exp()).tanh()
+        return torch.atan(y * x.exp()).sigmoid() + y
 
     x = torch.randn(4, 6)
     it = imported(function, x)
-    assert Counter(node.op for node in it.outside) == {"aten.cumprod.default": 2}
+    assert Counter(node.op for node in it.outside) == {"aten.atan.default": 2}
     assert [len(part.nodes) for part in it.segments] == [2, 2, 2]
     assert relative_error(it.run(x), function(x.double())) <= 1e-6
 
@@ -202,13 +204,13 @@ def test_explain_prints_segments_shares_and_reasons() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Any, w: Any) -> Any:
             y = f.linear(x, w).tanh()
-            return f.conv_transpose1d(y[None], torch.ones(3, 1, 1), None) + torch.cumprod(x, 0)[:1]
+            return f.conv_transpose1d(y[None], torch.ones(3, 1, 1), None) + torch.atan(x)[:1]
 
     it = mi.torch.explain(Model(), torch.randn(3, 4), torch.randn(4, 4))
     assert [row.ops for row in it.segments] == [2, 2]
     assert {(row.name, row.flops, row.note) for row in it.outside} == {
         ("aten.conv_transpose1d.default", 24, "the IR has no transposed convolution"),
-        ("aten.cumprod.default", 0, "no op of the IR computes it"),
+        ("aten.atan.default", 0, "no op of the IR computes it"),
     }
     assert it.share("ops") == 4 / 6
     assert HTML_FORMATTERS["frontend.coverage.Coverage"](it).count("<tr>") == len(it.rows())
@@ -227,8 +229,8 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_command_explains_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.export.save(exported(lambda x: torch.cumprod(x.exp(), 0), torch.randn(3)), tmp_path / "model.pt2")
-    for arguments, shown in (((), "cumprod"), (("--json",), '"outside": [{"name": "aten.cumprod.default", "ops": 1')):
+    torch.export.save(exported(lambda x: torch.atan(x.exp()), torch.randn(3)), tmp_path / "model.pt2")
+    for arguments, shown in (((), "atan"), (("--json",), '"outside": [{"name": "aten.atan.default", "ops": 1')):
         assert run_command(monkeypatch, "explain", str(tmp_path / "model.pt2"), *arguments) == 0
         assert shown in capsys.readouterr().out
     for name, reason in (("missing.pt2", "No such file"), ("text.pt2", "wanted a file that torch.export.save wrote")):
@@ -237,10 +239,49 @@ def test_the_command_explains_a_file(
         assert reason in capsys.readouterr().err
 
 
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    torch.export.save(exported(lambda x: x.exp() @ x.t(), torch.randn(3, 3)), path)
+    whole = path.read_bytes()
+    with ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    damaged = [whole[: len(whole) // parts] for parts in (1000, 4, 2)]
+    for name in members:
+        if name.endswith((".json", "sample_inputs/model.pt")):
+            for content in (b"{}", members[name][: len(members[name]) // 2]):
+                with ZipFile(path, "w") as archive:
+                    for other, data in members.items():
+                        archive.writestr(other, content if other == name else data)
+                damaged.append(path.read_bytes())
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ProgramError, match=r"wanted a file that torch\.export\.save wrote") as error:
+            import_file(path)
+        assert "\n" not in str(error.value)
+
+
 def test_explain_says_why_a_model_is_not_exported(tmp_path: Path) -> None:
     class Branches(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return x.exp() if x.sum() > 0 else x
 
-    with pytest.raises(ProgramError, match=r"explain: torch\.export: .*use_cache = False"):
+    with pytest.raises(ProgramError, match=r"explain: torch\.export: .*data-dependent.*depend on no value"):
         mi.torch.explain(Branches(), torch.randn(3))
+    with pytest.raises(ProgramError, match=r"explain: torch\.export: .*use_cache = False"):
+        mi.torch.explain(torch.nn.Linear(3, 4), torch.randn(5))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute self.state")
+def test_a_tensor_that_a_model_replaces_without_registering_it_is_named() -> None:
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.state = torch.zeros(3)
+
+        def forward(self, x: Any, begin: Any) -> Any:
+            self.state.copy_(begin)
+            self.state = (x + self.state).tanh()
+            return self.state * 2
+
+    with pytest.raises(ProgramError, match=r"cannot be made functional: .*state"):
+        mi.torch.explain(Recurrent(), torch.randn(3), torch.randn(3))
