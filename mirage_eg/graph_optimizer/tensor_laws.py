@@ -30,12 +30,12 @@ class Untranslatable(Exception):
 
 @cache
 def tensor_laws(extra: tuple[str, ...] = ()) -> str:
-    """The packaged laws of whole tensors and those of the files `extra`, in the language of `rules/graph`.
+    """The packaged laws of whole tensors that are on, and those of the files `extra`, in the language of `rules/graph`.
 
     Raises:
         RuleError: a file is not readable, has laws of another domain, or none that saves an op.
     """
-    packaged = packaged_files(DOMAIN)
+    packaged = [file for file in packaged_files(DOMAIN) if header(file.text, "default") != "off"]
     lines = dict.fromkeys(line for file in packaged for law in _laws(file) for line in translated(law))
     for file in (file for path in extra for file in read_files(path)):
         _check(file, packaged[0].text)

@@ -1,7 +1,7 @@
 """Generalization: the most general equation that the normal form still proves.
 
-Common subterms become variables, largest first; then occurrences of a repeated variable get a name of their own. So terms over
-three variables give laws of four.
+Common subterms become variables, largest first; then occurrences of a repeated variable get a name of their own, and constants
+become variables. So terms over three variables give laws of four.
 """
 
 from collections.abc import Iterator
@@ -52,6 +52,7 @@ def _proper(equation: Equation) -> bool:
 def _candidates(equation: Equation) -> Iterator[Equation]:
     yield from _abstractions(equation)
     yield from _splits(equation)
+    yield from _without_constants(equation)
 
 
 def _abstractions(equation: Equation) -> Iterator[Equation]:
@@ -71,6 +72,13 @@ def _splits(equation: Equation) -> Iterator[Equation]:
             if chosen == (places[0], places[1]):
                 continue
             yield _with_new(equation[0], set(chosen[0])), _with_new(equation[1], set(chosen[1]))
+
+
+def _without_constants(equation: Equation) -> Iterator[Equation]:
+    left, right = equation
+    constants = {it for side in equation for it in subterms(side) if not isinstance(it, str) and len(it) == 1}
+    for constant in sorted(constants):
+        yield replaced(left, constant, "new"), replaced(right, constant, "new")
 
 
 def _subsets(places: list[int]) -> list[list[int]]:

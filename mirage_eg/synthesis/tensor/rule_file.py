@@ -6,6 +6,8 @@ from mirage_eg.synthesis.tensor.rule_lines import merges
 from mirage_eg.synthesis.tensor.synthesize import TensorLaw, TensorSynthesis
 from mirage_eg.synthesis.tensor.term import size, text
 
+LOADED_SIZE = 2  # laws of more ops make whole-program saturation slow: `mirage-eg rewrite` loads them with --rules alone
+
 
 def tensor_rule_text(found: TensorSynthesis) -> str:
     """A rule file in the language of rules/tensor; equal syntheses have equal texts."""
@@ -15,6 +17,7 @@ def tensor_rule_text(found: TensorSynthesis) -> str:
     )
     lines = [
         "; domain: tensor",
+        *(["; default: off"] if found.size > LOADED_SIZE else []),
         f"; Laws of whole tensors with up to {found.size} ops a side, found by enumeration and proved for all shapes:",
         f";   mirage-eg rules synthesize --domain tensor --ops {chosen} --size {found.size} --seed {found.seed} --out FILE.egg",
         f"; {funnel.terms:,} terms in {funnel.classes:,} classes gave {funnel.pairs:,} equal pairs, {funnel.renamed:,} of them",
@@ -25,7 +28,7 @@ def tensor_rule_text(found: TensorSynthesis) -> str:
     ]
     for law in found.laws:
         lines += [f"; {evidence(law)}", *law.lines]
-    joint = [it for law in found.laws for it in merges(law.equation)]
+    joint = [it for law in found.laws for it in merges(law.equation)] if found.size <= LOADED_SIZE else []
     if joint:
         lines += [
             "",
