@@ -1,11 +1,10 @@
-"""The public names in the reference, from the lists of `mirage_eg`, `.torch` and `.testing`; docs/build.py writes them."""
+"""The public names in the reference, from the lists of `mirage_eg` and its public modules; docs/build.py writes them."""
 
 from importlib import import_module
 from inspect import getdoc
 
 import mirage_eg
-from mirage_eg import testing, torch
-from mirage_eg.frontend import onnx_import
+from mirage_eg import onnx, testing, torch
 
 _OPTIONS = {"ir.builder": ", inherited_members: true", "ir.threadblock_graph": ", inherited_members: true"}
 _VALUES = {  # names of values, which have no documentation of their own
@@ -21,9 +20,8 @@ _VALUES = {  # names of values, which have no documentation of their own
 def homes() -> dict[str, tuple[str, ...]]:
     """The public names of every module, without values."""
     found = {module: tuple(it for it in names if it not in _VALUES) for module, names in mirage_eg._HOMES.items()}
-    for module, names in torch._HOMES.items():
+    for module, names in (torch._HOMES | onnx._HOMES).items():
         found[module] = (*found.get(module, ()), *names)
-    found["frontend.onnx_import"] = tuple(onnx_import.__all__)
     return found
 
 
@@ -31,7 +29,7 @@ def reference() -> str:
     """A table of all public names, and the documentation of each."""
     shown = {f"mi.{name}": f"mirage_eg.{module}.{name}" for module, names in mirage_eg._HOMES.items() for name in names}
     shown |= {f"mi.torch.{name}": f"mirage_eg.{module}.{name}" for module, names in torch._HOMES.items() for name in names}
-    shown |= {f"mi.onnx.{name}": f"mirage_eg.frontend.onnx_import.{name}" for name in onnx_import.__all__}
+    shown |= {f"mi.onnx.{name}": f"mirage_eg.{module}.{name}" for module, names in onnx._HOMES.items() for name in names}
     shown |= {f"mirage_eg.testing.{name}": f"testing.md#mirage_eg.testing.{name}" for name in testing.__all__}
     rows = [
         f"| [`{name}`]({place if place.startswith('testing.md') else f'#{place}'}) | {_sentence(place.rpartition('#')[2])} |"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mirage_eg.version import __version__
 
 if TYPE_CHECKING:
-    from mirage_eg import torch
+    from mirage_eg import onnx, torch
     from mirage_eg.api import MuGraph, MuGraphs, Program, SizedMuGraph, new_kernel_graph, optimize_graph, superoptimize
     from mirage_eg.egraph_api import EGraph, egraph
-    from mirage_eg.frontend import onnx_import as onnx
     from mirage_eg.frontend.custom_op import register_op
     from mirage_eg.ir.builder import KernelGraph, Tensor
     from mirage_eg.ir.dtypes import DType
@@ -49,7 +48,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "synthesis.minimize": ("minimize",),
     "synthesis.synthesize": ("synthesize",),
 }
-_MODULES = {"onnx": "frontend.onnx_import", "torch": "torch"}  # public names that are modules
+_MODULES = {"onnx": "onnx", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "int32", "int64")
 

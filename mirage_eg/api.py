@@ -391,7 +391,7 @@ def superoptimize(
     chosen = Options(**restrictions, **options)
     program = graph.graph() if isinstance(graph, KernelGraph) else graph
     if not isinstance(program, Graph) or program.level is not Level.KERNEL:
-        raise GraphError(f"superoptimize: got {_described(graph)}, wanted a program: new_kernel_graph() or its Graph")
+        raise GraphError(f"superoptimize: got {described(graph)}, wanted a program: new_kernel_graph() or its Graph")
     if not isinstance(name, str):
         raise OptionError(f"name: got {name!r}, wanted a text")
     observer = _log if verbose else None
@@ -435,7 +435,7 @@ def optimize_graph(
     """
     program = graph.graph() if isinstance(graph, KernelGraph) else graph
     if not isinstance(program, Graph) or program.level is not Level.KERNEL:
-        raise GraphError(f"optimize_graph: got {_described(graph)}, wanted a program: new_kernel_graph() or its Graph")
+        raise GraphError(f"optimize_graph: got {described(graph)}, wanted a program: new_kernel_graph() or its Graph")
     from mirage_eg.graph_optimizer.optimize_graph import optimize_graph as run  # loads egglog
 
     device = Options(gpu=gpu).device_record
@@ -450,7 +450,7 @@ def _log(stage: str, done: int, total: int | None, text: str) -> None:
     _LOGGER.info("%s: %s of %s %s", stage, done, "?" if total is None else total, text)
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     """An argument that is not a program, in a few characters."""
     match value:
         case Graph():

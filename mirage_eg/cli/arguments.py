@@ -3,8 +3,9 @@
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce, wraps
+from importlib.util import find_spec
 from operator import or_
 from pathlib import Path
 from types import NoneType
@@ -13,15 +14,22 @@ from typing import Annotated, Any, get_origin
 import typer
 
 from mirage_eg.cli.terminal import Job
-from mirage_eg.frontend.load import BUILT_IN, load_program
+from mirage_eg.frontend.load import BUILT_IN, load_program, load_with_weights
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
+from mirage_eg.pipeline.run.output_files import check_writable
 
 _PROGRAM_HELP = f"A workload ({', '.join(BUILT_IN)}), a graph in JSON, or a Python file that defines program()."
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
 ProgramsArgument = Annotated[list[str] | None, typer.Argument(metavar="PROGRAM…", help=_PROGRAM_HELP, show_default=False)]
 GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]
+
+RESULTS = Path("mirage_out")
+OutOption = Annotated[
+    Path,
+    typer.Option(metavar="DIR|FILE.onnx", help=f"Folder for results; or a file for the result in ONNX, beside {RESULTS}/."),
+]
 
 Command = Callable[..., Job]
 
@@ -30,6 +38,28 @@ def load(argument: str, batch: int) -> tuple[str, Graph]:
     """The program; what a Python file prints goes to stderr, so that stdout holds our result alone."""
     with contextlib.redirect_stdout(sys.stderr):
         return load_program(argument, batch)
+
+
+def load_model(argument: str, batch: int) -> tuple[str, Graph, Mapping[str, Any]]:
+    """`load`, and the arrays of weights and constants of a model."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return load_with_weights(argument, batch)
+
+
+def results_folder(out: Path) -> tuple[Path, Path | None]:
+    """The folder for results and the ONNX file that --out asks for; before the work.
+
+    Raises:
+        OptionError: onnx is not installed, or no file can be written there.
+    """
+    if out.suffix != ".onnx":
+        return out, None
+    if out.is_dir():
+        raise OptionError(f"--out: got the folder {str(out)!r}, wanted a file, or a folder with another name")
+    if find_spec("onnx") is None:
+        raise OptionError(f"--out: got {str(out)!r}, but onnx is not installed; try: pip install 'mirage-eg[onnx]'")
+    check_writable(out.parent)
+    return RESULTS, out
 
 
 def load_programs(arguments: Sequence[str] | None, default: Sequence[str], batch: int = 1) -> dict[str, Graph]:
@@ -91,4 +121,7 @@ def _value(field: OptionField, given: Any) -> Any:
     return tuple(given or ()) if get_origin(field.types[0]) is tuple else given
 
 
-__all__ = ["GraphArgument", "ProgramArgument", "ProgramsArgument", "load", "load_programs", "with_options"]
+__all__ = [
+    *("RESULTS", "GraphArgument", "OutOption", "ProgramArgument", "ProgramsArgument"),
+    *("load", "load_model", "load_programs", "results_folder", "with_options"),
+]

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mirage_eg.cli.arguments import ProgramArgument, load, with_options
+from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model, results_folder, with_options
 from mirage_eg.cli.optimize_sizes import declared, run_optimize_sizes
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
@@ -49,7 +49,7 @@ def optimize(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint in the folder.")
     ] = False,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
+    out: OutOption = RESULTS,
     as_json: JsonOption = False,
 ) -> Job:
     """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best.
@@ -58,20 +58,26 @@ def optimize(
     every finished work item. Ctrl-C and SIGTERM (exit codes 130, 143) lose none: the same command with --resume gives
     the result of an uninterrupted run. Neither --jobs nor --executor changes the result. A program with named dims is searched
     once; its kernels are in buckets/, one file for each bucket of sizes, and best.json, best.py are those of the largest sizes.
+    With --out FILE.onnx the best µGraph is an ONNX model, too, with a function for each kernel.
     """
 
     def job() -> int:
         if options.executor is not None and options.jobs is not None:
             raise OptionError("got --jobs and --executor, wanted one of them: a cluster has its own number of workers")
-        name, graph = load(program, options.batch)
+        results, model = results_folder(out)
+        name, graph, arrays = load_model(program, options.batch)
         graph = declared(graph, dim) if dim else graph
-        folder, source = out / name, _source(program)
+        folder, source = results / name, _source(program)
         check_writable(folder)
         _check_owner(folder, source)
         if dims_of(graph):
             if resume or trace is not None:
                 raise OptionError(
                     f"{'--resume' if resume else '--trace'}: not offered for programs with named dims; leave it out"
+                )
+            if model is not None:
+                raise OptionError(
+                    f"--out: got {str(out)!r} for a program with named dims, wanted a folder: a model has fixed sizes"
                 )
             return run_optimize_sizes(name, graph, options, folder, source, as_json)
         if trace is not None:
@@ -80,10 +86,16 @@ def optimize(
             check_writable(trace.parent)
         result = _search(name, graph, options, folder / NAME, resume, trace)
         report = _write(result, graph, folder, source)
+        if model is not None:
+            from mirage_eg.frontend.onnx_export import export_graph, save
+
+            save(export_graph(result.candidates[0].graph, arrays=arrays), model)
         if as_json:
             print(json_line(report.data()))
         else:
             _print_result(result, folder)
+            if model is not None:
+                console().print(f"ONNX model: {model}", soft_wrap=True, highlight=False, markup=False)
         return 0
 
     return job

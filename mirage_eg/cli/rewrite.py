@@ -1,13 +1,14 @@
 """`mirage-eg rewrite`: the whole-program optimizer as a command, its table and its files."""
 
 import json
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.arguments import ProgramArgument, load, with_options
+from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model, results_folder, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
@@ -24,7 +25,10 @@ def rewrite(
     options: Options,
     weights: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="An input that is a weight, as 'w*'; may be repeated. Default: read as weights."),
+        typer.Option(
+            metavar="NAME",
+            help="An input that is a weight, as 'w*'; may be repeated. Default: those of a model; else those read as weights.",
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Limit of each extraction.")] = 10.0,
     with_mutants: Annotated[
@@ -34,22 +38,25 @@ def rewrite(
         list[str] | None,
         typer.Option(metavar="FILE.egg", help="More laws of whole tensors, as `rules synthesize --domain tensor` writes them."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("mirage_out"),
+    out: OutOption = RESULTS,
     as_json: JsonOption = False,
 ) -> Job:
     """Rewrite PROGRAM as a whole: laws merge and fold ops, and the program with the cheapest kernels is extracted, verified.
 
     Results go to DIR/PROGRAM/: rewritten.json is the program that runs each time, and `mirage-eg optimize` takes it.
     prologue.json computes its folded inputs from the weights, once; rewritten_whole.json has both, with the inputs of PROGRAM.
-    rewrite.json is the report, rewritten.svg the drawing.
+    rewrite.json is the report, rewritten.svg the drawing. With --out FILE.onnx the rewritten program is an ONNX model, too,
+    with a function for each kernel; the weights of a model are in it.
     """
 
     def job() -> int:
         if not seconds > 0:
             raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0")
-        name, graph = load(program, options.batch)
-        folder = out / name
+        results, model = results_folder(out)
+        name, graph, arrays = load_model(program, options.batch)
+        folder = results / name
         check_writable(folder)
+        names = weights or [escape(it) for it in arrays] or None
         from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
         from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
@@ -58,7 +65,7 @@ def rewrite(
             result = optimize_graph(
                 graph,
                 options.device_record,
-                weights,
+                names,
                 seconds,
                 name=name,
                 observe=observe,
@@ -66,10 +73,15 @@ def rewrite(
                 rules=rules or (),
             )
         _write(result, folder)
+        if model is not None:
+            from mirage_eg.frontend.onnx_export import save
+            from mirage_eg.onnx import export_model
+
+            save(export_model(result, arrays), model)
         if as_json:
             print(json_line(result.report.data()))
         else:
-            _print(result.report, folder)
+            _print(result.report, folder, model)
         return 0
 
     return job
@@ -89,7 +101,7 @@ def _write(result: "OptimizedGraph", folder: Path) -> None:
     write_atomically(folder / "rewrite.json", json.dumps(result.report.data(), indent=2, ensure_ascii=False) + "\n")
 
 
-def _print(report: "GraphReport", folder: Path) -> None:
+def _print(report: "GraphReport", folder: Path, model: Path | None) -> None:
     table = Table(
         title=f"{report.program} on {report.device}: {report.ops_before} ops, {report.ops_after} after", title_justify="left"
     )
@@ -111,6 +123,7 @@ def _print(report: "GraphReport", folder: Path) -> None:
         f"prologue: {len(report.folded)} tensors of weights, {report.prologue_bytes:,} bytes, {report.prologue_us:.1f} µs once",
         f"verified: {report.verdict}; predictions are of a roofline, nothing was measured",
         f"program: {folder / 'rewritten.json'}; report: {folder / 'rewrite.json'}; drawing: {folder / 'rewritten.svg'}",
+        *([f"ONNX model: {model}"] if model else []),
     ]
     for line in lines:
         out.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -176,11 +176,14 @@ def _collect_constants(graph: Any, found: Analysis) -> None:
 
 
 def users_of(node: Fx, found: Analysis) -> Iterator[Fx]:
-    """The nodes that use a value, through nodes of the same value too."""
+    """The nodes that use a value, through nodes of the same value too, such as the only part of a split."""
+    source = found.same.get(node, node)
     for user in node.users:
-        if found.same.get(user) in (node, found.same.get(node)) and user in found.same:
-            yield from users_of(user, found)
-        else:
+        parts = [it for it in user.users if it.target is getitem and found.same.get(it) is source]
+        for same in (user, *parts):
+            if found.same.get(same) is source:
+                yield from users_of(same, found)
+        if not (user in found.same and (found.same[user] is source or user.target is getitem)):
             yield user
 
 

@@ -46,10 +46,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class ImportedSegment:
-    """One program. `kinds` has an entry for each of its inputs; inputs and outputs are named as nodes of the imported graph.
+    """One program. `kinds` has an entry for each of its inputs, which are named as nodes of the imported graph.
 
-    `nodes` are the nodes that the program computes; those in `views` become no op, or a reshape or broadcast. `nbytes` is the
-    size of operands and results of the other nodes, one by one.
+    `nodes` are the nodes that the program computes; those in `views` become no op, or a reshape or broadcast. `outputs` are the
+    nodes of its outputs. `nbytes` is the size of operands and results of the other nodes, one by one.
     """
 
     program: Graph
@@ -57,6 +57,7 @@ class ImportedSegment:
     nodes: tuple[str, ...]
     views: frozenset[str]
     nbytes: int
+    outputs: tuple[str, ...]
 
     def inputs_of(self, kind: InputKind) -> tuple[str, ...]:
         """The names of the inputs of one kind."""
@@ -64,10 +65,19 @@ class ImportedSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class OnnxNames:
+    """The names in an ONNX model of the inputs of an import, by their nodes, and of the results in order."""
+
+    inputs: Mapping[str, str]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """A model as programs (`segments`) and nodes that stay with torch (`outside`).
 
-    `parameters` maps an input that is a weight to its name in the model. `parameter` returns the current tensor of a weight by
+    `parameters` maps an input that is a weight to its name in the model; `results` are the nodes that the model returns.
+    `onnx_names` has the names of inputs and results in an ONNX model. `parameter` returns the current tensor of a weight by
     the name of the input, `run` the results of the whole for the model's arguments.
     """
 
@@ -75,8 +85,10 @@ class Imported:
     constants: Mapping[str, Constant]
     parameters: Mapping[str, str]
     outside: tuple[Outside, ...]
+    results: tuple[str, ...]
     parameter: Callable[[str], Any] = field(compare=False, repr=False)
     run: Callable[..., Any] = field(compare=False, repr=False)
+    onnx_names: OnnxNames | None = None
 
     @property
     def programs(self) -> tuple[Graph, ...]:

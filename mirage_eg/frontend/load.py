@@ -4,14 +4,14 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
-from mirage_eg.frontend.imported import Imported
+from mirage_eg.frontend.imported import Imported, ImportedSegment, InputKind, OnnxNames
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import WORKLOADS
@@ -20,6 +20,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError, ProgramError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 
@@ -37,7 +38,26 @@ def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
         ProgramError: no such workload or file, a file that does not import or does not define a fitting `program()`.
         GraphError: a JSON file that holds no legal graph.
     """
+    return load_with_weights(argument, batch)[:2]
+
+
+def load_with_weights(argument: str, batch: int = 1) -> tuple[str, Graph, Mapping[str, Any]]:
+    """`load_program`, and of a model the arrays of the inputs that are weights or constants, by name.
+
+    The inputs and outputs of an ONNX model's program have the names that the model gives them.
+
+    Raises:
+        ProgramError, GraphError: as `load_program`.
+    """
     path = Path(argument)
+    if argument not in BUILT_IN and path.suffix in (".onnx", ".pt2"):
+        if batch != 1:
+            raise ProgramError(f"{path}: a model has fixed sizes; got --batch {batch}, wanted none")
+        return _name(path), *_from_model(path)
+    return *_without_weights(argument, path, batch), {}
+
+
+def _without_weights(argument: str, path: Path, batch: int) -> tuple[str, Graph]:
     if argument in BUILT_IN:
         return argument, BUILT_IN[argument](batch)
     match path.suffix:
@@ -48,10 +68,6 @@ def load_program(argument: str, batch: int = 1) -> tuple[str, Graph]:
             return _name(path), graph
         case ".py":
             return _name(path), _from_python(path, batch)
-        case ".onnx" | ".pt2":
-            if batch != 1:
-                raise ProgramError(f"{path}: a model has fixed sizes; got --batch {batch}, wanted none")
-            return _name(path), _from_model(path)
         case _ if os.path.exists(path):  # Path.exists raises where the name is too long
             raise ProgramError(
                 f"{path}: wanted a workload ({', '.join(BUILT_IN)}), a .json graph, a .py file or a .onnx or .pt2 model"
@@ -127,8 +143,8 @@ def import_file(path: Path, dims: Mapping[str, int] = MappingProxyType({})) -> I
     return import_program(load(path))
 
 
-def _from_model(path: Path) -> Graph:
-    """The program of a model that is imported as a whole."""
+def _from_model(path: Path) -> tuple[Graph, Mapping[str, Any]]:
+    """The program of a model that is imported as a whole, and the arrays of its inputs that are weights or constants."""
     found = import_file(path)
     if found.outside or len(found.segments) != 1:
         reasons = ", ".join(dict.fromkeys(f"{it.op} ({it.reason})" for it in found.outside[:3]))
@@ -136,7 +152,31 @@ def _from_model(path: Path) -> Graph:
             f"{path}: got {counted(len(found.segments), 'program')} and {counted(len(found.outside), 'node')} that stay outside"
             f"{f', as {reasons}' if reasons else ''}; wanted a model that is one program: see mirage-eg explain {path}"
         )
-    return found.programs[0]
+    [segment] = found.segments
+    fixed = [*segment.inputs_of(InputKind.PARAMETER), *segment.inputs_of(InputKind.CONSTANT)]
+    if found.onnx_names is None:
+        return segment.program, {name: found.array(name) for name in fixed}
+    names = found.onnx_names.inputs
+    arrays = {names.get(name, name): found.array(name) for name in fixed}
+    return _with_names(path, segment, found.results, found.onnx_names), arrays
+
+
+def _with_names(path: Path, segment: ImportedSegment, results: Sequence[str], names: OnnxNames) -> Graph:
+    """The program with the model's names of inputs, and with its results in order."""
+    program = segment.program
+    nodes = []
+    for item in program.nodes:
+        if item.op == "input":
+            item = node("input", **(item.mapping | {"name": names.inputs.get(item["name"], item["name"])}))
+        if item.op != "output":
+            nodes.append(item)
+    values = dict(zip(program.input_names, program.input_values, strict=True))
+    values |= {name: item.operands[0] for name, item in zip(segment.outputs, program.outputs, strict=True)}
+    for result, name in zip(results, names.results, strict=True):
+        if result not in values:
+            raise ProgramError(f"{path}: the result {name} is an input that no op reads, or a constant; wanted a computed one")
+        nodes.append(node("output", values[result], name=name))
+    return Graph(tuple(nodes))
 
 
 def _run(path: Path, work: Callable[[], Any], what: str) -> Any:

@@ -1,6 +1,6 @@
 """GELU written with Erf, as exporters write it before opset 20, becomes one node of the operator Gelu."""
 
-from math import isclose, sqrt
+from math import isclose, prod, sqrt
 from typing import Any, NamedTuple
 
 _TOLERANCE = 1e-3  # of constants in float16
@@ -38,10 +38,10 @@ class _Values:
                 self.readers.setdefault(name, []).append(node)
         tensors = {it.name: it for it in graph.initializer}
         for node in graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 tensors[node.output[0]] = helper.get_attribute_value(node.attribute[0])
-        arrays = {name: numpy_helper.to_array(it) for name, it in tensors.items()}
-        self.numbers = {name: float(it.item()) for name, it in arrays.items() if it.size == 1 and it.dtype.kind not in "b"}
+        arrays = {name: numpy_helper.to_array(it) for name, it in tensors.items() if prod(it.dims) == 1}
+        self.numbers = {name: float(it.item()) for name, it in arrays.items() if it.dtype.kind not in "bOSTU"}
 
     def gelu_around(self, erf: Any) -> tuple[Any, str] | None:
         """The last node of a GELU with this Erf, and the value that it is of."""

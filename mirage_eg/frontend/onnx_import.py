@@ -6,15 +6,15 @@ in the table, are replaced by their bodies.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.imported import Imported
+from mirage_eg.frontend.imported import Imported, OnnxNames
 from mirage_eg.frontend.onnx_constants import CONSTANTS
 from mirage_eg.frontend.onnx_gelu import with_gelu
 from mirage_eg.frontend.onnx_ops import FIRST_RESULT_ALONE, NEUTRAL, OPERATORS, WITHOUT_INFLUENCE
@@ -24,6 +24,7 @@ from mirage_eg.ir.errors import ProgramError, UnsupportedError
 
 OLDEST = 13  # opset: from here on axes are inputs and softmax has one axis
 _DOMAINS = ("", "ai.onnx")
+_LARGEST_FILE = 2**31 - 1  # bytes of a message of protobuf
 
 
 def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) -> Imported:
@@ -35,11 +36,17 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     Raises:
         ProgramError: a package is not installed, the model is not valid, a dim has no extent, or a node is not supported.
     """
-    return import_program(_exported(_read(model), dims))
+    checked = _read(model)
+    exported, weights = _exported(checked, dims)
+    found = import_program(exported)
+    signature = exported.graph_signature
+    names = {node: weights[target] for node, target in signature.inputs_to_parameters.items()}
+    names |= zip(signature.user_inputs, _given(checked.graph), strict=True)
+    return replace(found, onnx_names=OnnxNames(names, tuple(it.name for it in checked.graph.output)))
 
 
 def _read(model: Any) -> Any:
-    """The checked model with its functions inlined."""
+    """The checked model with its functions inlined and its external data read."""
     try:
         import onnx
         import onnx.inliner
@@ -47,31 +54,87 @@ def _read(model: Any) -> Any:
         from google.protobuf.message import DecodeError
     except ImportError as error:
         raise ProgramError(f"{error.name} is not installed; try: pip install 'mirage-eg[onnx]'") from None
-    name = model if isinstance(model, str | Path) else "model"
+    path = Path(model) if isinstance(model, str | Path) else None
+    name = path or "model"
     try:
-        if isinstance(model, str | Path):
-            model = onnx.load(str(model))
-        onnx.checker.check_model(model)
+        if path is not None:
+            if path.stat().st_size > _LARGEST_FILE:
+                raise ValueError("got 2 GiB or more, of which the weights must be external data")
+            model = onnx.load(path, load_external_data=False)
+        elif not isinstance(model, onnx.ModelProto):
+            raise TypeError(f"got the {type(model).__name__} {str(model)[:40]!r}")
+        onnx.checker.check_model(model if path is None else str(path))
+        external = any(map(onnx.external_data_helper.uses_external_data, _tensors(model)))
+        if external and path is None:
+            raise ValueError("got external data of a model without a file, give its path")
         opset = next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)
         if opset < OLDEST:
-            model = onnx.version_converter.convert_version(model, OLDEST)
+            model = onnx.version_converter.convert_version(model if path is None else onnx.load(path), OLDEST)
         model = onnx.inliner.inline_local_functions(model)
         unknown = {node.op_type for node in model.graph.node if node.domain in _DOMAINS} - OPERATORS.keys() - CONSTANTS.keys()
-        return onnx.inliner.inline_selected_functions(model, [("", it) for it in sorted(unknown)], inline_schema_functions=True)
-    except (OSError, DecodeError, onnx.checker.ValidationError, RuntimeError, TypeError) as error:
+        bodies = [("", it) for it in sorted(unknown)]
+        _write_defaults(model, unknown)
+        typed = onnx.shape_inference.infer_shapes(model) if unknown else model  # bodies may depend on types
+        model = onnx.inliner.inline_selected_functions(typed, bodies, inline_schema_functions=True)
+        if external and path is not None:
+            onnx.load_external_data_for_model(model, str(path.parent))
+        return model
+    except (OSError, DecodeError, onnx.checker.ValidationError, RuntimeError, TypeError, ValueError) as error:
         message = " ".join(str(error).split())[:300]
         raise ProgramError(f"{name}: {message}; wanted an ONNX model of opset {OLDEST} or later") from None
 
 
-def _exported(model: Any, dims: Mapping[str, int]) -> Any:
+def _write_defaults(model: Any, ops: Set[str]) -> None:
+    """Write the default attributes of these operators into their nodes: the inliner takes those that a node has."""
+    from onnx import AttributeProto, defs
+
+    opset = next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)
+    for node in model.graph.node:
+        if node.op_type in ops and node.domain in _DOMAINS and defs.has(node.op_type, opset, ""):
+            given = {it.name for it in node.attribute}
+            for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
+                if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
+                    node.attribute.append(attribute.default_value)
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """All tensors of a model: initializers and attributes."""
+    yield from model.graph.initializer
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        for node in _within(nodes):
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors, *attribute.g.initializer)
+
+
+def _within(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The nodes, and those of the graphs in their attributes."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _within(graph.node)
+
+
+def _given(graph: Any) -> dict[str, Any]:
+    """The inputs of a graph by name, without initializers."""
+    own = {it.name for it in graph.initializer}
+    return {it.name: it for it in graph.input if it.name not in own}
+
+
+def _exported(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, str]]:
+    """The model as torch.export records it, and the name of the initializer of each parameter."""
     import torch
 
+    known, weights = _initializers(model.graph)
     nodes = tuple(_nodes(with_gelu(model.graph)))
     if problems := sorted({problem for node in nodes if (problem := node.problem())}):
         raise ProgramError(f"ONNX: {'; '.join(problems[:8])}" + (f"; and {len(problems) - 8} more" if problems[8:] else ""))
-    known, weights = _initializers(model.graph)
-    given = {it.name: it for it in model.graph.input if it.name not in known and it.name not in weights}
-    inputs = {name: _example(it, dims) for name, it in given.items()}
+    given = _given(model.graph)
+    places = {name: _identifier(name, place) for place, name in enumerate(weights)}
+    try:
+        inputs = {name: _example(it, dims) for name, it in given.items()}
+    except UnsupportedError as error:
+        raise ProgramError(f"ONNX: {error}") from None
     if unknown := sorted(set(dims) - set(_symbols(given.values()))):
         raise ProgramError(f"ONNX: got the dim {unknown[0]!r}, wanted one of {', '.join(_symbols(given.values())) or 'none'}")
 
@@ -80,12 +143,11 @@ def _exported(model: Any, dims: Mapping[str, int]) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.places = {name: _identifier(name, place) for place, name in enumerate(weights)}
             for name, weight in weights.items():
-                self.register_parameter(self.places[name], torch.nn.Parameter(tensor(weight), requires_grad=False))
+                self.register_parameter(places[name], torch.nn.Parameter(tensor(weight), requires_grad=False))
 
         def forward(self, **arguments: Any) -> Any:
-            given = known | arguments | {name: getattr(self, place) for name, place in self.places.items()}
+            given = known | arguments | {name: getattr(self, place) for name, place in places.items()}
             values = _run([node for node in nodes if node.outputs[0] not in known], given)
             return tuple(tensor(values[it.name]) for it in model.graph.output)
 
@@ -94,7 +156,8 @@ def _exported(model: Any, dims: Mapping[str, int]) -> Any:
             on_meta = {name: tensor(it).to("meta") for name, it in (weights | inputs).items()}
             found = _run(nodes, known | on_meta)
             known = {name: it for name, it in found.items() if isinstance(it, np.ndarray)}
-            return torch.export.export(Model(), (), inputs, strict=False)
+            exported = torch.export.export(Model(), (), inputs, strict=False)
+            return exported, {place: name for name, place in places.items()}
     except UnsupportedError as error:
         raise ProgramError(f"ONNX: {error}") from None
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -177,7 +240,12 @@ def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Initializers that are known at import, and weights: those of a floating-point type with more than one element."""
     from onnx import numpy_helper
 
-    arrays = {it.name: numpy_helper.to_array(it) for it in graph.initializer}
+    arrays = {}
+    for it in graph.initializer:
+        try:
+            arrays[it.name] = numpy_helper.to_array(it)
+        except (ValueError, TypeError) as error:
+            raise ProgramError(f"ONNX: the initializer {it.name}: {error}; wanted {list(it.dims)} numbers") from None
     weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.kind not in "iub"}
     return {name: it for name, it in arrays.items() if name not in weights}, weights
 

@@ -86,7 +86,11 @@ def _batch_norm(
 
 
 def _lp_norm(x: Value, *, axis: int = -1, p: int = 2) -> Any:
-    return x / x.norm(p=p, dim=axis, keepdim=True)
+    """0 where the norm is 0."""
+    import torch
+
+    norm = x.norm(p=p, dim=axis, keepdim=True)
+    return torch.where(norm == 0, 0, x / norm)
 
 
 def _attention(
@@ -109,12 +113,16 @@ def _attention(
             it.unflatten(-1, (heads, -1)).transpose(1, 2)
             for it, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
         )
+    mask = None if mask is None else tensor(mask, query)
+    if mask is not None and is_causal:
+        seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        mask = mask & seen if mask.dtype is torch.bool else mask.masked_fill(~seen, -torch.inf)
     result = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=None if mask is None else tensor(mask, query),
-        is_causal=bool(is_causal),
+        attn_mask=mask,
+        is_causal=bool(is_causal) and mask is None,
         scale=scale if scale is not None else 1 / sqrt(query.shape[-1]),
         enable_gqa=query.shape[1] != key.shape[1],
     )

@@ -136,6 +136,13 @@ def _scatter_elements(x: Value, indices: Value, updates: Value, *, axis: int = 0
     return x.scatter(axis, tensor(indices, x), tensor(updates, x))
 
 
+def _scatter_nd(x: Value, indices: Value, updates: Value) -> Any:
+    """Indices of the first dims; of two updates for one place the order is not defined."""
+    x = tensor(x, updates)
+    places = tensor(indices, x)
+    return x.index_put(tuple(places.unbind(-1)), tensor(updates, x))
+
+
 OPERATORS: Mapping[str, Operator] = {
     "Identity": tensor,
     "Reshape": _reshape,
@@ -156,4 +163,5 @@ OPERATORS: Mapping[str, Operator] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
 }

@@ -135,6 +135,9 @@ def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any
 def _imported(
     graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any], names: Mapping[str, str], running: Running
 ) -> Imported:
+    import torch
+    from torch.utils import _pytree as pytree
+
     known = known_values(graph, roles, state)
     found = analyse(graph, roles, known)
     parts, constants = [], {}
@@ -156,7 +159,9 @@ def _imported(
     )
     used = {name for part in parts for name in part.inputs_of(InputKind.PARAMETER)}
     parameters = {name: target for name, target in names.items() if name in used}
-    return Imported(tuple(parts), constants, parameters, outside, lambda name: numpy_of(state[name]), running)
+    [output] = [node for node in graph.nodes if node.op == "output"]
+    results = tuple(found.same.get(it, it).name for it in pytree.tree_leaves(output.args[0]) if isinstance(it, torch.fx.Node))
+    return Imported(tuple(parts), constants, parameters, outside, results, lambda name: numpy_of(state[name]), running)
 
 
 def segment_of(
@@ -179,7 +184,8 @@ def segment_of(
     views = frozenset(node.name for node in group if node in found.views)
     lifted = {name: Constant(name, (), make) for name, make in it.lifted.items()}
     nbytes = sum(nbytes_of(node) for node in group if node not in found.views)
-    return ImportedSegment(program, kind, tuple(node.name for node in group), views, nbytes), lifted
+    names, ends = (tuple(node.name for node in nodes) for nodes in (group, outputs))
+    return ImportedSegment(program, kind, names, views, nbytes, ends), lifted
 
 
 def _constant(node: Fx, state: Mapping[str, Any]) -> Constant:

@@ -15,10 +15,15 @@ from mirage_eg.ir.ops import Level
 
 @dataclass(frozen=True, slots=True)
 class PredictedKernel:
-    """One kernel: the ops that it computes, in order, and the shape of its result."""
+    """One kernel: the ops that it computes, in order, and the shape of its result.
+
+    `values`: those of the rewritten graph that it computes; it stores those in `results`.
+    """
 
     ops: tuple[str, ...]
     shape: tuple[int, ...]
+    values: tuple[int, ...]
+    results: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +76,18 @@ class _Builder:
         used = {place for c, place in self.inputs.items() if not self.classes.weight_only[c] or c in leaves}
         body = _Nodes()
         values: dict[NumberedENode | int, tuple[int, ...]] = {}
+        computed: dict[NumberedENode, range] = {}
         for place in sorted(used):
             values[self._input_class(place)] = tuple(body.append(self._named_input(place)))
         for class_, name in zip(folded, names, strict=True):
             kind = self.classes.types[class_][0]
             item = node("input", shape=kind.shape, dtype=kind.dtype, name=name, weight=True)
             values[class_] = tuple(body.append(item))
-        graph = self._body(body, values, steps)
+        graph = self._body(body, values, steps, computed)
         needed = list(self._weight_classes(folded))
         reads = tuple(sorted(place for class_, place in self.inputs.items() if class_ in needed))
         prologue = self._prologue(folded, names, needed, reads) if folded else None
-        whole, kernels = self._whole(folded, steps), tuple(self._described(steps))
+        whole, kernels = self._whole(folded, steps), tuple(self._described(steps, values, computed))
         return RewrittenProgram(graph, prologue, whole, tuple(names), kernels, tuple(sorted(used)), reads)
 
     def _input_class(self, place: int) -> int:
@@ -132,8 +138,14 @@ class _Builder:
                 else:
                     stack += reversed(waiting)
 
-    def _body(self, body: "_Nodes", values: dict[NumberedENode | int, tuple[int, ...]], steps: list[ClassChoice]) -> Graph:
-        """The nodes of all steps behind the inputs; equal steps once."""
+    def _body(
+        self,
+        body: "_Nodes",
+        values: dict[NumberedENode | int, tuple[int, ...]],
+        steps: list[ClassChoice],
+        computed: dict[NumberedENode, range],
+    ) -> Graph:
+        """The nodes of all steps behind the inputs; equal steps once. `computed` gets all values of an e-node's nodes."""
         names = self.classes.names
         for choice in steps:
             if choice.enode in values:
@@ -144,7 +156,9 @@ class _Builder:
                 results = values[self._key(choice, child)]
                 values[choice.enode] = (results[choice.enode.constants[0]],)
             else:
+                before = len(body.checker.types)
                 values[choice.enode] = append_enode(choice.enode, operands, names, body.append)
+                computed[choice.enode] = range(before, len(body.checker.types))
         for root, item in zip(self.classes.roots, self.program.outputs, strict=True):
             stored = self.choices.get((root, Mode.STORED))
             key = root if stored is None or root in values else stored.enode
@@ -196,9 +210,14 @@ class _Builder:
             [value] = graph.append(item)
             places[self._input_class(place)] = value
         self._fold(graph, places, list(self._weight_classes(folded)))
-        return self._body(graph, {class_: (value,) for class_, value in places.items()}, steps)
+        return self._body(graph, {class_: (value,) for class_, value in places.items()}, steps, {})
 
-    def _described(self, steps: list[ClassChoice]) -> Iterator[PredictedKernel]:
+    def _described(
+        self,
+        steps: list[ClassChoice],
+        values: Mapping[NumberedENode | int, tuple[int, ...]],
+        computed: Mapping[NumberedENode, range],
+    ) -> Iterator[PredictedKernel]:
         """The kernels in order: a stored value, and all that is computed for it alone."""
         for choice in steps:
             if choice.mode is not Mode.STORED or choice.role in (FusionRole.VIEW, FusionRole.INPUT):
@@ -213,7 +232,8 @@ class _Builder:
                     if source is not None and source.mode is not Mode.STORED and source not in inside:
                         stack.append(source)
             ops = tuple(op for it in reversed(inside) for op in self._ops(it.enode))
-            yield PredictedKernel(ops, self.classes.types[choice.class_][0].shape)
+            own = sorted({value for it in inside for value in computed.get(it.enode, ())})
+            yield PredictedKernel(ops, self.classes.types[choice.class_][0].shape, tuple(own), values[choice.enode])
 
     def _ops(self, enode: NumberedENode) -> tuple[str, ...]:
         nodes: list[Node] = []

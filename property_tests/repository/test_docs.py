@@ -53,6 +53,10 @@ ELSEWHERE = {
     "docs/tensor_synthesis.md": {"mirage-eg rules": "property_tests/synthesis/tensor/test_synthesize_tensor_laws.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
     "docs/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
+    "docs/models.md": {
+        "mirage-eg rewrite": "property_tests/frontend/test_onnx_export.py",
+        "mirage-eg optimize": "property_tests/frontend/test_onnx_export.py",
+    },
     "docs/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",

@@ -1,0 +1,448 @@
+"""Ops of the IR as nodes of ONNX: the table of an exported function's body, and the nodes of views outside of functions.
+
+A body computes as a kernel does: floating-point numbers and indicators in float32 or float64, integers in their own type;
+inputs are cast at the start, results at the end, and operands of products are rounded to their own type.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.ir.definitions import by_definition, definition_of
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.patch import written_ranges
+from mirage_eg.ir.shapes import Attributes
+
+_NARROW = (DType.float16, DType.bfloat16)
+_BACKWARD_END = -(2**63) + 1  # of a slice with step −1: before the first element
+
+
+@dataclass(slots=True)
+class OnnxBody:
+    """A list of ONNX nodes that grows; `working` is the type of floating-point numbers, None outside of functions."""
+
+    working: DType | None = None
+    prefix: str = "v"
+    nodes: list[Any] = field(default_factory=list)
+    count: int = 0
+    constants: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+    def append(self, op: str, *inputs: str, results: Sequence[str] = (), **attributes: Any) -> str:
+        """The name of the first result of a new node."""
+        from onnx import helper
+
+        names = list(results) or [self.name()]
+        self.nodes.append(helper.make_node(op, list(inputs), names, **attributes))
+        return names[0]
+
+    def name(self) -> str:
+        """A name that no other value has."""
+        self.count += 1
+        return f"{self.prefix}{self.count}"
+
+    def constant(self, array: Any) -> str:
+        """The name of a constant."""
+        from onnx import numpy_helper
+
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.constants:
+            self.constants[key] = self.append("Constant", value=numpy_helper.from_array(array))
+        return self.constants[key]
+
+    def numbers(self, *values: int) -> str:
+        """A list of whole numbers."""
+        return self.constant(np.array(values, np.int64))
+
+    def number(self, value: Any, dtype: DType) -> str:
+        """A number in the form that values of a type have here."""
+        held = self.held(dtype)
+        return self.constant(np.array(int(value) if held.is_integer else float(value), str(held)))
+
+    def held(self, dtype: DType) -> DType:
+        """The type that values of a type have here."""
+        return dtype if self.working is None or dtype.is_integer else self.working
+
+    def cast(self, x: str, dtype: DType) -> str:
+        """A value in another type."""
+        return self.append("Cast", x, to=onnx_type(dtype))
+
+    def loaded(self, x: str, dtype: DType) -> str:
+        """An input of the body in the form that its values have."""
+        return x if self.held(dtype) is dtype else self.cast(x, self.held(dtype))
+
+    def stored(self, x: str, dtype: DType, result: str) -> None:
+        """The result of the body with this name."""
+        if self.held(dtype) is dtype:
+            self.append("Identity", x, results=[result])
+        else:
+            self.append("Cast", x, results=[result], to=onnx_type(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxValue:
+    """A value in a body: its name and its type; `computed` if it is no input, so that narrow types are not rounded yet."""
+
+    name: str
+    type: TensorType
+    computed: bool = True
+
+
+def onnx_type(dtype: DType) -> int:
+    """The number of ONNX's element type."""
+    from onnx import TensorProto
+
+    number: int = TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(str(dtype), str(dtype).upper()))
+    return number
+
+
+def write_node(body: OnnxBody, item: Node, operands: Sequence[OnnxValue], result: TensorType) -> str:
+    """Append the nodes of an op; the name of its value.
+
+    Raises:
+        UnsupportedError: an op that ONNX does not have.
+    """
+    attributes = {name: value for name, value in item.attributes if value is not None}
+    if item.op in _WRITERS:
+        return _WRITERS[item.op](body, operands, attributes, result)
+    definition = definition_of(item.op, attributes)
+    if definition is None:
+        raise UnsupportedError(f"the op {item.op} has no form in ONNX; wanted a custom op with a definition in other ops")
+
+    def apply(op: str, *parts: OnnxValue, **given: Any) -> OnnxValue:
+        return OnnxValue(write_node(body, node(op, **given), parts, result), result)
+
+    return by_definition(definition, list(operands), apply).name
+
+
+Writer = Callable[[OnnxBody, Sequence[OnnxValue], Attributes, TensorType], str]
+
+
+def _direct(op: str) -> Writer:
+    """ONNX's operator on the same operands."""
+    return lambda body, operands, attributes, result: body.append(op, *_names(operands))
+
+
+def _names(operands: Sequence[OnnxValue]) -> list[str]:
+    return [operand.name for operand in operands]
+
+
+def _comparison(op: str) -> Writer:
+    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+        return body.cast(body.append(op, *_names(_alike(body, operands))), body.held(result.dtype))
+
+    return write
+
+
+def _alike(body: OnnxBody, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
+    """The operands in one type: integers of two sizes in the wider."""
+    held = {body.held(operand.type.dtype) for operand in operands}
+    if len(held) == 1:
+        return list(operands)
+    wider = DType.int64 if all(dtype.is_integer for dtype in held) else body.held(DType.float32)
+    return [OnnxValue(body.cast(operand.name, wider), operand.type) for operand in operands]
+
+
+def _binary(op: str) -> Writer:
+    return lambda body, operands, attributes, result: body.append(op, *_names(_alike(body, operands)))
+
+
+def _where(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    condition, *values = operands
+    return body.append("Where", body.cast(condition.name, DType.bool), *_names(_alike(body, values)))
+
+
+def _cast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    [x] = operands
+    held = body.held(result.dtype)
+    if result.dtype in _NARROW or (result.dtype is DType.float32 and held is DType.float64):
+        return body.cast(body.cast(x.name, result.dtype), held)
+    return x.name if body.held(x.type.dtype) is held else body.cast(x.name, held)
+
+
+def _unary(write: Callable[..., str]) -> Writer:
+    """`write(body, x, number, **attributes)`, `number` gives the name of a constant of the result's type."""
+
+    def writer(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+        return write(body, operands[0].name, lambda value: body.number(value, result.dtype), **attributes)
+
+    return writer
+
+
+Number = Callable[[Any], str]
+
+
+def _silu(body: OnnxBody, x: str, number: Number) -> str:
+    return body.append("Mul", x, body.append("Sigmoid", x))
+
+
+def _gelu(body: OnnxBody, x: str, number: Number) -> str:
+    erf = body.append("Erf", body.append("Mul", x, number(sqrt(0.5))))
+    return body.append("Mul", x, body.append("Add", body.append("Mul", erf, number(0.5)), number(0.5)))
+
+
+def _gelu_tanh(body: OnnxBody, x: str, number: Number) -> str:
+    cube = body.append("Mul", x, body.append("Mul", x, x))
+    inner = body.append("Add", x, body.append("Mul", cube, number(0.044715)))
+    return body.append("Mul", x, body.append("Sigmoid", body.append("Mul", inner, number(2 * sqrt(2 / np.pi)))))
+
+
+def _mish(body: OnnxBody, x: str, number: Number) -> str:
+    return body.append("Mul", x, body.append("Tanh", body.append("Softplus", x)))
+
+
+def _leaky_relu(body: OnnxBody, x: str, number: Number, slope: Any) -> str:
+    return body.append("Where", body.append("Greater", x, number(0)), x, body.append("Mul", x, number(slope)))
+
+
+def _elu(body: OnnxBody, x: str, number: Number, alpha: Any) -> str:
+    below = body.append("Sub", body.append("Exp", body.append("Min", x, number(0))), number(1))
+    return body.append("Where", body.append("Greater", x, number(0)), x, body.append("Mul", below, number(alpha)))
+
+
+def _pow(body: OnnxBody, x: str, number: Number, exponent: Any) -> str:
+    if exponent == 0:  # not-a-number stays
+        return body.append("Add", body.append("Mul", x, number(0)), number(1))
+    return body.append("Pow", x, number(exponent))
+
+
+def _clamp(body: OnnxBody, x: str, number: Number, low: Any, high: Any) -> str:
+    return body.append("Min", body.append("Max", x, number(low)), number(high))
+
+
+def _scale(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    zero = attributes["factor"] == 0  # also of infinities
+    if zero:
+        return body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))
+    return body.append("Mul", operands[0].name, body.number(attributes["factor"], result.dtype))
+
+
+def _softmax(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    x, *mask = operands
+    if not mask:
+        return body.append("Softmax", x.name, axis=attributes["dim"])
+    kept, least = body.cast(mask[0].name, DType.bool), body.number(-np.inf, x.type.dtype)
+    return body.append("Softmax", body.append("Where", kept, x.name, least), axis=attributes["dim"])
+
+
+def _matmul(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("MatMul", *(_rounded(body, operand) for operand in operands))
+
+
+def _rounded(body: OnnxBody, operand: OnnxValue) -> str:
+    """An operand of a matrix unit, which holds it in its own type."""
+    dtype = operand.type.dtype
+    if not operand.computed or dtype not in _NARROW:
+        return operand.name
+    return body.cast(body.cast(operand.name, dtype), body.held(dtype))
+
+
+def _reduction(op: str) -> Writer:
+    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+        [x] = operands
+        wide = result.dtype.is_integer and x.type.dtype is not result.dtype
+        name = body.cast(x.name, result.dtype) if wide else x.name
+        return body.append(op, name, body.numbers(attributes["dim"]), keepdims=1)
+
+    return write
+
+
+def _reshape(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("Reshape", operands[0].name, body.numbers(*result.shape))
+
+
+def _transpose(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("Transpose", operands[0].name, perm=list(attributes["permutation"]))
+
+
+def _concat(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("Concat", *_names(_alike(body, operands)), axis=attributes["dim"])
+
+
+def _slice(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    bounds = (body.numbers(attributes[name]) for name in ("start", "stop", "dim", "step"))
+    return body.append("Slice", operands[0].name, *bounds)
+
+
+def _split(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    size, dim = result.shape[attributes["dim"]], attributes["dim"]
+    start = size * attributes["index"]
+    return _slice(body, operands, {"start": start, "stop": start + size, "dim": dim, "step": 1}, result)
+
+
+def _broadcast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("Expand", operands[0].name, body.numbers(*result.shape))
+
+
+def _repeat(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    """Each element several times, one after the other."""
+    [x], dim, times = operands, attributes["dim"], attributes["times"]
+    shape = x.type.shape
+    apart = body.append("Reshape", x.name, body.numbers(*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    copied = body.append("Expand", apart, body.numbers(*shape[: dim + 1], times, *shape[dim + 1 :]))
+    return body.append("Reshape", copied, body.numbers(*result.shape))
+
+
+def _patch(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    """ScatterND writes slices: its indices name the dims before those that a block has whole."""
+    y, *blocks = operands
+    name, shapes = y.name, [block.type.shape for block in blocks]
+    for block, ranges in zip(blocks, written_ranges(len(result.shape), shapes, attributes), strict=True):
+        whole = (taken == range(extent) for taken, extent in zip(reversed(ranges), reversed(result.shape), strict=True))
+        named = max(1, len(ranges) - next((count for count, it in enumerate(whole) if not it), len(ranges)))
+        grid = np.stack(np.meshgrid(*(np.array(taken) for taken in ranges[:named]), indexing="ij"), -1)
+        name = body.append("ScatterND", name, body.constant(grid.astype(np.int64)), block.name)
+    return name
+
+
+def _within(body: OnnxBody, indices: OnnxValue, extent: int) -> str:
+    """Indices modulo the extent."""
+    return body.append("Mod", indices.name, body.number(extent, indices.type.dtype))
+
+
+def _gather(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    x, indices = operands
+    dim = attributes["dim"]
+    return body.append("Gather", x.name, _within(body, indices, x.type.shape[dim]), axis=dim)
+
+
+def _take_along_dim(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    x, indices = operands
+    dim = attributes["dim"]
+    return body.append("GatherElements", x.name, _within(body, indices, x.type.shape[dim]), axis=dim)
+
+
+def _scatter(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    x, indices, values = operands
+    dim = attributes["dim"]
+    return body.append("ScatterElements", x.name, _within(body, indices, x.type.shape[dim]), values.name, axis=dim)
+
+
+def _index_write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    x, indices, values = operands
+    dim, shape = attributes["dim"], values.type.shape
+    column = body.numbers(*(-1 if place == dim else 1 for place in range(len(shape))))
+    spread = body.append("Reshape", _within(body, indices, x.type.shape[dim]), column)
+    spread = body.append("Expand", spread, body.numbers(*shape))
+    return body.append("ScatterElements", x.name, spread, values.name, axis=dim)
+
+
+def _cumsum(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    [x] = operands
+    name = x.name if body.held(x.type.dtype) is body.held(result.dtype) else body.cast(x.name, body.held(result.dtype))
+    return body.append("CumSum", name, body.constant(np.array(attributes["dim"], np.int64)))
+
+
+def _argsort(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    """TopK names the lower of the places of equal elements first."""
+    dim, places = attributes["dim"], body.name()
+    largest = int(bool(attributes["descending"]))
+    count = body.numbers(result.shape[dim])
+    body.append("TopK", operands[0].name, count, results=[body.name(), places], axis=dim, largest=largest, sorted=1)
+    return places
+
+
+def _iota(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    bounds = (body.constant(np.array(number, np.int64)) for number in (0, attributes["extent"], 1))
+    return body.append("Range", *bounds)
+
+
+def _full(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("Expand", body.number(attributes["value"], result.dtype), body.numbers(*result.shape))
+
+
+def _eye(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    zeros = body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))
+    return body.append("EyeLike", zeros, dtype=onnx_type(body.held(result.dtype)))
+
+
+def _pad(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    widths = body.numbers(*attributes["before"], *attributes["after"])
+    return body.append("Pad", operands[0].name, widths, body.number(attributes["value"], result.dtype))
+
+
+def _flip(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    dims = attributes["dims"]
+    if not dims:
+        return operands[0].name
+    bounds = (body.numbers(*[number] * len(dims)) for number in (-1, _BACKWARD_END))
+    return body.append("Slice", operands[0].name, *bounds, body.numbers(*dims), body.numbers(*[-1] * len(dims)))
+
+
+def _conv2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    window = list(operands[1].type.shape[2:])
+    given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
+    names = (_rounded(body, operand) for operand in operands)
+    return body.append("Conv", *names, kernel_shape=window, group=attributes["groups"], **given)
+
+
+def _max_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
+    return body.append("MaxPool", operands[0].name, kernel_shape=list(attributes["window"]), **given)
+
+
+def _avg_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    given = {name: list(attributes[name]) for name in ("strides", "pads")}
+    counted = int(bool(attributes["count_include_pad"]))
+    return body.append(
+        "AveragePool", operands[0].name, kernel_shape=list(attributes["window"]), count_include_pad=counted, **given
+    )
+
+
+_WRITERS: Mapping[str, Writer] = {
+    **{op.lower(): _binary(op) for op in ("Add", "Sub", "Mul", "Div")},
+    **{op.lower(): _direct(op) for op in ("Abs", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus")},
+    "maximum": _binary("Max"),
+    "minimum": _binary("Min"),
+    "less": _comparison("Less"),
+    "less_equal": _comparison("LessOrEqual"),
+    "equal": _comparison("Equal"),
+    "where": _where,
+    "cast": _cast,
+    "square": _unary(lambda body, x, number: body.append("Mul", x, x)),
+    "rsqrt": _unary(lambda body, x, number: body.append("Reciprocal", body.append("Sqrt", x))),
+    "relu": _unary(lambda body, x, number: body.append("Max", x, number(0))),
+    "silu": _unary(_silu),
+    "gelu": _unary(_gelu),
+    "gelu_tanh": _unary(_gelu_tanh),
+    "mish": _unary(_mish),
+    "leaky_relu": _unary(_leaky_relu),
+    "elu": _unary(_elu),
+    "pow": _unary(_pow),
+    "clamp": _unary(_clamp),
+    "scale": _scale,
+    "shift": _unary(lambda body, x, number, offset: body.append("Add", x, number(offset))),
+    "softmax": _softmax,
+    "matmul": _matmul,
+    "sum": _reduction("ReduceSum"),
+    "mean": _reduction("ReduceMean"),
+    "max": _reduction("ReduceMax"),
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "concat": _concat,
+    "slice": _slice,
+    "split": _split,
+    "broadcast": _broadcast,
+    "repeat": _repeat,
+    "patch": _patch,
+    "gather": _gather,
+    "take_along_dim": _take_along_dim,
+    "scatter": _scatter,
+    "index_write": _index_write,
+    "cumsum": _cumsum,
+    "argsort": _argsort,
+    "iota": _iota,
+    "full": _full,
+    "eye": _eye,
+    "pad": _pad,
+    "flip": _flip,
+    "conv2d": _conv2d,
+    "max_pool2d": _max_pool2d,
+    "avg_pool2d": _avg_pool2d,
+}
+
+__all__ = ["OnnxBody", "OnnxValue", "onnx_type", "write_node"]
