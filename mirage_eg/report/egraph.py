@@ -122,42 +122,61 @@ class EGraphView:
 
         Roots and marked classes have a colour. Classes and e-nodes beyond the limits are counted.
         """
-        classes = self.classes()
-        drawn = dict(list(classes.items())[: self.boxes])
-        clusters = {class_: self._cluster(class_, keys) for class_, keys in drawn.items()}
-        body, (width, height) = _arranged(clusters)
-        if hidden := len(classes) - len(drawn):
-            words = f"and {hidden} more class{'es' if hidden > 1 else ''}"
-            body += lines_of(_MARGIN, height, [words])
-            height += LINE + PAD
-        title = f"e-graph: {counted(len(self.oracle.table), 'e-node')} in {counted(len(classes), 'class', 'classes')}"
-        width = max(width, 220.0)
-        dark = dark_style().replace(".mg-", ".egraph .mg-")  # of this drawing alone, which may be within a page
-        style = f"<style>@media (prefers-color-scheme: dark) {{ {dark} }}</style>"
-        card = rectangle(0.5, 0.5, width - 1, height - 1, "card", round=8)
-        return picture(width, height, f'{style}<g class="egraph">{card}{body}</g>', title, card=False)
+        drawn = {}
+        for class_, keys in self.classes().items():
+            root, marked = class_ in self.oracle.outputs, class_ in self.marked
+            head = f"class #{class_}{' (root)' if root else ''}"
+            enodes = [(show_node(self.oracle, key, self.names), children_of(self.oracle, key)) for key in keys]
+            drawn[class_] = DrawnClass(head, enodes, "prologue" if marked else "epilogue" if root else "frame")
+        return classes_svg(drawn, self.boxes)
 
-    def _cluster(self, class_: int, keys: Sequence[Key]) -> "_Cluster":
-        shown = keys if len(keys) <= ENODES else keys[: ENODES - 1]
-        words = [show_node(self.oracle, key, self.names) for key in shown]
-        words += [f"+ {len(keys) - len(shown)} more"] if len(shown) < len(keys) else []
-        root = class_ in self.oracle.outputs
-        head = f"class #{class_}{' (root)' if root else ''}"
-        sizes = [text_size([word]) for word in words]
-        rows = [range(start, min(start + _ROW, len(words))) for start in range(0, len(words), _ROW)]
-        width = max(max(sum(sizes[at][0] + _GAP for at in row) for row in rows) + _GAP, text_size([head])[0])
-        height = LINE + PAD + len(rows) * (sizes[0][1] + _GAP)
-        colour = "prologue" if class_ in self.marked else "epilogue" if root else "frame"
-        parts = [rectangle(0, 0, width, height, colour), lines_of(PAD, 0, [head], bold=True)]
-        ports: list[tuple[float, tuple[int, ...]]] = []
-        for line, row in enumerate(rows):
-            x, y = _GAP, LINE + PAD + line * (sizes[0][1] + _GAP)
-            for at in row:
-                parts.append(rectangle(x, y, *sizes[at], "boundary") + lines_of(x + PAD, y, [words[at]]))
-                if at < len(shown):
-                    ports.append(((x + sizes[at][0] / 2) / width, children_of(self.oracle, keys[at])))
-                x += sizes[at][0] + _GAP
-        return _Cluster((width, height), "".join(parts), tuple(ports))
+
+@dataclass(frozen=True, slots=True)
+class DrawnClass:
+    """A class to draw: its head, its e-nodes as words with the classes of their operands, its colour, e-nodes in bold."""
+
+    head: str
+    enodes: Sequence[tuple[str, Sequence[int]]]
+    colour: str = "frame"
+    bold: frozenset[int] = frozenset()
+
+
+def classes_svg(classes: Mapping[int, DrawnClass], boxes: int = 40) -> str:
+    """A drawing of the first `boxes` classes as clusters; further ones are counted."""
+    clusters = {class_: _cluster(it) for class_, it in list(classes.items())[:boxes]}
+    body, (width, height) = _arranged(clusters)
+    if hidden := len(classes) - len(clusters):
+        words = f"and {hidden} more class{'es' if hidden > 1 else ''}"
+        body += lines_of(_MARGIN, height, [words])
+        height += LINE + PAD
+    count = sum(len(it.enodes) for it in classes.values())
+    title = f"e-graph: {counted(count, 'e-node')} in {counted(len(classes), 'class', 'classes')}"
+    width = max(width, 220.0)
+    dark = dark_style().replace(".mg-", ".egraph .mg-")  # of this drawing alone, which may be within a page
+    style = f"<style>@media (prefers-color-scheme: dark) {{ {dark} }}</style>"
+    card = rectangle(0.5, 0.5, width - 1, height - 1, "card", round=8)
+    return picture(width, height, f'{style}<g class="egraph">{card}{body}</g>', title, card=False)
+
+
+def _cluster(drawn: DrawnClass) -> "_Cluster":
+    shown = drawn.enodes if len(drawn.enodes) <= ENODES else drawn.enodes[: ENODES - 1]
+    words = [word for word, _ in shown]
+    words += [f"+ {len(drawn.enodes) - len(shown)} more"] if len(shown) < len(drawn.enodes) else []
+    sizes = [text_size([word]) for word in words]
+    rows = [range(start, min(start + _ROW, len(words))) for start in range(0, len(words), _ROW)]
+    width = max(max(sum(sizes[at][0] + _GAP for at in row) for row in rows) + _GAP, text_size([drawn.head])[0])
+    height = LINE + PAD + len(rows) * (sizes[0][1] + _GAP)
+    parts = [rectangle(0, 0, width, height, drawn.colour), lines_of(PAD, 0, [drawn.head], bold=True)]
+    ports: list[tuple[float, tuple[int, ...]]] = []
+    for line, row in enumerate(rows):
+        x, y = _GAP, LINE + PAD + line * (sizes[0][1] + _GAP)
+        for at in row:
+            bold = at in drawn.bold
+            parts.append(rectangle(x, y, *sizes[at], "boundary") + lines_of(x + PAD, y, [words[at]], bold=bold))
+            if at < len(shown):
+                ports.append(((x + sizes[at][0] / 2) / width, tuple(shown[at][1])))
+            x += sizes[at][0] + _GAP
+    return _Cluster((width, height), "".join(parts), tuple(ports))
 
 
 @dataclass(frozen=True, slots=True)

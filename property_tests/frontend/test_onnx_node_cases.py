@@ -15,22 +15,22 @@ UNSHIFTED = ("test_softmax_large_number", "test_logsoftmax_large_number")
 MODULES = """
 attention blackmanwindow celu clip concat cumsum einsum gather gatherelements gemm groupnormalization layernormalization
 lpnormalization meanvariancenormalization pad reducemean rotaryembedding scatternd slice softmax split topk trilu where
-""".split()
+"""
 RIGHT = """
 attention_4d_attn_mask_4d_causal attention_3d_gqa_attn_mask blackmanwindow celu_bfloat16 clip_default_inbounds
 concat_3d_axis_negative_2 cumsum_2d_axis_1 einsum_batch_diagonal gather_elements_1 gather_negative_indices gemm_all_attributes
 group_normalization_epsilon l2normalization_axis_0 mvn constant_pad_negative_axes reduce_mean_keepdims_random rotary_embedding
 rotary_embedding_with_interleaved_rotary_dim scatternd slice_negative_axes softmax_axis_0 split_variable_parts_2d_opset18
 top_k_smallest tril_neg where_example
-""".split()
+"""
 
 
 @cache
 def sample() -> dict[str, Any]:
-    return cases(*MODULES)
+    return cases(*MODULES.split())
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", RIGHT.split())
 def test_a_node_case_of_onnx_is_right(name: str) -> None:
     assert outcome(sample()[f"test_{name}"]).startswith("right")
 

@@ -29,7 +29,9 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "pipeline": (
         *("version", "ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "graph_optimizer", "search"),
     ),
-    "report": ("ir", "backends", "egraph", "verify", "partial_equivalence", "optimizer", "search", "pipeline"),
+    "report": (
+        *("ir", "backends", "egraph", "verify", "partial_equivalence", "graph_optimizer", "optimizer", "search", "pipeline"),
+    ),
     "bench": (
         *("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "search", "pipeline", "torch_compile"),
     ),
