@@ -144,7 +144,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["bert", *(pytest.param(it, marks=pytest.mark.slow) for it in ("nasrnn", "squeezenet"))])
 def test_a_rewritten_model_has_a_function_call_for_each_kernel(name: str) -> None:
     written = MODELS[name]()
     found = mi.optimize_graph(written.program, weights=written.weights, gpu="h200")
