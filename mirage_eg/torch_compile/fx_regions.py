@@ -17,6 +17,7 @@ from mirage_eg.frontend.fx_values import Fx
 from mirage_eg.frontend.imported import Constant, ImportedSegment
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.weights import with_weights, without_weights
@@ -65,9 +66,13 @@ def fx_regions(
     found = analyse(module.graph, roles, known, excluded)
     made = []
     for group in segments(module.graph, found):
-        for part, outputs in _parts(group, found, known):
-            region = _region(part, outputs, found, known)
-            made.append(region if constant_weights else replace(region, program=without_weights(region.program)))
+        try:
+            regions_of_group = [_region(part, outputs, found, known) for part, outputs in _parts(group, found, known)]
+        except UnsupportedError as error:  # it reads a value whose extent is a product of sizes
+            found.place.update(dict.fromkeys(group, Place.OUTSIDE))
+            found.reason.update(dict.fromkeys(group, str(error)))
+            continue
+        made += [it if constant_weights else replace(it, program=without_weights(it.program)) for it in regions_of_group]
     return FxRegions(tuple(made), found)
 
 
