@@ -36,7 +36,9 @@ def rewrite(
     ] = False,
     rules: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE.egg", help="More laws of whole tensors, as `rules synthesize --domain tensor` writes them."),
+        typer.Option(
+            metavar="FILE.egg", help="Laws of whole tensors: a file of `rules synthesize --domain tensor`, or 10_found."
+        ),
     ] = None,
     out: OutOption = RESULTS,
     as_json: JsonOption = False,

@@ -279,7 +279,7 @@ def _broadcast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attrib
 
 
 def _repeat(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    """Each element several times, one after the other."""
+    """Each element repeated in its place."""
     [x], dim, times = operands, attributes["dim"], attributes["times"]
     shape = x.type.shape
     apart = body.append("Reshape", x.name, body.numbers(*shape[: dim + 1], 1, *shape[dim + 1 :]))

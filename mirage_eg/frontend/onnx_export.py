@@ -289,7 +289,7 @@ def _declaration(name: str, kind: TensorType) -> Any:
 
 
 def save(model: Any, path: Path) -> None:
-    """Write a model; initializers of 2 GiB and more go to a file beside it, with `.data` behind its name.
+    """Write a model; initializers of 2 GiB and more go to a second file, named as it is with `.data` at the end.
 
     Raises:
         ProgramError: the file cannot be written.

@@ -117,9 +117,9 @@ def optimize_graph(
     """Rewrite a whole program: graph substitutions and kernel boundaries are chosen together.
 
     `weights`: names of inputs that stay the same from run to run, with `*` and `?`; see `weights_of` for the default.
-    `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. `rules`: files of
-    laws of whole tensors (`rules/tensor`) besides the packaged ones. The result is never predicted slower than the program
-    as written.
+    `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. `rules`: further
+    laws, of whole tensors: files, or names of theories of `rules/tensor` (10_found). The result is never predicted slower than the
+    program as written.
 
     Raises:
         OptionError: weights that the program does not have, or a program with named dims.
@@ -158,7 +158,7 @@ def saturated_classes(
     limits: SaturationLimits | None = None,
     mutants_for: Device | None = None,
     observe: Observer | None = None,
-    rules: tuple[str, ...] | None = (),
+    rules: tuple[str, ...] = (),
 ) -> tuple[ProgramSaturation, EClasses]:
     """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs.
 
@@ -177,7 +177,7 @@ def saturated_classes(
 def _plain_classes(program: Graph) -> EClasses:
     """The classes of a program alone: no law, no weight that is folded."""
     terms = ProgramTerms(program, frozenset())
-    return read_classes(saturate(terms, with_laws=False, rules=None).egraph, terms)
+    return read_classes(saturate(terms, with_laws=False).egraph, terms)
 
 
 Extractions = dict[str, tuple[EClasses, Extraction]]

@@ -1,4 +1,4 @@
-"""Saturate the e-graph of a whole program under the laws of `rules/graph`, `rules/tensor` and `rules/simplify`, within limits.
+"""Saturate the e-graph of a whole program under the laws of `rules/graph` and `rules/simplify`, within limits.
 
 Shapes and laws alternate until neither adds anything. Then groups of products are complete: their members are found, and
 joined. All this repeats until there are no new groups.
@@ -42,11 +42,11 @@ class ProgramSaturation:
 
 
 def saturate(
-    terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True, rules: tuple[str, ...] | None = ()
+    terms: ProgramTerms, limits: SaturationLimits | None = None, with_laws: bool = True, rules: tuple[str, ...] = ()
 ) -> ProgramSaturation:
     """The e-graph of a program, saturated; without laws it has the program alone, equal terms merged.
 
-    `rules`: files of laws of whole tensors besides the packaged ones; None leaves out the packaged ones, too.
+    `rules`: further laws, of whole tensors: see `tensor_laws`.
     """
     start = perf_counter()
     egraph = bindings.EGraph()
@@ -99,7 +99,7 @@ def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
 
 
 @cache
-def _rules(extra: tuple[str, ...] | None) -> str:
+def _rules(extra: tuple[str, ...]) -> str:
     folder = resources.files("mirage_eg") / "rules"
     own = [
         file.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def _rules(extra: tuple[str, ...] | None) -> str:
     ]
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
     laws = [line for line in shared.splitlines() if line.startswith(_LAW) and ":ruleset simplify" in line]
-    return "\n".join([*own, *laws, *([] if extra is None else [tensor_laws(extra)])])
+    return "\n".join([*own, *laws, tensor_laws(extra)])
 
 
 __all__ = ["ProgramSaturation", "SaturationLimits", "extended", "saturate"]

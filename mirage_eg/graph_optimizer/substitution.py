@@ -85,8 +85,7 @@ def substitution(program: Graph, device: Device, seconds: float) -> Substitution
     if not marked_weights(program) or dims_of(program):
         return None
     written_out = expand_ops(program, WRITTEN_OUT)
-    # The laws of `rules/tensor` take 2 CPU seconds in each e-graph, those of `rules/graph` 0.1.
-    saturation, classes = saturated_classes(written_out, marked_weights(written_out), rules=None)
+    saturation, classes = saturated_classes(written_out, marked_weights(written_out))
     try:
         extraction = extract(classes, KernelCosts(device), seconds=seconds)
     except ExtractionError:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
+from pathlib import PurePath
 
 from egglog import bindings
 
@@ -29,16 +30,18 @@ class Untranslatable(Exception):
 
 
 @cache
-def tensor_laws(extra: tuple[str, ...] = ()) -> str:
-    """The packaged laws of whole tensors that are on, and those of the files `extra`, in the language of `rules/graph`.
+def tensor_laws(chosen: tuple[str, ...]) -> str:
+    """Laws of whole tensors in the language of `rules/graph`: of files, and of theories of `rules/tensor` by name.
 
     Raises:
         RuleError: a file is not readable, has laws of another domain, or none that saves an op.
     """
-    packaged = [file for file in packaged_files(DOMAIN) if header(file.text, "default") != "off"]
-    lines = dict.fromkeys(line for file in packaged for law in _laws(file) for line in translated(law))
-    for file in (file for path in extra for file in read_files(path)):
-        _check(file, packaged[0].text)
+    packaged = {PurePath(file.path).stem: file for file in packaged_files(DOMAIN)}
+    language = next(iter(packaged.values())).text
+    lines: dict[str, None] = {}
+    for file in (file for name in chosen for file in ([packaged[name]] if name in packaged else read_files(name))):
+        if not file.packaged:
+            _check(file, language)
         laws = list(_laws(file))
         own = [line for law in laws for line in translated(law)]
         if not own:

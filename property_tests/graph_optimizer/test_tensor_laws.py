@@ -74,10 +74,10 @@ def test_found_laws_save_ops_and_keep_every_class(name: str) -> None:
     shapes, write, wanted = PROGRAMS[name]
     written = program(shapes, write)
     weights = [it for it in ("w", "u", "v") if it in shapes]
-    _, classes = saturated_classes(written, weights_of(written, weights))
+    _, classes = saturated_classes(written, weights_of(written, weights), rules=("10_found",))
     check = check_enodes(written, classes)
     assert (check.different, check.unreached) == ((), 0)
-    found = optimize_graph(written, H200, weights)
+    found = optimize_graph(written, H200, weights, rules=["10_found"])
     ops = Counter(item.op for item in found.graph.nodes)
     assert {op: ops[op] for op in wanted} == wanted
     assert found.verdict.equal
