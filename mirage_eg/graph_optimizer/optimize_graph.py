@@ -118,8 +118,8 @@ def optimize_graph(
 
     `weights`: names of inputs that stay the same from run to run, with `*` and `?`; see `weights_of` for the default.
     `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. `rules`: further
-    laws, of whole tensors: files, or names of theories of `rules/tensor` (10_found). The result is never predicted slower than the
-    program as written.
+    laws, of whole tensors: files, or names of theories of `rules/tensor` (10_found). The result is never predicted
+    slower than the program as written.
 
     Raises:
         OptionError: weights that the program does not have, or a program with named dims.
