@@ -395,7 +395,7 @@ def _avg_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attri
 
 _WRITERS: Mapping[str, Writer] = {
     **{op.lower(): _binary(op) for op in ("Add", "Sub", "Mul", "Div")},
-    **{op.lower(): _direct(op) for op in ("Abs", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus")},
+    **{op.lower(): _direct(op) for op in ("Abs", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf", "Sin", "Cos")},
     "maximum": _binary("Max"),
     "minimum": _binary("Min"),
     "less": _comparison("Less"),

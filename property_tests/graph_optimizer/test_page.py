@@ -9,6 +9,21 @@ from pathlib import Path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "graph_optimization.md").read_text(encoding="utf-8")
 
+MODEL = """
+import mirage_eg as mi
+
+def program():
+    graph = mi.new_kernel_graph()
+    x, w, u = (graph.new_input((16, 16), name=name) for name in ("x", "w", "u"))
+    graph.mark_output(graph.relu(x @ w @ u))
+    return graph
+"""
+OPS = """
+import mirage_eg as mi
+
+mi.register_op("twice_relu", definition=lambda b, x: b.add(b.relu(x), b.relu(x)))
+"""
+
 
 def run(*arguments: str, folder: Path) -> str:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=300)
@@ -17,9 +32,11 @@ def run(*arguments: str, folder: Path) -> str:
 
 
 def test_the_commands_of_the_page_rewrite_and_verify(tmp_path: Path) -> None:
-    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    for line in block.splitlines():
-        run("-m", "mirage_eg", *shlex.split(line, comments=True)[1:], folder=tmp_path)
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "my_ops.py").write_text(OPS, encoding="utf-8")
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL):
+        for line in block.splitlines():
+            run("-m", "mirage_eg", *shlex.split(line, comments=True)[1:], folder=tmp_path)
     report = json.loads((tmp_path / "mirage_out/gated_mlp/rewrite.json").read_text(encoding="utf-8"))
     assert report["verdict"] == "equal" and report["joint"]["us"] <= report["as_written"]["us"]
     assert {"prologue.json", "rewritten.json", "rewritten.svg"} <= {
