@@ -1,6 +1,6 @@
 """Settings of all tests: Hypothesis profiles, and what a `gpu` test does where there is no GPU.
 
-Profiles: dev (50 examples, default), ci (40, always the same ones; default where CI is set), nightly (5,000);
+Profiles: dev (50 examples, default), ci (30, always the same ones; default where CI is set), nightly (5,000);
 HYPOTHESIS_PROFILE chooses. Tests marked `slow` run nightly, and where -m is given.
 """
 
@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.interpreter import Array, RunProgram, interpreter
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_IS_FINE)
-settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 # A run that a test asks for must run; tests of the cache choose a folder of their own.
 os.environ["MIRAGE_EG_CACHE"] = "off"

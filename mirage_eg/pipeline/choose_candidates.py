@@ -1,8 +1,9 @@
 """The choice of candidates: which µGraphs are verified, or tuned, of all that structures and plans give."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
+from time import perf_counter
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.compile_stage import optimized
@@ -44,6 +45,20 @@ def deduplicated(
 def with_library(chosen: Sequence[Candidate], library: Candidate) -> list[Candidate]:
     """The candidates and, if it is not among them, the library form."""
     return [*chosen] if any(entry.as_found == library.graph for entry in chosen) else [*chosen, library]
+
+
+def within_budget(budget: float | None, chosen: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """All candidates; with a budget first the library form and the best, then as many as fit at the pace so far."""
+    if budget is None:
+        yield chosen
+        return
+    waiting = sorted(chosen, key=lambda entry: entry.fused)
+    start, done, count = perf_counter(), 0, 1 + sum(not entry.fused for entry in chosen)
+    while done < len(waiting) and count > 0:
+        yield waiting[done : done + count]
+        done += count
+        seconds = perf_counter() - start
+        count = int((budget - seconds) * done / seconds)
 
 
 def diverse(groups: Groups, top: int) -> list[Candidate]:

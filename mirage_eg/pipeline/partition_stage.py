@@ -11,6 +11,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.pipeline.choose_candidates import within_budget
 from mirage_eg.pipeline.compile_stage import Compiler, optimized
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
@@ -106,11 +107,17 @@ class Partitioner:
                 yield (optimized(candidate_of(run, self._primitive, plan), run.device),)
 
     def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
-        """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments."""
+        """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments.
+
+        With a budget plans are compiled as long as it lasts, the best always.
+        """
+        options = self._run.options
+        until = options.until()
         for attempt in count():
-            compiled = compiler.compile([first for first, *_ in search.candidates])
+            batches = within_budget(options.budget, [first for first, *_ in search.candidates])
+            compiled = [entry for batch in batches for entry in compiler.compile(batch)]
             broken = frozenset(block for entry in compiled if not entry.compile.ok for block in _broken(entry))
-            if not broken:
+            if not broken or time() > until:
                 break
             self._task = replace(self._task, avoided=self._task.avoided | broken)
             self._finder.forget(broken, again=attempt < HEURISTICS.retries)

@@ -5,6 +5,7 @@ A program of several regions goes through them region by region (`region_stage`)
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.cpu_threads import background_task
@@ -14,7 +15,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.choose_candidates import choose, deduplicated, diverse_by_kind, pool, with_library
+from mirage_eg.pipeline.choose_candidates import choose, deduplicated, diverse_by_kind, pool, with_library, within_budget
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.rewrite_stage import search_rewritten
@@ -23,7 +24,7 @@ from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import tune_candidates
-from mirage_eg.pipeline.verify_stage import Finalists, FullSize
+from mirage_eg.pipeline.verify_stage import Finalists, FullSize, Verified
 from mirage_eg.transforms.simplify import Simplification, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
@@ -82,13 +83,11 @@ def _finalists(
             )
         chosen = choose(candidates, library, run)
     chosen = with_library(chosen, library)
-    with background_task(lambda: compiler.compile(chosen)) as compiled:
-        verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
-        compiled()  # as a rule all of it does compile
+    verified = _verified(run, chosen, primitive, full_size, compiler)
     if not run.on_gpu and (others := partitioner.compiling(plans, compiler)) is not plans:
         plans, candidates = others, [*pool(whole.candidates, others.candidates), *rewriting.candidates]
         chosen = with_library(choose(candidates, library, run), library)
-        verified = full_size.verify(chosen, primitive, parts_to_check(chosen, run.device))
+        verified = _verified(run, chosen, primitive, full_size, compiler)
     if plans.partition.left_out:
         left_out = ", ".join(plans.partition.left_out)
         run.watch.notes.append(f"there are too many partitions of the program; not searched: {left_out}")
@@ -96,6 +95,18 @@ def _finalists(
         run.watch.notes.append(_no_kernel_note(whole))
     verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
     return Finalists(candidates, plans, tuple(chosen), verified, measurements), rewriting.summary
+
+
+def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:
+    """The candidates verified while they compile; with a budget as many as fit, and at least two."""
+    verified = Verified()
+    for batch in within_budget(run.options.budget, chosen):
+        with background_task(partial(compiler.compile, batch)) as compiled:
+            verified = verified.joined(full_size.verify(batch, primitive, parts_to_check(batch, run.device)))
+            compiled()  # as a rule all of it does compile
+    if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
+        run.watch.notes.append(f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent")
+    return verified
 
 
 def _no_kernel_note(whole: WholeProgram) -> str:

@@ -6,7 +6,7 @@ they are drawn in the background while the search runs.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.evaluator.cpu_threads import background_task
@@ -40,10 +40,15 @@ Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict 
 class Verified:
     """The verified candidates: those that are equal, those that are not, and the verdicts on the kernels of their plans."""
 
-    equal: tuple[Candidate, ...]
-    rejected: tuple[Candidate, ...]
-    parts: Mapping[PlanPart, Verdict]
-    computed_on: str  # the device of the evaluator
+    equal: tuple[Candidate, ...] = ()
+    rejected: tuple[Candidate, ...] = ()
+    parts: Mapping[PlanPart, Verdict] = field(default_factory=dict)
+    computed_on: str = ""  # the device of the evaluator
+
+    def joined(self, further: "Verified") -> "Verified":
+        """These candidates, and further ones of the same program."""
+        parts = {**self.parts, **further.parts}
+        return Verified(self.equal + further.equal, self.rejected + further.rejected, parts, further.computed_on)
 
 
 @dataclass(frozen=True, slots=True)

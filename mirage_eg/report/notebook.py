@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 RECORDS = (  # displayed as tables of their fields
+    "partial_equivalence.all_sizes.SizedMutant",
     "partial_equivalence.boxes.PositionBox",
     "backends.cost.devices.Device",
     "backends.cost.roofline_model.Cost",
@@ -70,6 +71,11 @@ RECORDS = (  # displayed as tables of their fields
     "frontend.imported.Outside",
     "frontend.imported.ImportedSegment",
     "frontend.onnx_import.OnnxNode",
+    "graph_optimizer.costs.KernelCosts",
+    "graph_optimizer.eclasses.EClasses",
+    "graph_optimizer.extraction.Extraction",
+    "graph_optimizer.rewritten_program.RewrittenProgram",
+    "graph_optimizer.saturation.ProgramSaturation",
     "ir.node.Node",
     "ir.node.TensorType",
     "ir.sizes.SizeRange",
@@ -77,6 +83,7 @@ RECORDS = (  # displayed as tables of their fields
     "synthesis.minimize.Minimization",
     "synthesis.synthesize.Funnel",
     "synthesis.synthesize.Synthesis",
+    "synthesis.tensor.synthesize.TensorSynthesis",
     "testing.Assignment",
     "torch_compile.records.Compilation",
     "torch_compile.records.GraphRecord",
@@ -113,6 +120,7 @@ RECORDS = (  # displayed as tables of their fields
     "pipeline.run.report_sections.PassSummary",
     "pipeline.run.report_sections.PredictedCost",
     "pipeline.run.report_sections.RegionSummary",
+    "pipeline.run.report_sections.RewriteSummary",
     "pipeline.run.report_sections.Search",
     "pipeline.run.report_sections.SimplificationSummary",
     "pipeline.run.report_sections.ThreadGraphsSummary",
@@ -285,6 +293,7 @@ SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
     "ir.threadblock_graph.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
     "pipeline.run.result.Candidate": lambda candidate: to_svg(candidate.graph),
+    "frontend.model_writer.WrittenModel": lambda model: to_svg(model.program),
     "graph_optimizer.optimize_graph.OptimizedGraph": lambda it: to_svg(it.graph),
     "optimizer.passes.OptimizedMuGraph": lambda it: to_svg(it.graph),
     "partial_equivalence.mutants.Mutant": regions_svg,

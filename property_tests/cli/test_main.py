@@ -392,7 +392,7 @@ class Report:
     regions: tuple[object, ...] = ()
     cache: str = "off"
     source: str | None = None
-    rewriting: None = None
+    rewriting: tuple[object, ...] = ()
 
     def written(self, source: str, best: str) -> "Report":
         return replace(self, source=source, best={**self.best, "source": best})

@@ -54,7 +54,7 @@ def test_published_graphs_get_the_right_verdict_and_the_equal_ones_a_proof(
 
 @published
 @pytest.mark.slow
-@pytest.mark.skipif(settings().max_examples < 200, reason="every seed with HYPOTHESIS_PROFILE=ci or nightly")
+@pytest.mark.skipif(settings().max_examples < 200, reason="every seed with HYPOTHESIS_PROFILE=nightly")
 @pytest.mark.parametrize("seed", range(1, 10))  # 0 is what `verify_candidates` above draws by
 @pytest.mark.parametrize(("name", "batch", "file", "count", "verdict"), CHECKPOINTS)
 def test_published_graphs_get_the_same_verdict_with_every_seed(

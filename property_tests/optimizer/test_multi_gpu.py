@@ -1,5 +1,6 @@
 """Tuning on several GPUs finds what one finds, assigns candidates by number, and outlives a process that dies."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -25,6 +26,12 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind
 from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_old_egraphs() -> None:
+    """Tracebacks of earlier tests may hold e-graphs, which the threads of these tests must not be the ones to free."""
+    gc.collect()
 
 
 def started(gpu: str) -> Executor:

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import islice
 from math import prod
 from time import time
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -20,11 +21,14 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline import choose_candidates
+from mirage_eg.pipeline.choose_candidates import within_budget
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import WholeProgram, instantiate, search_whole_program, segment_task
 from mirage_eg.pipeline.stage_records import Run
@@ -180,6 +184,22 @@ def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:
     result = optimize("bounded", written(group_norm), Options(device="cpu", jobs=1, cache=False, top=1, budget=1e-6))
     assert result.candidates[0].verdict.equal
     assert not result.report.data()["search"]["complete"]
+
+
+@given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))
+def test_a_budget_bounds_the_candidates_that_are_verified(count: int, library: int, pace: float, budget: float) -> None:
+    one = Candidate(written(group_norm), 1.0, fused=True, proved_by_search=False)
+    chosen = [replace(one, predicted_us=float(place), fused=place != library % count) for place in range(count)]
+    clock, batches = 0.0, []
+    with patch.object(choose_candidates, "perf_counter", lambda: clock):
+        for batch in within_budget(budget, chosen):
+            batches.append(batch)
+            clock += pace * len(batch)
+    done = [entry for batch in batches for entry in batch]
+    fused = [entry for entry in chosen if entry.fused]
+    assert done == [*(entry for entry in chosen if not entry.fused), *fused][: len(done)]
+    assert len(done) == min(count, max(2, int(budget / pace * (1 + 1e-9))))
+    assert [*within_budget(None, chosen)] == [chosen]
 
 
 def many_inputs(unused: int) -> Graph:

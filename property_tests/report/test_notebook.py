@@ -31,6 +31,7 @@ from mirage_eg.egraph.oracle import Limits, Oracle, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.saturation_history import saturation_history
 from mirage_eg.egraph.soundness.check_file import Report
+from mirage_eg.frontend.model_writer import WrittenModel
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.graph_optimizer.optimize_graph import OptimizedGraph
 from mirage_eg.ir.axes import infer_axes
@@ -95,7 +96,7 @@ def everything() -> dict[type, Any]:
         *kernel_points(best.graph, H100),
         TileLimits(1 << 17),
     ]
-    met += [mi.Dim("n", max=8)]
+    met += [mi.Dim("n", max=8), WrittenModel(program, program.input_names[:1])]
     met += [saturation_history(rulebook, target, Limits())]
     met += [search(expand(WORKLOADS["gqa"](1)), infer_axes(expand(WORKLOADS["gqa"](1))), rulebook).split_reductions[0]]
     return {type(it): it for it in [*within(met), graph]} | {mi.KernelGraph: graph}

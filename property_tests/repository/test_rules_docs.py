@@ -40,13 +40,14 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
+# The commands are also those of rules/README.md (`test_rules_readme.py`), whose tests always run.
+@pytest.mark.slow
 def test_both_files_of_the_page_are_sound(folder: Path) -> None:
     checks = [command for command in COMMANDS if " check " in command]
     assert len(checks) == 2
     assert all(run(command, folder).endswith("sound\n") for command in checks)
 
 
-# The other commands are also those of rules/README.md (`test_rules_readme.py`), whose tests always run.
 @pytest.mark.slow
 def test_every_command_of_the_page_ends_well(outputs: dict[str, str]) -> None:
     assert len(outputs) == 8

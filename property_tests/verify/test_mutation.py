@@ -124,7 +124,8 @@ def small_examples(workload: str) -> list[tuple[Graph, Graph]]:
 
 
 @pytest.mark.parametrize(
-    "workload", [pytest.param(name, marks=[pytest.mark.slow] * (name == "mlp_block")) for name in WORKLOADS if name != CUT]
+    "workload",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("mlp_block", "qknorm"))) for name in WORKLOADS if name != CUT],
 )
 def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: str) -> None:
     rejected = 0

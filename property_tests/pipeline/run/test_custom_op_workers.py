@@ -75,15 +75,14 @@ def dask() -> Iterator[Executor]:
         yield workers._open()
 
 
-def test_two_jobs_and_dask_search_a_custom_op_as_one_process_does(folder: Path, dask: Executor) -> None:
+@pytest.mark.parametrize("where", ["two jobs", pytest.param("dask", marks=pytest.mark.slow)])
+def test_workers_search_a_custom_op_as_one_process_does(folder: Path, where: str, request: pytest.FixtureRequest) -> None:
     in_one = summary(run(folder, jobs=1))
     assert "tl.log(1.0 + tl.exp(product))" in in_one[1][0]
     assert [path.name for path in (folder / "processes").iterdir()] == [str(os.getpid())]
-    for options in ({"jobs": 2}, {"executor": dask}):
-        (folder / "processes" / str(os.getpid())).unlink(missing_ok=True)
-        before = set((folder / "processes").iterdir())
-        assert summary(run(folder, **options)) == in_one
-        assert {path.name for path in set((folder / "processes").iterdir()) - before} - {str(os.getpid())}
+    options: dict[str, Any] = {"jobs": 2} if where == "two jobs" else {"executor": request.getfixturevalue("dask")}
+    assert summary(run(folder, **options)) == in_one
+    assert {path.name for path in (folder / "processes").iterdir()} - {str(os.getpid())}
 
 
 SCRIPT = """
