@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
@@ -34,20 +35,29 @@ class Compiled:
     record: CompileRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Compiler:
     """Compiles candidates of one run, each program once: as tuned where they were, else with the schedule that fits."""
 
     run: Run
     memo: dict[tuple[Graph, str], Compiled] = field(default_factory=dict)  # by µGraph and tuned source
+    seconds: float = 0.0  # spent so far
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the budget, if there is one."""
+        budget = self.run.options.budget
+        return None if budget is None else budget - self.seconds
 
     def compile(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with their programs and compile records."""
         keys = [(candidate.graph, candidate.source) for candidate in candidates]
         new = {key: candidate for key, candidate in zip(keys, candidates, strict=True) if key not in self.memo}
         if new:
+            begin = perf_counter()
             with self.run.watch.stage(STAGE):
                 self._compile(list(new.values()))
+            self.seconds += perf_counter() - begin
         return [
             replace(candidate, source=entry.source, schedule=entry.schedule, compile=entry.record)
             for candidate, entry in zip(candidates, map(self.memo.__getitem__, keys), strict=True)

@@ -111,13 +111,11 @@ class Partitioner:
 
         With a budget plans are compiled as long as it lasts, the best always.
         """
-        options = self._run.options
-        until = options.until()
         for attempt in count():
-            batches = within_budget(options.budget, [first for first, *_ in search.candidates])
+            batches = within_budget(compiler.seconds_left, [first for first, *_ in search.candidates])
             compiled = [entry for batch in batches for entry in compiler.compile(batch)]
             broken = frozenset(block for entry in compiled if not entry.compile.ok for block in _broken(entry))
-            if not broken or time() > until:
+            if not broken or (compiler.seconds_left is not None and compiler.seconds_left <= 0):
                 break
             self._task = replace(self._task, avoided=self._task.avoided | broken)
             self._finder.forget(broken, again=attempt < HEURISTICS.retries)
