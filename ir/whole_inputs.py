@@ -47,7 +47,7 @@ def index_bounds(program: Graph) -> dict[int, int]:
                 for place, operand in enumerate(item.operands) if value in bounds else ():
                     if place != row.indices and place >= row.conditions:
                         bound(operand, bounds[value])
-        elif item.op in ("scale", "shift") and values[0] in bounds:
+        elif item.op in ("scale", "shift") and values[0] in bounds and item.get("factor") != 0:
             factor, offset = item.get("factor", 1), item.get("offset", 0)
             bound(item.operands[0], max(1, ceil((bounds[values[0]] - offset) / factor)) if factor > 0 else 1)
     integers = [(place, i) for place, i in enumerate(program.input_values) if program.types[i].dtype.is_integer]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.frontend.aten_call import Call, Handler
-from mirage_eg.frontend.aten_rearrangements import permuted, reshaped
+from mirage_eg.frontend.aten_rearrangements import diagonal, permuted, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -21,6 +21,16 @@ class _Term:
 
     def extent(self, letter: str) -> int:
         return self.tensor.shape[self.letters.index(letter)]
+
+    def distinct(self) -> "_Term":
+        """Its diagonal where a letter stands for two dims."""
+        for first, letter in enumerate(self.letters):
+            if (second := self.letters.find(letter, first + 1)) > 0:
+                left = self.letters.replace(letter, "", 2)
+                if self.tensor.shape[first] != self.tensor.shape[second]:
+                    raise UnsupportedError(f"{letter!r} stands for dims of different extents in {self.letters!r}")
+                return _Term(left + letter, diagonal(self.tensor, first, second)).distinct()
+        return self
 
     def summed(self, kept: str) -> "_Term":
         """Without the dims whose letters are not kept."""
@@ -67,8 +77,7 @@ def _read(call: Call) -> tuple[list[_Term], str]:
     else:
         letters = "".join(names).replace(".", "")
         output = _DOTS[:most][::-1] + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    if any(len(set(letters)) < len(letters) for letters in (output, *(term.letters for term in terms))):
-        raise UnsupportedError(f"equation = {equation!r} takes a diagonal")
+    terms = [term.distinct() for term in terms]
     extents: dict[str, int] = {}
     for letter, extent in ((letter, term.extent(letter)) for term in terms for letter in term.letters):
         if extents.setdefault(letter, extent) != extent:

@@ -130,6 +130,29 @@ def cut(x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
     return x if (start, stop, step) == (0, x.shape[dim], 1) else x.builder.slice(x, dim, start, stop, step)
 
 
+def diagonal(x: Tensor, first: int, second: int, offset: int = 0) -> Tensor:
+    """The elements at i and i + offset of two dims, as the last dim."""
+    x = permuted(x, [*(dim for dim in range(len(x.shape)) if dim not in (first, second)), first, second])
+    *batch, rows, columns = x.shape
+    down, right = max(-offset, 0), max(offset, 0)
+    extent = min(rows - down, columns - right)
+    if extent < 1:
+        raise UnsupportedError(f"offset = {offset} leaves no diagonal of {rows}×{columns} elements")
+    flat = reshaped(x, (*batch, rows * columns))
+    start, step = down * columns + right, columns + 1
+    return cut(flat, len(batch), start, start + (extent - 1) * step + 1, step)
+
+
+def _diagonal(call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    rank = len(x.shape)
+    return diagonal(x, call.dim("dim1", rank), call.dim("dim2", rank), call.whole("offset"))
+
+
+def _trace(call: Call) -> Tensor:
+    return reshaped(call.graph.sum(diagonal(call.tensor("self"), 0, 1), 0), ())
+
+
 def _clipped(value: int | None, extent: int, absent: int) -> int:
     """A bound of a slice as Python reads it."""
     bound = absent if value is None else value + extent if value < 0 else value
@@ -415,6 +438,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.mT.default": _last_swapped,
     "aten.movedim.intlist": _move,
     "aten.movedim.int": _move,
+    "aten.diagonal.default": _diagonal,
+    "aten.trace.default": _trace,
     "aten.slice.Tensor": _slice,
     "aten.narrow.default": _narrow,
     "aten.copy.default": _copy,

@@ -48,6 +48,13 @@ def test_indices_are_below_what_they_index_through_views_and_multiples() -> None
     assert whole_inputs(program).keys() == {2, 3, 4, 5}
 
 
+def test_a_multiple_by_zero_bounds_no_index() -> None:
+    graph = new_kernel_graph()
+    table, i = graph.new_input((40, 8)), graph.new_input((4,), "int64")
+    graph.gather(table, graph.where(graph.equal(i, i * 0 - 100), i * 0, i))  # as in a cross entropy that ignores −100
+    assert index_bounds(graph.graph()) == {1: 40}
+
+
 def _x(graph: KernelGraph) -> Any:
     return graph.new_input((6, 4), "float16")
 
