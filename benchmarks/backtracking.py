@@ -1,4 +1,4 @@
-"""Backtracking search as in TASO (Jia et al., SOSP 2019, section 5) beside extraction, on the published models.
+"""Backtracking search as in TASO (Jia et al., SOSP 2019, section 5) against extraction, on the published models.
 
     python benchmarks/backtracking.py [MODEL…] [--alpha 1.05] [--budget 1000] [--seconds 600] [--small] [--json FILE]
 

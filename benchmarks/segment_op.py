@@ -1,4 +1,4 @@
-"""What a call of a segment costs the CPU beside its kernels, in microseconds: our code, and torch's dispatcher in front of it.
+"""What a call of a segment costs the CPU besides its kernels, in microseconds: our code, and torch's dispatcher in front of it.
 
     python benchmarks/segment_op.py [--json]
 

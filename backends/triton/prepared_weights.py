@@ -30,7 +30,7 @@ def weights_read(file: ProgramFile) -> list[int]:
 
 
 def preparation_tables(file: ProgramFile) -> Iterator[str]:
-    """The lines of the tables of what is prepared, and of the places of the weights among the inputs."""
+    """The lines of the tables PREPARED (types of prepared values) and WEIGHTS (positions of the weights among the inputs)."""
     if not file.prepared:
         return
     yield from ("", "# what `prepare` computes of the weights, once", "PREPARED = {")

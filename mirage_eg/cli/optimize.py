@@ -85,7 +85,7 @@ def optimize(
                 raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
             check_writable(trace.parent)
         result = _search(name, graph, options, folder / NAME, resume, trace)
-        report = _write(result, graph, folder, source)
+        report = write_results(result, graph, folder, source)
         if model is not None:
             from mirage_eg.frontend.onnx_export import export_graph, save
 
@@ -142,7 +142,7 @@ def _check_owner(folder: Path, source: str) -> None:
         raise OptionError(f"{folder}: holds the results of {owner}, got {source}; try: another --out, or remove the folder")
 
 
-def _write(result: "Result", program: Graph, folder: Path, source: str) -> "RunReport":
+def write_results(result: "Result", program: Graph, folder: Path, source: str) -> "RunReport":
     """Write the folder of a run, report last, and give the report as written."""
     from mirage_eg.report.page import report_page
 

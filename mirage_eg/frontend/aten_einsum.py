@@ -9,7 +9,7 @@ from mirage_eg.frontend.aten_rearrangements import diagonal, permuted, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
-_DOTS = "αβγδεζηθ"  # letters of the dims that an ellipsis stands for, the last dim first
+_DOTS = "αβγδεζηθ"  # letters for the dims of an ellipsis, the last dim first
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,14 @@ class _Term:
         return self.tensor.shape[self.letters.index(letter)]
 
     def distinct(self) -> "_Term":
-        """Its diagonal where a letter stands for two dims."""
+        """The term with one dim for each letter: two dims of one letter become their diagonal."""
         for first, letter in enumerate(self.letters):
             if (second := self.letters.find(letter, first + 1)) > 0:
                 left = self.letters.replace(letter, "", 2)
                 if self.tensor.shape[first] != self.tensor.shape[second]:
-                    raise UnsupportedError(f"{letter!r} stands for dims of different extents in {self.letters!r}")
+                    raise UnsupportedError(
+                        f"got the letter {letter!r} for dims of different extents, wanted equal ones, in {self.letters!r}"
+                    )
                 return _Term(left + letter, diagonal(self.tensor, first, second)).distinct()
         return self
 

@@ -288,7 +288,7 @@ def _repeat(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attribute
 
 
 def _patch(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    """ScatterND writes slices: its indices name the dims before those that a block has whole."""
+    """A ScatterND for each block: its indices cover the first dims, up to the last one that the block does not fill."""
     y, *blocks = operands
     name, shapes = y.name, [block.type.shape for block in blocks]
     for block, ranges in zip(blocks, written_ranges(len(result.shape), shapes, attributes), strict=True):

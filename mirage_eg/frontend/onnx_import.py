@@ -85,7 +85,7 @@ def _read(model: Any) -> Any:
 
 
 def _write_defaults(model: Any, ops: Set[str]) -> None:
-    """Write the default attributes of these operators into their nodes: the inliner takes those that a node has."""
+    """Write the default attributes of these operators into their nodes: ONNX's inliner copies explicit attributes alone."""
     from onnx import AttributeProto, defs
 
     opset = next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)

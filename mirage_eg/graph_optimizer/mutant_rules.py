@@ -1,7 +1,7 @@
 """Mutants as conditional rules: f(x, w) = patch(mutant(x, w), f on its wrong rectangles), for operands of given types.
 
-A rule fires at every linear op of the e-graph with these attributes, shapes and element types, those that other laws made
-among them. The moves of a mutant are ordinary terms. Its correction is one e-node, as it is one kernel: a patch with the
+A rule matches every linear op of the e-graph with these attributes, shapes and element types, also ops that other laws
+added. The moves of a mutant are ordinary terms. Its correction is one e-node, as it is one kernel: a patch with the
 original op on the rectangles. A rule does not fire on the op of another mutant.
 """
 

@@ -30,8 +30,9 @@ class PredictedKernel:
 class RewrittenProgram:
     """`graph` reads `folded` inputs, which the outputs of `prologue` of the same names give; None where nothing is folded.
 
-    `whole`: both as one graph with the inputs of the given program. `kernels`: those that the costs assume. `reads` and
-    `prologue_reads`: the places of the given program's inputs that `graph`, before the folded ones, and `prologue` read.
+    `whole`: both as one graph with the inputs of the given program. `kernels`: the fused kernels that the cost model assumes.
+    `reads`, `prologue_reads`: the positions of the given program's inputs that `graph` and `prologue` read; `graph` reads the
+    folded ones after them.
     """
 
     graph: Graph
@@ -145,7 +146,7 @@ class _Builder:
         steps: list[ClassChoice],
         computed: dict[NumberedENode, range],
     ) -> Graph:
-        """The nodes of all steps behind the inputs; equal steps once. `computed` gets all values of an e-node's nodes."""
+        """The graph: inputs, then the nodes of each step once. `computed` receives the values of an e-node's nodes."""
         names = self.classes.names
         for choice in steps:
             if choice.enode in values:

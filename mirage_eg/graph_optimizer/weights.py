@@ -13,10 +13,10 @@ _PARAMETERS = {"conv2d": 1, "layer_norm": 1, "rms_norm": 1, "batch_norm": 1}  # 
 def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozenset[int]:
     """The values of the inputs that are weights.
 
-    `patterns` are names of inputs, `*` and `?` stand for any letters. Without them they are the inputs that are marked as
-    weights (`ir.weights`). Where none is, an input is a weight if the program reads it only as the second factor of a product
-    with two dims, as the filter of a convolution, as the factor or offset of a norm, or with one dim in an elementwise op;
-    rearrangements before that do not matter.
+    `patterns` are names of inputs, `*` and `?` stand for any letters. Without patterns the weights are the marked inputs
+    (`ir.weights`). Where no input is marked, an input is a weight if the program reads it only as the second factor of a
+    product with two dims, as the filter of a convolution, as the factor or offset of a norm, or with one dim in an elementwise
+    op; rearrangements before that do not matter.
 
     Raises:
         OptionError: a pattern that no input has.

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
+from math import inf
 from time import perf_counter
 
 from mirage_eg.ir.graph import Graph
@@ -47,9 +48,9 @@ def with_library(chosen: Sequence[Candidate], library: Candidate) -> list[Candid
     return [*chosen] if any(entry.as_found == library.graph for entry in chosen) else [*chosen, library]
 
 
-def within_budget(budget: float | None, chosen: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    """All candidates; with a budget first the library form and the best, then as many as fit at the pace so far."""
-    if budget is None:
+def within_budget(seconds: float, chosen: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """All candidates; in a finite time first the library form and the best one, then as many as fit at the pace so far."""
+    if seconds == inf:
         yield chosen
         return
     waiting = sorted(chosen, key=lambda entry: entry.fused)
@@ -57,8 +58,8 @@ def within_budget(budget: float | None, chosen: Sequence[Candidate]) -> Iterator
     while done < len(waiting) and count > 0:
         yield waiting[done : done + count]
         done += count
-        seconds = perf_counter() - start
-        count = int((budget - seconds) * done / seconds)
+        spent = perf_counter() - start
+        count = int((seconds - spent) * done / spent)
 
 
 def diverse(groups: Groups, top: int) -> list[Candidate]:

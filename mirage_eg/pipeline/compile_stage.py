@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
@@ -44,10 +45,9 @@ class Compiler:
     seconds: float = 0.0  # spent so far
 
     @property
-    def seconds_left(self) -> float | None:
-        """What is left of the budget, if there is one."""
-        budget = self.run.options.budget
-        return None if budget is None else budget - self.seconds
+    def seconds_left(self) -> float:
+        """What is left of the budget; infinite without one."""
+        return (self.run.options.budget or inf) - self.seconds
 
     def compile(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with their programs and compile records."""

@@ -115,7 +115,7 @@ class Partitioner:
             batches = within_budget(compiler.seconds_left, [first for first, *_ in search.candidates])
             compiled = [entry for batch in batches for entry in compiler.compile(batch)]
             broken = frozenset(block for entry in compiled if not entry.compile.ok for block in _broken(entry))
-            if not broken or (compiler.seconds_left is not None and compiler.seconds_left <= 0):
+            if not broken or compiler.seconds_left <= 0:
                 break
             self._task = replace(self._task, avoided=self._task.avoided | broken)
             self._finder.forget(broken, again=attempt < HEURISTICS.retries)

@@ -100,7 +100,7 @@ def _finalists(
 def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:
     """The candidates verified while they compile; with a budget as many as fit, and at least two."""
     verified = Verified()
-    for batch in within_budget(run.options.budget, chosen):
+    for batch in within_budget(compiler.seconds_left, chosen):
         with background_task(partial(compiler.compile, batch)) as compiled:
             verified = verified.joined(full_size.verify(batch, primitive, parts_to_check(batch, run.device)))
             compiled()  # as a rule all of it does compile
