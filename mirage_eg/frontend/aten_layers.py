@@ -68,15 +68,14 @@ def _native_layer_norm(call: Call) -> list[Lazy | str]:
     return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
 
 
-_EPSILON = {"float32": Fraction(1, 2**23), "float64": Fraction(1, 2**52)}
-
-
 def _rms_norm(call: Call) -> Tensor:
     x, weight = call.tensor("input"), call.optional("weight")
-    if call.take("eps") is None:  # torch: the distance from 1 to the next number of its type
-        if x.dtype not in _EPSILON:
-            raise UnsupportedError(f"eps = None for {x.dtype} depends on the kernel")
-        eps = _EPSILON[x.dtype]
+    if call.take("eps") is None:  # torch: the distance from 1 to the next number of the type that it computes in
+        import torch
+
+        if x.dtype in ("float16", "bfloat16") and not hasattr(torch.ops.aten, "_fused_rms_norm"):
+            raise UnsupportedError(f"eps = None for {x.dtype} depends on the kernel before torch 2.8")
+        eps = Fraction(1, 2**52 if x.dtype == "float64" else 2**23)
     else:
         eps = call.number("eps")
     return call.graph.rms_norm(x, _trailing(call, x), weight, eps=eps)
@@ -259,16 +258,16 @@ def _true(call: Call) -> Tensor:
 
 def _attention(call: Call, mask_name: str) -> Tensor:
     """softmax(scale · Q Kᵀ + mask) V."""
-    call.ignore("return_debug_mask", "compute_log_sumexp")
+    call.ignore("return_debug_mask", "compute_log_sumexp", "enable_gqa")  # the kernels have no flag for groups of heads
     call.require("dropout_p", 0.0)
     q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
     scale = Fraction(str(1 / sqrt(q.shape[-1]))) if call.take("scale") is None else call.number("scale")
     mask = _mask(call, mask_name, q.shape[-2], k.shape[-2])
     shape = (*q.shape[:-1], v.shape[-1])
-    if bool(call.take("enable_gqa")) and q.shape[-3] != k.shape[-3]:
+    if len(q.shape) > 2 and q.shape[-3] > k.shape[-3] > 1:
         heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
         if v.shape[-3] != heads or heads * groups != q.shape[-3]:
-            raise UnsupportedError(f"enable_gqa with {q.shape[-3]}, {heads} and {v.shape[-3]} heads")
+            raise UnsupportedError(f"attention of {q.shape[-3]} queries' heads, {heads} of keys and {v.shape[-3]} of values")
         q = _grouped_heads(q, heads, groups)
         k, v = (reshaped(x, (*x.shape[:-2], 1, *x.shape[-2:])) for x in (k, v))
         mask = mask if mask is None else _grouped_heads(mask, heads, groups)

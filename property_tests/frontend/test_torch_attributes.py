@@ -65,11 +65,13 @@ def test_eps_is_added_where_torch_adds_it() -> None:
     assert_equal(lambda x, w: f.batch_norm(x * 1e-2, w, w * w, w, w, eps=1e-3), images, scale)
 
 
-def test_eps_of_rms_norm_is_that_of_its_type_by_default() -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float16", 2e-3), ("bfloat16", 1e-2)])
+def test_eps_of_rms_norm_is_that_of_its_type_by_default(dtype: str, tolerance: float) -> None:
     [x] = tensors((3, 8))
-    x = x * 3e-4
-    it = imported(lambda x: f.rms_norm(x, (8,)), x)
-    assert it.outside == () and relative_error(it.run(x), f.rms_norm(x, (8,))) <= 1e-6
+    x = (x * 3e-4).to(getattr(torch, dtype))
+    for norm in (lambda x: f.rms_norm(x, (8,)), lambda x: torch.ops.aten._fused_rms_norm(x, [8], None, None)[0]):
+        it = imported(norm, x)
+        assert it.outside == () and relative_error(it.run(x), norm(x)) <= tolerance
 
 
 def test_softmax_may_compute_in_another_type() -> None:
@@ -139,6 +141,15 @@ def test_attention_shares_keys_among_the_heads_of_a_group() -> None:
     assert_equal(lambda q, k, v, m: attend(q, k, v, attn_mask=m[0, 0], enable_gqa=True), q, k, v, mask)
     assert_equal(lambda q, k, v: attend(q, k, v, is_causal=True, enable_gqa=True), q, k, v)
     assert_equal(lambda q, k, v, m: attend(q, k, v, attn_mask=m, enable_gqa=True), q, k, v, kept)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_kernels_of_attention_share_keys_without_a_flag(causal: bool) -> None:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    it = imported(lambda *given: kernel(*given, is_causal=causal)[0], *tensors((2, 6, 7, 8), (2, 2, 7, 8), (2, 2, 7, 8)))
+    q, k, v = tensors((2, 6, 7, 8), (2, 2, 7, 8), (2, 2, 7, 8), seed=1)
+    assert it.outside == ()
+    assert relative_error(it.run(q, k, v), f.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)) <= 1e-6
 
 
 def test_attention_adds_a_mask_of_numbers_and_drops_where_one_is_false() -> None:
