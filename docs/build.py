@@ -238,16 +238,16 @@ def models_table() -> str:
 
 
 def layers_table() -> str:
-    """Layers through torch.compile on a GPU, from the lines of `bench models`."""
-    lines = [json.loads(line) for line in LAYERS.read_text(encoding="utf-8").splitlines()]
+    """Layers through torch.compile on a GPU, from the lines of `bench models`, of which the newest of each row counts."""
+    lines = {line["name"]: line for line in map(json.loads, LAYERS.read_text(encoding="utf-8").splitlines())}
     rows = []
-    for line in lines:
+    for line in lines.values():
         warm, cold = line["warm_us"], line["cold_us"]
         ours, others = warm.pop("mirage_eg"), min(warm.values())
         cells = (f"{us:.1f} ({cold[name]:.1f})" for name, us in {"mirage_eg": ours, **warm}.items())
         rows.append(f"| {line['name']} | {line['used']} of {line['segments']} | {' | '.join(cells)} | {others / ours:.2f} |\n")
     head = f"| layer | segments used | ours | eager | compile | max-autotune | best baseline / ours |\n|{' --- |' * 7}\n"
-    return f"{lines[0]['device']}, torch {lines[0]['torch']}.\n\n{head}{''.join(rows)}"
+    return f"{line['device']}, torch {line['torch']}.\n\n{head}{''.join(rows)}"
 
 
 def _result(row: Summary) -> str:

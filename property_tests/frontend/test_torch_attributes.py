@@ -143,13 +143,24 @@ def test_attention_shares_keys_among_the_heads_of_a_group() -> None:
     assert_equal(lambda q, k, v, m: attend(q, k, v, attn_mask=m, enable_gqa=True), q, k, v, kept)
 
 
+KERNELS = {
+    "flash_attention": lambda q, k, v, causal: (q, k, v, 0.0, causal),
+    "flash_attention_for_cpu": lambda q, k, v, causal: (q, k, v, 0.0, causal),
+    "efficient_attention": lambda q, k, v, causal: (q, k, v, None, False, 0.0, causal),
+    "cudnn_attention": lambda q, k, v, causal: (q, k, v, None, False, 0.0, causal),
+}
+
+
+@pytest.mark.parametrize("heads", [6, 2])
 @pytest.mark.parametrize("causal", [False, True])
-def test_kernels_of_attention_share_keys_without_a_flag(causal: bool) -> None:
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    it = imported(lambda *given: kernel(*given, is_causal=causal)[0], *tensors((2, 6, 7, 8), (2, 2, 7, 8), (2, 2, 7, 8)))
-    q, k, v = tensors((2, 6, 7, 8), (2, 2, 7, 8), (2, 2, 7, 8), seed=1)
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_of_attention_share_keys_without_a_flag(name: str, causal: bool, heads: int) -> None:
+    kernel, inputs = getattr(torch.ops.aten, f"_scaled_dot_product_{name}"), tensors((2, 6, 7, 8), *[(2, heads, 7, 8)] * 2)
+    traced = [tensor.to("meta") for tensor in inputs]  # which every kernel takes, also without a GPU
+    it = imported(lambda q, k, v: kernel(*KERNELS[name](q, k, v, causal))[0], *traced)
     assert it.outside == ()
-    assert relative_error(it.run(q, k, v), f.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)) <= 1e-6
+    wanted = f.scaled_dot_product_attention(*inputs, is_causal=causal, enable_gqa=True)
+    assert relative_error(it.run(*inputs), wanted) <= 1e-6
 
 
 def test_attention_adds_a_mask_of_numbers_and_drops_where_one_is_false() -> None:
