@@ -238,8 +238,8 @@ class _Evaluation(Generic[V]):
                 values.append(self._load(item, next(given)))
                 exact.append(graph.level is not Level.THREAD)
             else:
-                moved = OPS[item.op].kind is Kind.REARRANGEMENT and all(exact[i] for i in item.operands)
                 stored, place = [exact[i] for i in item.operands], len(values)
+                moved = _only_moves(item, stored)
                 dtype = graph.types[place].dtype
                 outputs = (
                     self._node(item, operands, stored, place)
@@ -270,7 +270,8 @@ class _Evaluation(Generic[V]):
             ]
         result = self._apply(item.op, *operands, **item.mapping)
         # Kernel-level values live in memory, tiles and registers in the precision that the algebra computes in.
-        return [self.algebra.cast(result, self.graph.types[place].dtype) if self.graph.level is Level.KERNEL else result]
+        rounds = self.graph.level is Level.KERNEL and not _only_moves(item, exact)
+        return [self.algebra.cast(result, self.graph.types[place].dtype) if rounds else result]
 
     def _apply(self, name: str, /, *operands: V, **attributes: Any) -> V:
         row, algebra, lead = OPS[name], self.algebra, self.lead
@@ -345,6 +346,11 @@ class _Evaluation(Generic[V]):
         x = _reshaped(algebra, x, (*shape[:place], shape[place] // columns, *result[place:]))
         rank = len(shape) + 1
         return _reshaped(algebra, algebra.reduce(kind, x, (lead - 1 - rank, place - rank)), result)
+
+
+def _only_moves(item: Node, exact: Sequence[bool]) -> bool:
+    """Whether a node moves numbers that are already rounded to its type."""
+    return OPS[item.op].kind is Kind.REARRANGEMENT and all(exact)
 
 
 def _reshaped(algebra: Algebra[V], x: V, shape: Shape) -> V:

@@ -1,10 +1,10 @@
 """Test a proof chain in the model of its domain: all its terms have the same value on random inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,34 +30,54 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
         ChainError: two terms differ; the message has the number of the step.
     """
     free = {name: frozenset(parts) for name, parts in chain.free}
-    terms = [parse_term(text, rulebook.signatures, free) for text in (chain.start, *(step.term for step in chain.steps))]
-    if not all(map(_is_modelled, terms)):
+    terms = [parse_term(it, rulebook.signatures, free) for it in (chain.start, *(step.term for step in chain.steps))]
+    subterms, places = _subterms(terms)
+    if not all(it.constructor in ("Var", CONSTANT) or op_of(it.constructor) is not None for it in subterms):
         return 0
-    masks = {it[1][1] for it in _parts(terms) if it[0] == "Where" and it[1][0] == "Var"}
+    conditions = (subterms[it.operands[0]] for it in subterms if it.constructor == "Where")
+    masks = {it.constants[0] for it in conditions if it.constructor == "Var"}
     compared = 0
     for trial in range(trials):
         random = Random(seed + trial)
-        model = Model(rulebook.domain, _ARITHMETIC, _sizes(terms, free, random))
+        model = Model(rulebook.domain, _ARITHMETIC, _sizes(subterms, free, random))
         inputs = {name: _tensor(model, parts, random, trial % 2 == 0, name in masks) for name, parts in free.items()}
-        values = [_value(term, model, inputs) for term in terms]
-        defined = [(number, value) for number, value in enumerate(values) if value is not None]
+        values = _values(subterms, model, inputs)
+        defined = [(number, value.array) for number, value in enumerate(values[place] for place in places) if value is not None]
         compared += len(defined) > 1
         for (_, before), (number, after) in pairwise(defined):
-            if not _ARITHMETIC.equal(*np.broadcast_arrays(before, after)):
+            if before is not after and not _ARITHMETIC.equal(*np.broadcast_arrays(before, after)):
                 raise ChainError(f"step {number} ({chain.steps[number - 1].law}): the term has another value in the model")
     return compared
 
 
-def _is_modelled(term: Tree) -> bool:
-    return term[0] in ("Var", CONSTANT) or (
-        op_of(term[0]) is not None and all(_is_modelled(it) for it in term[1:] if isinstance(it, tuple))
-    )
+class _Subterm(NamedTuple):
+    """A term by its constructor, constants, and the numbers of its operands."""
+
+    constructor: str
+    constants: tuple[Any, ...]
+    operands: tuple[int, ...]
 
 
-def _sizes(terms: list[Tree], free: Mapping[str, frozenset[str]], random: Random) -> dict[str, int]:
+def _subterms(terms: Sequence[Tree]) -> tuple[list[_Subterm], list[int]]:
+    """The distinct subterms of several terms, operands first, and the numbers of the terms; most steps change few of them."""
+    numbers: dict[_Subterm, int] = {}
+    known: dict[int, int] = {}  # by identity: shared subterms of a term are one object
+
+    def number(term: Tree) -> int:
+        if id(term) not in known:
+            operands = tuple(number(it) for it in term[1:] if isinstance(it, tuple))
+            found = _Subterm(term[0], tuple(it for it in term[1:] if not isinstance(it, tuple)), operands)
+            known[id(term)] = numbers.setdefault(found, len(numbers))
+        return known[id(term)]
+
+    places = [number(term) for term in terms]
+    return list(numbers), places
+
+
+def _sizes(subterms: Sequence[_Subterm], free: Mapping[str, frozenset[str]], random: Random) -> dict[str, int]:
     """An extent for each part: those of inputs, and those that reductions name."""
     parts = {part for names in free.values() for part in names}
-    parts.update(term[1] for term in _parts(terms) if term[0] in REDUCTIONS)
+    parts.update(it.constants[0] for it in subterms if it.constructor in REDUCTIONS)
     sizes: dict[str, int] = {}
     entries = 1
     for part in sorted(parts):
@@ -66,15 +86,6 @@ def _sizes(terms: list[Tree], free: Mapping[str, frozenset[str]], random: Random
         entries *= size
         sizes[part] = size
     return sizes
-
-
-def _parts(terms: Sequence[Tree]) -> Iterator[Tree]:
-    """All subterms, shared ones as often as they are reached."""
-    waiting = list(terms)
-    while waiting:
-        term = waiting.pop()
-        yield term
-        waiting += (it for it in term[1:] if isinstance(it, tuple))
 
 
 def _tensor(model: Model, parts: frozenset[str], random: Random, positive: bool, mask: bool) -> TensorValue:
@@ -87,21 +98,18 @@ def _tensor(model: Model, parts: frozenset[str], random: Random, positive: bool,
     return model.tensor(entries, parts)
 
 
-def _value(term: Tree, model: Model, inputs: Mapping[str, TensorValue]) -> Any:
-    """The value of a term, or None if it is undefined."""
-    memo: dict[int, TensorValue] = {}
-
-    def value(part: Tree) -> TensorValue:
-        if part[0] == "Var":
-            return inputs[part[1]]
-        if part[0] == CONSTANT:
-            return model.tensor(np.full((1,) * len(model.sizes), part[1], dtype=object), frozenset())
-        if id(part) not in memo:
-            operands = [value(it) for it in part[1:] if isinstance(it, tuple)]
-            memo[id(part)] = model.apply(part[0], [it for it in part[1:] if not isinstance(it, tuple)], operands)
-        return memo[id(part)]
-
-    try:
-        return value(term).array
-    except UndefinedError:
-        return None
+def _values(subterms: Sequence[_Subterm], model: Model, inputs: Mapping[str, TensorValue]) -> list[TensorValue | None]:
+    """The value of each subterm, or None if it is undefined."""
+    values: list[TensorValue | None] = []
+    for it in subterms:
+        operands = [value for value in (values[number] for number in it.operands) if value is not None]
+        if it.constructor == "Var":
+            values.append(inputs[it.constants[0]])
+        elif len(operands) < len(it.operands):
+            values.append(None)
+        else:
+            try:
+                values.append(model.apply(it.constructor, it.constants, operands))
+            except UndefinedError:
+                values.append(None)
+    return values
