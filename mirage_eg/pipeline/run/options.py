@@ -34,7 +34,7 @@ class Options:
     MIRAGE_EG_RULES; `without`: packaged theories and laws to leave out. `weights`: names of inputs that are weights, besides
     the marked ones; `*` and `?` stand for any letters. The `egraph_*` fields limit the saturation of each e-graph of the
     search. Without `max_kernels` the number of kernels is free. `gpu` is a name, a JSON file or a record; it sets `target`,
-    which it must equal where both are given. `budget` is in seconds, for each stage before verification; `jobs` counts local
+    which it must equal where both are given. `budget` is in seconds, for each stage; `jobs` counts local
     processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. Lists are
     tuples.
 
@@ -76,7 +76,7 @@ class Options:
         bool, Option("Search on, with a warning, where laws of --rules reach a limit of saturation; else that is an error.")
     ] = False
     budget: Annotated[
-        float | None, Option("Stop each stage of the search after this time.", metavar="SECONDS", least=0, above=True)
+        float | None, Option("Stop each stage after this time; the best candidate goes through all.", metavar="SECONDS", least=0, above=True)
     ] = None
     top: Annotated[int, Option("µGraphs to keep.", least=1)] = 16
     trials: Annotated[int, Option("Independent random inputs of a field check.", least=1)] = 2
