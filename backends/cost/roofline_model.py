@@ -13,7 +13,7 @@ from typing import Any
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.triton.addressing import row_major
-from mirage_eg.backends.triton.patch import patch_traffic, values_within_patches
+from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
 from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.definitions import primitive_nodes
@@ -65,7 +65,7 @@ class KernelWork:
 def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
     """The kernels of a kernel graph that are launched, with their values.
 
-    A concatenation that others write in place is none, nor is a convolution that a patch's kernel computes, nor what depends
+    A concatenation that others write in place is none, nor is what a patch's kernel computes, nor what depends
     on weights alone and is prepared before the first call.
     """
     within = prepared_values(graph)
@@ -82,18 +82,19 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
     kernels = []
     works: dict[Graph, BlockWork] = {}  # of each different block graph
+    patches = patch_kernels(graph)
     for item, values in launched_kernels(graph):
         dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
         if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
             dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
-        if item.op == "block":
+        if values[0] in patches:
+            moved, flops = patch_traffic(graph, patches[values[0]])
+            kernels.append(KernelWork("patch", moved, flops, slowdown(graph.types[values[0]].dtype)))
+        elif item.op == "block":
             block: Graph = item["graph"]
             if block not in works:
                 works[block] = block_work(block)
             kernels.append(KernelWork(item.op, dram, work=works[block], blocks=prod(block.grid), loop=block.loop))
-        elif item.op == "patch":
-            moved, flops = patch_traffic(graph, item, values[0])
-            kernels.append(KernelWork(item.op, moved, flops, slowdown(graph.types[values[0]].dtype)))
         elif item.op in PRODUCTS:
             flops = flops_of_product(graph, item, values[0])
             kernels.append(KernelWork(item.op, dram, flops, slowdown(graph.types[item.operands[0]].dtype)))

@@ -14,7 +14,14 @@ from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
-from mirage_eg.backends.triton.patch import channels_last, patched_layouts, read_by_patches, values_within_patches, write_patch
+from mirage_eg.backends.triton.patch import (
+    channels_last,
+    patch_kernels,
+    patched_layouts,
+    read_by_patches,
+    values_within_patches,
+)
+from mirage_eg.backends.triton.patch_kernel import write_patch
 from mirage_eg.backends.triton.prepared_weights import (
     NAMES,
     preparation_functions,
@@ -141,7 +148,7 @@ def _written(
     file.joined = {value: view.base for value, view in joined.items()}
     file.sizes, file.share = tuple(sizes), share
     if not file.sizes:
-        file.prepared = prepared_values(graph) - views.keys() - joined.keys()
+        file.prepared = prepared_values(graph) - views.keys() - joined.keys() - values_within_patches(graph)
     file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
@@ -312,7 +319,7 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
 def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, int]) -> str:
     """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
-    input_names, within = iter(inputs), values_within_patches(graph)
+    input_names, within, patches = iter(inputs), values_within_patches(graph), patch_kernels(graph)
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
@@ -324,6 +331,8 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
                 file.names[values[0]] = next(input_names)
             case _ if values and values[0] in within:
                 continue  # a patch's kernel computes it
+            case _ if values and values[0] in patches:
+                write_patch(file, patches[values[0]], number)
             case _ if values and values[0] in views:
                 file.names[values[0]] = file.names[views[values[0]]]
                 file.shown[values[0]] = file.shown.get(views[values[0]], frozenset())
@@ -337,8 +346,6 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
                 returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
             case "block":
                 write_kernel(file, number)
-            case "patch":
-                write_patch(file, number)
             case _:
                 [value] = values
                 file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
@@ -364,7 +371,7 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in item.operands] or [first]
     call = _torch_text(item, operands, file.graph, value)
-    read_by_patch = family & read_by_patches(file.graph, file.strides)
+    read_by_patch = family & read_by_patches(file.graph)
     readers = (file.graph.nodes[reader] for member in family for reader in file.graph.readers[member])
     read_by_block = any(reader.op == "block" for reader in readers)
     if read_by_patch and len(types[value].shape) == 4 and file.strides[value] == channels_last(types[value].shape):

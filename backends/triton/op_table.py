@@ -11,7 +11,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from mirage_eg.backends.triton.convolve_rectangle import CONVOLVE_RECTANGLE
 from mirage_eg.backends.triton.library_calls import library_call
 from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec, OpTable
 from mirage_eg.ir.definitions import by_definition, definition_of
@@ -38,6 +37,11 @@ class ElementwiseRow:
     keeps_zero: Callable[[Attributes], bool]
     bounded: bool
     helper: str = ""
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether the op has no Triton expression, and its definition takes its place."""
+        return self.triton is _written_out
 
 
 def number(value: Fraction | int) -> str:
@@ -242,7 +246,6 @@ def _torch_by_definition(name: str, x: Sequence[str], attributes: Attributes) ->
 ELEMENTWISE = OpTable(_PACKAGED, _custom)
 
 PACKAGED_HELPERS = {
-    "convolve_rectangle": CONVOLVE_RECTANGLE,
     # Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
     "tanh": '''@triton.jit
 def tanh(x):

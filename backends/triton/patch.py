@@ -1,91 +1,160 @@
-"""A patch in an emitted program: one kernel for all its blocks, in place where nobody else reads y.
+"""A patch in an emitted program: one kernel for all its blocks, and for the elementwise ops that alone read it.
 
-A block that a convolution computes for the patch alone, from slices, is computed by this kernel: all rectangles of a corrected
-mutant are one launch, which reads the receptive fields and the filters, and writes the rectangles. Other blocks are copied.
-y is copied first only if it is an input or an output, or if another node reads it or what it may alias.
+The kernel computes what is computed for the blocks alone, at their positions (`values_at_positions`): all rectangles of a
+corrected mutant are one launch, which reads the receptive fields and the weights, and writes the rectangles. Without
+elementwise ops it writes into y, which is copied first only if it is an input or an output, or if another node reads it or
+what it may alias. With them it writes their result, on the rectangles from the blocks and elsewhere from y.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
-from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, row_major
-from mirage_eg.backends.triton.block_kernel import BlockKernel
-from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
-from mirage_eg.backends.triton.tiles import power_of_two
-from mirage_eg.backends.triton.views import View, shown_offset, shown_strides
-from mirage_eg.ir.dtypes import DType
+from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.values_at_positions import LARGEST_TILE, can_compute
+from mirage_eg.backends.triton.views import shown_strides
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Shape
 
-ELEMENTS = 1024  # that one program copies
-WARPS = 4
-STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on an H200 they gained nothing
-LARGEST_TILE = 64  # places or filters of one program
-_PRODUCTS = (DType.float16, DType.bfloat16, DType.float32)  # that tl.dot takes
+MOST_REPETITIONS = 1024  # of one element of a sum that a kernel computes while it computes another one
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolvedBlock:
-    """A block that the patch's kernel computes: the convolution's node, and the memory of its operands."""
+@dataclass(frozen=True)
+class PatchKernel:
+    """The kernel of a patch: the patched value, the elementwise values `after` it that the kernel computes too.
+
+    `computed` are the values that it computes for the blocks, each with the number of times that an element of it is computed.
+    """
 
     item: Node
-    value: int
-    x: View
-    weight: View
+    patched: int
+    after: tuple[int, ...]
+    computed: Mapping[int, int]
+
+    @cached_property
+    def inner(self) -> frozenset[int]:
+        """The values that it computes and does not store."""
+        return frozenset({*self.computed, *((self.patched, *self.after[:-1]) if self.after else ())})
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether it computes elementwise ops of the patched value."""
+        return bool(self.after)
+
+    @property
+    def stored(self) -> int:
+        """The value that it stores."""
+        return self.after[-1] if self.after else self.patched
+
+    def read(self, makers: Mapping[int, Node]) -> Iterator[int]:
+        """The values in memory that it reads, and y, which it reads or writes."""
+        yield self.item.operands[0]
+        yield from (it for it in self.item.operands[1:] if it not in self.inner)
+        for value in sorted(self.inner - {self.patched}):
+            yield from (it for it in makers[value].operands if it not in self.inner)
+        if self.is_fused:
+            yield from (it for it in makers[self.stored].operands if it not in self.inner)
+
+    def read_after(self, makers: Mapping[int, Node]) -> Iterator[int]:
+        """The values in memory that the elementwise ops read."""
+        for value in self.after:
+            yield from (it for it in makers[value].operands if it not in self.inner)
 
 
-def convolved_blocks(graph: Graph, strides: Sequence[Shape]) -> dict[int, ConvolvedBlock]:
-    """The values that patches compute themselves: convolutions, perhaps of slices, which no other node reads."""
-    patches = _patches(graph)
-    makers = {value: item for item, values in graph.numbered() for value in values} if patches else {}
-    found = {}
-    for item in patches:
-        for value in item.operands[1:]:
-            own = makers[value]
-            if own.op == "conv2d" and graph.types[value].dtype in _PRODUCTS and _readers(graph, value) == 1:
-                x, weight = (_shown(graph, makers, operand, strides) for operand in own.operands)
-                found[value] = ConvolvedBlock(own, value, x, weight)
+def patch_kernels(graph: Graph) -> dict[int, PatchKernel]:
+    """The kernels of the patches of a program, by the values that they store."""
+    found: dict[int, PatchKernel] = {}
+    taken: set[int] = set()  # values of elementwise ops
+    for number, (item, values) in enumerate(graph.numbered()):
+        if item.op == "patch":
+            after = tuple(_elementwise_after(graph, values[0], taken))
+            taken.update(after)
+            kernel = PatchKernel(item, values[0], after, _computed_for(graph, number))
+            found[kernel.stored] = kernel
     return found
 
 
 def values_within_patches(graph: Graph) -> frozenset[int]:
-    """The values that no kernel stores: convolutions that patches compute, and slices that only these read."""
-    within = {*convolved_blocks(graph, row_major_strides(graph))}
-    if not within:
-        return frozenset()
-    for item, values in reversed([*graph.numbered()]):
-        readers = [made for reader, made in graph.numbered() if values and values[0] in reader.operands]
-        if item.op == "slice" and readers and all(made and made[0] in within for made in readers):
-            within.add(values[0])
-    return frozenset(within)
+    """The values that the kernels of patches compute and no kernel stores."""
+    return frozenset[int]().union(*(kernel.inner for kernel in patch_kernels(graph).values()))
 
 
-def _patches(graph: Graph) -> list[Node]:
-    return [item for item in graph.nodes if item.op == "patch"]
+def read_by_patches(graph: Graph) -> frozenset[int]:
+    """The values that the kernels of patches read or write, by their strides."""
+    makers = makers_of(graph)
+    return frozenset(value for kernel in patch_kernels(graph).values() for value in kernel.read(makers))
 
 
-def row_major_strides(graph: Graph) -> list[Shape]:
-    """The strides of all values where none are declared."""
-    return [row_major(kind.shape) for kind in graph.types]
+def makers_of(graph: Graph) -> dict[int, Node]:
+    """The node of each value."""
+    return {value: item for item, values in graph.numbered() for value in values}
 
 
-def _readers(graph: Graph, value: int) -> int:
-    return sum(item.operands.count(value) for item in graph.nodes)
+def _elementwise_after(graph: Graph, value: int, taken: Collection[int]) -> Iterator[int]:
+    """The values of elementwise ops of the same shape, each of which alone reads the one before."""
+    nodes, shape = [*graph.numbered()], graph.types[value].shape
+    while len(graph.readers[value]) == 1:
+        item, values = nodes[graph.readers[value][0]]
+        if OPS[item.op].kind is not Kind.ELEMENTWISE or values[0] in taken or graph.types[values[0]].shape != shape:
+            return
+        [value] = values
+        if not can_compute(graph, item, value):
+            return
+        yield value
 
 
-def _shown(graph: Graph, makers: Mapping[int, Node], value: int, strides: Sequence[Shape]) -> View:
-    """The memory of a value that is a slice of slices, or a tensor of its own."""
-    item = makers[value]
-    if item.op != "slice":
-        return View(value, strides[value])
-    view = _shown(graph, makers, item.operands[0], strides)
-    shown = shown_strides(item, graph.types[item.operands[0]].shape, view.strides)
-    assert shown is not None, "a slice is a view"
-    return View(view.base, shown, view.offset + shown_offset(item, view.strides))
+def _computed_for(graph: Graph, patch: int) -> dict[int, int]:
+    """The values that are computed for the blocks of the patch at this node alone: how many elements, with repetitions.
+
+    A sum whose elements would be computed MOST_REPETITIONS times is left to a kernel of its own.
+    """
+    nodes, found = [*graph.numbered()], dict[int, int]()
+    y, *blocks = nodes[patch][0].operands
+    for item, values in reversed(nodes[:patch]):
+        if len(values) != 1 or values[0] == y or not (readers := graph.readers[values[0]]):
+            continue
+        [value] = values
+        own = all(reader == patch or found.keys() & {*nodes[reader][1]} for reader in readers)
+        if own and can_compute(graph, item, value):
+            size = prod(graph.types[value].shape)
+            count = size * blocks.count(value)
+            for reader in readers:
+                if reader != patch:
+                    count += found[nodes[reader][1][0]] * _repetitions(graph, nodes[reader][0], value)
+            if _summands(graph, item) == 1 or count <= MOST_REPETITIONS * size:
+                found[value] = count
+    return found
+
+
+def _summands(graph: Graph, item: Node) -> int:
+    """The number of elements of the first operand that an element of the result is a sum of."""
+    shapes = [graph.types[it].shape for it in item.operands]
+    match item.op:
+        case "conv2d":
+            return prod(shapes[1][1:])
+        case "matmul":
+            return shapes[0][-1]
+        case "avg_pool2d":
+            return prod(map(int, item["window"]))
+        case "sum" | "mean":
+            return int(shapes[0][item["dim"]])
+        case _:
+            return 1
+
+
+def _repetitions(graph: Graph, item: Node, operand: int) -> int:
+    """How often an operand is computed for an element of the result; a tile of a product is shared."""
+    times, tile = _summands(graph, item), 1
+    if item.op in ("conv2d", "matmul"):
+        left, right = (graph.types[it].shape for it in item.operands)
+        if item.op == "conv2d":
+            tile = right[0] // item["groups"] if operand == item.operands[0] else LARGEST_TILE
+        else:
+            tile = right[-1] if operand == item.operands[0] else left[-2]
+    return -(-times // min(LARGEST_TILE, tile)) * item.operands.count(operand)
 
 
 def patched_layouts(graph: Graph, strides: Sequence[Shape], declared: frozenset[int]) -> dict[int, Shape]:
@@ -94,7 +163,8 @@ def patched_layouts(graph: Graph, strides: Sequence[Shape], declared: frozenset[
     A convolution of such images has such a result, and its moves may be views of it. Copied to row-major order, y would not be
     patched in place.
     """
-    if not _patches(graph):
+    patches = {kernel.patched: kernel.stored for kernel in patch_kernels(graph).values()}
+    if not patches:
         return {}
     given, fixed = list(strides), declared.union(graph.input_values)
     found = dict[int, Shape]()
@@ -107,7 +177,7 @@ def patched_layouts(graph: Graph, strides: Sequence[Shape], declared: frozenset[
                 operand = item.operands[0]
                 given[value] = shown_strides(item, graph.types[operand].shape, given[operand]) or row_major(shape)
             elif item.op == "patch" and is_channels_last(shape, given[y := item.operands[0]]) and y not in fixed:
-                found[y] = found[value] = given[value] = channels_last(shape)
+                found[y] = found[value] = found[patches[value]] = given[value] = channels_last(shape)
     return found
 
 
@@ -124,51 +194,13 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
     return all(extent == 1 or have == want for extent, have, want in zip(shape, strides, channels_last(shape), strict=True))
 
 
-def read_by_patches(graph: Graph, strides: Sequence[Shape]) -> frozenset[int]:
-    """The values that the kernels of patches read or write, by their strides."""
-    blocks = convolved_blocks(graph, strides)
-    return frozenset(value for item in _patches(graph) for value in (item.operands[0], *_sources(item, blocks)))
-
-
-def write_patch(file: ProgramFile, number: int) -> None:
-    """Write the kernel of the patch at this node and its launch; the patched value is y's memory."""
-    item, [value] = file.nodes[number]
-    y = item.operands[0]
-    name = file.new_name(f"{file.names[y]}_patch_kernel")
-    if is_patched_in_place(file.graph, value):
-        file.names[value], file.shown[value] = file.names[y], file.shown.get(y, frozenset())
-    else:
-        file.names[value], file.shown[value] = file.wanted.get(value) or file.new_name(f"t{value}"), frozenset()
-        file.body.append(f"    {file.names[value]} = {file.names[y]}.clone()")
-        file.calls_torch = True
-    file.strides[value] = file.strides[y]
-    blocks = convolved_blocks(file.graph, file.strides)
-    sources = list(dict.fromkeys(_sources(item, blocks)))
-    for source in sources:
-        file.use(source, number)
-    arguments = ("y_ptr", *(f"x{place}_ptr" for place in range(len(sources))))
-    programs, body = _body(file, item, blocks, {source: f"x{place}_ptr" for place, source in enumerate(sources)})
-    helpers = frozenset({"convolve_rectangle"} if blocks.keys() & {*item.operands} else ())
-    file.kernels.append(BlockKernel(name, _source(name, arguments, body), arguments, (), helpers))
-    file.signatures.append(tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (y, *sources)))
-    file.options.append({"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True})
-    given = ", ".join(file.names[it] for it in (value, *sources))
-    file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
-
-
-def _sources(item: Node, blocks: Mapping[int, ConvolvedBlock]) -> Iterator[int]:
-    """The values that the kernel reads."""
-    for value in item.operands[1:]:
-        yield from (blocks[value].x.base, blocks[value].weight.base) if value in blocks else (value,)
-
-
 def is_patched_in_place(graph: Graph, value: int) -> bool:
     """Whether a patch may write into y: its memory, and what it is a view of, is computed here for this patch alone."""
     makers = {it: item for item, values in graph.numbered() for it in values}
     read = makers[value].operands[0]
     while True:
         item = makers[read]
-        if item.op == "input" or _readers(graph, read) > 1:
+        if item.op == "input" or sum(reader.operands.count(read) for reader in graph.nodes) > 1:
             return False
         if not _may_alias(item):
             return True
@@ -180,111 +212,45 @@ def _may_alias(item: Node) -> bool:
     return OPS[item.op].kind in (Kind.REARRANGEMENT, Kind.DERIVED) or item.op in ("cast", "patch")
 
 
-def patch_traffic(graph: Graph, item: Node, value: int) -> tuple[int, int]:
-    """The bytes that a patch's kernel moves (fields and filters or blocks, rectangles, y if copied), and its operations."""
-    blocks, makers = (
-        convolved_blocks(graph, row_major_strides(graph)),
-        {it: one for one, values in graph.numbered() for it in values},
-    )
-    moved, flops = 0 if is_patched_in_place(graph, value) else 2 * graph.types[item.operands[0]].nbytes, 0
-    for block in item.operands[1:]:
-        moved += graph.types[block].nbytes
-        read = makers[block].operands if block in blocks else (block,)
-        moved += sum(graph.types[it].nbytes for it in read)
-        if block in blocks:
-            flops += 2 * prod(graph.types[block].shape) * prod(graph.types[read[1]].shape[1:])
-    return moved, flops
+def patch_traffic(graph: Graph, kernel: PatchKernel) -> tuple[int, int]:
+    """The bytes that a patch's kernel moves (fields and weights, rectangles, y if copied or read), and its operations."""
+    y, *blocks = kernel.item.operands
+    makers = makers_of(graph)
+    moved = sum(graph.types[it].nbytes for block in blocks for it in (block, *_fields(makers, kernel.inner, block)))
+    if kernel.is_fused:
+        others = {*kernel.read_after(makers), y, kernel.stored}
+        moved += sum(graph.types[it].nbytes for it in others) - sum(graph.types[block].nbytes for block in blocks)
+    elif not is_patched_in_place(graph, kernel.patched):
+        moved += 2 * graph.types[y].nbytes
+    products = (it for it in kernel.computed if makers[it].op in ("conv2d", "matmul"))
+    return moved, sum(2 * kernel.computed[it] * _summands(graph, makers[it]) for it in products)
 
 
-def _body(
-    file: ProgramFile, item: Node, blocks: Mapping[int, ConvolvedBlock], names: Mapping[int, str]
-) -> tuple[int, list[str]]:
-    """The number of programs, and the lines of the kernel: a branch for each block."""
-    graph, (y, *written) = file.graph, item.operands
-    shapes = [graph.types[block].shape for block in written]
-    strides = file.strides[y]
-    reach = sum((extent - 1) * stride for extent, stride in zip(graph.types[y].shape, strides, strict=True))
-    lines = [f"program = tl.program_id(0){'.to(tl.int64)' if reach > LARGEST_OFFSET else ''}"]
-    first = 0
-    for block, shape, ranges in zip(written, shapes, written_ranges(len(strides), shapes, item.mapping), strict=True):
-        start = sum(it.start * stride for it, stride in zip(ranges, strides, strict=True))
-        steps = [it.step * stride for it, stride in zip(ranges, strides, strict=True)]
-        if block in blocks:
-            programs, own = _convolved(graph, blocks[block], f"y_ptr + {start}", steps, names, f"program - {first}")
-        else:
-            programs, own = _copied(shape, file.strides[block], names[block], f"y_ptr + {start}", steps, f"program - {first}")
-        lines.append(f"{'el' if first else ''}if program < {first + programs}:")
-        lines += [f"    {line}" for line in own]
-        first += programs
-    return first, lines
-
-
-def _copied(
-    shape: Shape, strides: Shape, source: str, target: str, steps: Sequence[int], program: str
-) -> tuple[int, list[str]]:
-    """Programs and lines that copy a block."""
-    mask = f"mask=i < {prod(shape)}"
-    lines = [f"i = ({program}) * {ELEMENTS} + tl.arange(0, {ELEMENTS})"]
-    lines.append(f"block = tl.load({source} + {_offset(shape, strides)}, {mask})")
-    lines.append(f"tl.store({target} + {_offset(shape, steps)}, block, {mask})")
-    return -(-prod(shape) // ELEMENTS), lines
-
-
-def _offset(shape: Shape, strides: Sequence[int]) -> str:
-    """The offset of element i in row-major order."""
-    terms = []
-    for extent, step, stride in zip(shape, row_major(shape), strides, strict=True):
-        if extent > 1:
-            digit = f"i // {step} % {extent}" if step > 1 else f"i % {extent}"
-            terms.append(f"{digit} * {stride}" if stride != 1 else digit)
-    return f"({' + '.join(terms) or '0 * i'})"
-
-
-def _convolved(
-    graph: Graph, block: ConvolvedBlock, target: str, steps: Sequence[int], names: Mapping[int, str], program: str
-) -> tuple[int, list[str]]:
-    """Programs and lines that compute a block by `convolve_rectangle`."""
-    x, weight = (graph.types[operand].shape for operand in block.item.operands)
-    images, filters, rows, columns = graph.types[block.value].shape
-    top, left, _, _ = block.item["pads"]
-    groups = block.item["groups"]
-    places, per_group = images * rows * columns, filters // groups
-    tile = [max(16, min(LARGEST_TILE, power_of_two(extent))) for extent in (places, per_group, weight[1])]
-    numbers = {
-        ("IMAGES", "ROWS", "COLUMNS"): (images, rows, columns),
-        ("GROUPS_FILTERS", "CHANNELS"): (per_group, weight[1]),
-        ("HEIGHT", "WIDTH"): x[2:],
-        ("TAPS_DOWN", "TAPS_ACROSS"): weight[2:],
-        ("STRIDE_DOWN", "STRIDE_ACROSS"): block.item["strides"],
-        ("DILATION_DOWN", "DILATION_ACROSS"): block.item["dilations"],
-        ("TOP", "LEFT"): (top, left),
-        ("X_IMAGE", "X_CHANNEL", "X_ROW", "X_COLUMN"): block.x.strides,
-        ("W_FILTER", "W_CHANNEL", "W_DOWN", "W_ACROSS"): block.weight.strides,
-        ("Y_IMAGE", "Y_FILTER", "Y_ROW", "Y_COLUMN"): steps,
-        ("PLACES_TILE", "FILTERS_TILE", "CHANNELS_TILE"): tile,
-    }
-    pointers = [f"{names[view.base]} + {view.offset}" if view.offset else names[view.base] for view in (block.x, block.weight)]
-    lines = [f"convolve_rectangle({target}, {pointers[0]}, {pointers[1]}, {program},"]
-    lines += [
-        f"    {', '.join(f'{name}={value}' for name, value in zip(words, values, strict=True))},"
-        for words, values in numbers.items()
-    ]
-    programs = groups * -(-per_group // tile[1]) * -(-places // tile[0])
-    return programs, [*lines, ")"]
-
-
-def _source(name: str, arguments: Sequence[str], body: Sequence[str]) -> str:
-    return "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *(f"    {line}" for line in body)]) + "\n"
+def _fields(makers: Mapping[int, Node], inner: Collection[int], block: int) -> set[int]:
+    """What is read for a block: values in memory, and slices of them."""
+    found, left, seen = set[int](), [block], {block}
+    while left:
+        value = left.pop()
+        base = value
+        while base in inner and makers[base].op == "slice":
+            base = makers[base].operands[0]
+        if base not in inner:
+            found.add(value)
+            continue
+        fresh = set(makers[value].operands) - seen
+        seen |= fresh
+        left += fresh
+    return found
 
 
 __all__ = [
+    "PatchKernel",
     "channels_last",
-    "convolved_blocks",
     "is_patched_in_place",
+    "makers_of",
+    "patch_kernels",
     "patch_traffic",
     "patched_layouts",
     "read_by_patches",
-    "row_major_strides",
     "values_within_patches",
-    "write_patch",
 ]

@@ -8,18 +8,24 @@ import numpy as np
 import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import kernel_works, predict_us
+from mirage_eg.backends.cost.roofline_model import kernel_works, launched_kernels, predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.partial_equivalence.boxes import agreement
 from mirage_eg.partial_equivalence.correct import corrected
+from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.moves import LayoutMove
-from mirage_eg.partial_equivalence.rectangles import rectangles_of
+from mirage_eg.partial_equivalence.mutants import Mutant, mutant_of
+from mirage_eg.partial_equivalence.parts import linear_parts, replaced
+from mirage_eg.partial_equivalence.rectangles import rectangles_of, size
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
 from property_tests.support.linear_programs import moved
 
 
@@ -39,7 +45,7 @@ def _check(run: RunProgram, graph: Graph, seed: int = 0) -> str:
     return source
 
 
-def _patched(kind: str) -> Graph:
+def _patched(kind: str, fused: bool = False) -> Graph:
     graph = new_kernel_graph()
     x, w = graph.new_input((8, 9), "float32"), graph.new_input((9, 12), "float32")
     y = graph.new_input((8, 12), "float32") if kind == "an input" else x @ w
@@ -51,7 +57,8 @@ def _patched(kind: str) -> Graph:
     patched = graph.patch(y, blocks, [(1, 0), (2, 1)], [(3, 1), (1, 4)])
     if kind == "two patches":
         patched = graph.patch(patched, [graph.new_input((1, 12), "float32")], [(7, 0)])
-    graph.mark_output(graph.relu(patched) + y if kind == "read again" else graph.relu(patched))
+    result = graph.relu(patched) if fused else graph.max(patched, 1)
+    graph.mark_output(result + y if kind == "read again" else result)
     if kind == "an output":
         graph.mark_output(y)
     return graph.graph()
@@ -62,6 +69,17 @@ def test_a_patch_is_in_place_where_nobody_else_reads_what_it_patches(run: RunPro
     source = _check(run, _patched(kind))
     assert (".clone()" in source) == (kind in ("read again", "an input", "an output"))
     assert len(re.findall(r"^def \w+_patch_kernel", source, re.M)) == (2 if kind == "two patches" else 1)
+
+
+@pytest.mark.parametrize("kind", ["computed", "a view", "transposed", "two patches", "read again", "an input", "an output"])
+def test_elementwise_ops_after_a_patch_are_its_kernel_and_copy_nothing(run: RunProgram, kind: str) -> None:
+    source = _check(run, _patched(kind, fused=True))
+    assert "clone" not in _launched(source) and "relu" not in _launched(source)
+    assert len(re.findall(r"^def \w+_patch_kernel", source, re.M)) == (2 if kind == "two patches" else 1)
+
+
+def _launched(source: str) -> str:
+    return source[source.index("def launch") : source.index("def run")]
 
 
 def _corrected(move: LayoutMove, **given: object) -> Graph:
@@ -81,8 +99,8 @@ def test_the_rectangles_of_a_convolution_are_computed_by_one_kernel(run: RunProg
     graph = _corrected(LayoutMove(0, 2, 2), **given, strides=strides, pads=pads)
     source = _check(run, graph, seed)
     [patch] = [item for item in graph.nodes if item.op == "patch"]
-    assert source.count("convolve_rectangle(y_ptr") == len(patch.operands) - 1
-    launched = source[source.index("def launch") : source.index("def run")]
+    assert source.count("tl.dot(") == source.count("tl.store(result_ptr") == len(patch.operands) - 1
+    launched = _launched(source)
     assert launched.count("conv2d(") == 1, "the mutant's own convolution, and no other call"
     assert "clone" not in launched
 
@@ -99,11 +117,12 @@ def _channels_last(graph: Graph) -> Graph:
 def test_images_with_channels_last_are_patched_as_the_library_gives_them(run: RunProgram, dim: int, layout: str) -> None:
     """Batch into height is a view of such images; batch into width copies them to row-major order."""
     source = _check(run, _channels_last(_corrected(LayoutMove(0, dim, 2), x_shape=(4, 4, 8, 6), w_shape=(3, 4, 3, 3))))
-    launched = source[source.index("def launch") : source.index("def run")]
+    launched = _launched(source)
     assert "clone" not in launched and "copy_" not in launched
     assert launched.count("contiguous(") == launched.count(f".contiguous({layout})") == 1
-    strides = "Y_IMAGE=288, Y_FILTER=48, Y_ROW=6, Y_COLUMN=1" if not layout else "Y_IMAGE=288, Y_FILTER=1, Y_ROW=18, Y_COLUMN=3"
-    assert strides in source
+    stored = re.findall(r"tl.store\(result_ptr \+ \((.*?)\),", source)
+    strides = {144, 48, 6} if not layout else {144, 18, 3}
+    assert stored and all({int(step) for step in re.findall(r"\* (\d+)", text)} <= strides for text in stored), stored
 
 
 def test_views_of_channels_last_are_not_copied_for_a_patch() -> None:
@@ -126,3 +145,94 @@ def test_a_patch_moves_the_bytes_of_its_rectangles_and_their_fields_alone() -> N
     )
     device = DEVICES["H100"]
     assert predict_us(graph, device) - without < 3 * device.launch_us, "about one launch more than the mutant"
+
+
+def _image_program(kind: str, dtype: str = "float32") -> Graph:
+    """Programs of several linear ops, with functions after some."""
+    graph = KernelGraph()
+    x, w = graph.new_input((2, 4, 8, 6), dtype, "x"), graph.new_input((4, 4, 3, 3), dtype, "w")
+    y = graph.conv2d(x, w, pads=1) if kind not in ("padded pool", "pool of strides") else x
+    match kind:
+        case "padded pool":
+            y = graph.avg_pool2d(y, 3, strides=1, pads=1, count_include_pad=False)
+        case "pool of strides":
+            y = graph.avg_pool2d(y, (3, 2), strides=(1, 2), pads=(1, 0, 1, 0))
+        case "convolution and pool":
+            y = graph.avg_pool2d(y, (3, 2), strides=(1, 2), pads=(1, 0, 1, 0))
+        case "two convolutions":
+            y = graph.conv2d(y, graph.new_input((2, 2, 3, 1), dtype, "v"), pads=(1, 0, 1, 0), groups=2)
+        case "sum of convolutions":
+            y = y + graph.conv2d(x, graph.new_input((4, 1, 5, 1), dtype, "v"), pads=(2, 0, 2, 0), groups=4)
+        case "bias, sum and relu":
+            y = graph.relu(y + graph.new_input((4, 1, 1), dtype, "bias") + x)
+        case "silu of a scaled pool":
+            y = graph.silu(graph.scale(graph.avg_pool2d(y, 3, strides=1, pads=1), 2))
+    graph.mark_output(y)
+    return graph.graph()
+
+
+KINDS = ["padded pool", "pool of strides", "convolution and pool", "two convolutions", "sum of convolutions"]
+FUSED = ["bias, sum and relu", "silu of a scaled pool"]
+
+
+def _batch_into_height(program: Graph) -> Mutant:
+    """The program with its last linear part in another layout, corrected."""
+    part = max(linear_parts(program), key=lambda it: max(it.nodes, default=0))
+    moves = ((LayoutMove(0, 2, 2),), *[()] * (len(part.program.inputs) - 1))
+    found = mutant_of(program, part, Mutation(moves, (), (LayoutMove(0, 2, 2).inverse,)))
+    assert found is not None and found.rectangles
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS + FUSED)
+def test_a_correction_of_several_ops_is_one_launch_or_none(run: RunProgram, kind: str) -> None:
+    it = _batch_into_height(_image_program(kind))
+    alone = replaced(it.program, it.part, it.changed)
+    source = _check(run, it.graph)
+    assert "clone" not in _launched(source)
+    assert _launched(source).count("_kernel[") == 1 and _launched(emit(alone)).count("_kernel[") == 0
+    calls = [re.findall(r"conv2d|avg_pool2d|relu|silu|torch\.add| \+ ", _launched(text)) for text in (source, emit(alone))]
+    assert (len(calls[0]) == len(calls[1])) == (kind in KINDS), "functions are within the patch's kernel"
+    more = len(launched_kernels(it.graph)) - len(launched_kernels(alone))
+    assert more == 1 - {"bias, sum and relu": 3, "silu of a scaled pool": 2}.get(kind, 0), "of the functions, one kernel"
+
+
+def test_a_wrong_correction_is_wrong_in_the_kernel_with_the_functions(run: RunProgram) -> None:
+    it = _batch_into_height(_image_program("bias, sum and relu"))
+    arrays = [np.random.default_rng(0).standard_normal(kind.shape).astype(np.float32) for kind in it.program.input_types]
+    [wanted] = evaluate(it.program, [array.astype(float) for array in arrays], FloatAlgebra())
+    first, *others = it.rectangles
+    short = (*first[:3], range(first[3].start, first[3][-1]))
+    for rectangles in ([short, *others], others):
+        graph = replaced(it.program, it.part, corrected(it.part.program, it.changed, rectangles))
+        assert verify(it.program, graph).verdict is Equality.NOT_EQUAL
+        [got] = run(emit(graph), arrays)
+        wrong = np.abs(got - wanted) > 1e-3
+        assert wrong.any() and not wrong[1 - first[0].start].any(), "the other image has its own rectangle"
+
+
+def test_a_patch_with_functions_moves_y_and_the_result_once() -> None:
+    it = _batch_into_height(_image_program("bias, sum and relu"))
+    *_, kernel = kernel_works(it.graph)
+    whole = 2 * 4 * 8 * 6 * 4
+    fields = sum(2 * size(rectangle) * 4 + 4 * 4 * 9 * 4 for rectangle in it.rectangles)
+    assert kernel.op == "patch" and kernel.dram == 3 * whole + 4 * 4 + fields
+    assert kernel.flops == 2 * sum(map(size, it.rectangles)) * 4 * 9
+
+
+@pytest.mark.parametrize("kind", ["two convolutions", "bias, sum and relu"])
+def test_patches_of_half_precision_compile_for_a_gpu(kind: str) -> None:
+    with loaded(emit(_batch_into_height(_image_program(kind, "float16")).graph)) as module:
+        records = [record for record, _ in compile_module(module, "sm_90", resources=False)]
+    assert records and all(record.ok for record in records), records
+
+
+def test_a_long_chain_of_sums_is_no_loop_within_loops() -> None:
+    graph = KernelGraph()
+    y = graph.new_input((8, 4096), "float32")
+    block = graph.sum(graph.slice(y, 0, 0, 1), 1)
+    for _ in range(2):
+        block = graph.sum(graph.broadcast(block, (1, 4096)), 1)
+    graph.mark_output(graph.patch(y, [block], [(0, 0)]))
+    sums = [item for item, _ in launched_kernels(graph.graph()) if item.op == "sum"]
+    assert len(sums) == 2, "the last one is within the patch"
