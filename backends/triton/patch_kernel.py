@@ -10,7 +10,7 @@ from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.patch import PatchKernel, is_patched_in_place, makers_of
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.backends.triton.tiles import power_of_two
-from mirage_eg.backends.triton.values_at_positions import ZERO, Index, Position, ValueWriter, tile_extent
+from mirage_eg.backends.triton.values_at_positions import ZERO, Position, TileIndex, ValueWriter, tile_extent
 from mirage_eg.backends.triton.views import View
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -118,7 +118,7 @@ class _Body:
             if groups > 1:
                 group = writer.named(f"{program} // {programs * tiles}", frozenset())
                 filter_ = writer.named(f"{group.text} * {extent} + {position[dim].text}", column.axes)
-                position[dim] = Index(filter_.text, filter_.axes, group=(extent, group.text))
+                position[dim] = TileIndex(filter_.text, filter_.axes, group=(extent, group.text))
             valid += f" & ({column.text} < {extent})"
             spread.append(column)
             programs *= tiles * groups
@@ -146,7 +146,7 @@ class _Body:
 
     def _places(
         self, writer: ValueWriter, program: str, shape: Shape, column: int | None, tile: int
-    ) -> tuple[Index, list[Index], str]:
+    ) -> tuple[TileIndex, list[TileIndex], str]:
         """The places of a program, their position without the column, and which of them exist."""
         others = [dim for dim in range(len(shape)) if dim != column]
         places = prod(shape[dim] for dim in others)
@@ -162,7 +162,7 @@ class _Body:
             step *= shape[dim]
         return place, position, f"({place.text} < {places})"
 
-    def _store(self, writer: ValueWriter, position: Position, tile: Shape, valid: str, spread: Sequence[Index]) -> None:
+    def _store(self, writer: ValueWriter, position: Position, tile: Shape, valid: str, spread: Sequence[TileIndex]) -> None:
         found = writer.value(self.kernel.stored, position, tile)
         offset = writer.offset(position, self.strides, self.start)
         where = " + ".join([offset.text, *(f"0 * {index.text}" for index in spread if not index.axes <= offset.axes)])

@@ -28,7 +28,7 @@ _DOWN, _ACROSS, _BOTH = frozenset({0}), frozenset({1}), frozenset({0, 1})
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class TileIndex:
     """The text of an index or of a computed value, and the axes of the tile along which it varies.
 
     `group`: the filters of a group, and the text of the group that all these indices are in.
@@ -40,8 +40,8 @@ class Index:
     group: tuple[int, str] | None = None
 
 
-Position = tuple[Index, ...]
-ZERO = Index("0")
+Position = tuple[TileIndex, ...]
+ZERO = TileIndex("0")
 
 
 def can_compute(graph: Graph, item: Node, value: int) -> bool:
@@ -76,36 +76,36 @@ class ValueWriter:
     helpers: set[str] = field(default_factory=set)
     level: int = 0
     names: int = 0
-    known: dict[object, Index] = field(default_factory=dict)  # what has a name already
+    known: dict[object, TileIndex] = field(default_factory=dict)  # what has a name already
 
     def say(self, line: str) -> None:
         """Write a line."""
         self.lines.append("    " * self.level + line)
 
-    def named(self, text: str, axes: frozenset[int], dtype: DType = DType.int32, noun: str = "i") -> Index:
+    def named(self, text: str, axes: frozenset[int], dtype: DType = DType.int32, noun: str = "i") -> TileIndex:
         """A variable with this value, the same one for the same text."""
         if text not in self.known:
             self.known[text] = self._new(text, axes, dtype, noun)
         return self.known[text]
 
-    def _new(self, text: str, axes: frozenset[int], dtype: DType, noun: str) -> Index:
+    def _new(self, text: str, axes: frozenset[int], dtype: DType, noun: str) -> TileIndex:
         self.names += 1
         name = f"{noun}{self.names}"
         self.say(f"{name} = {text}")
-        return Index(name, axes, dtype)
+        return TileIndex(name, axes, dtype)
 
     @contextmanager
-    def loop(self, count: int) -> Iterator[Index]:
+    def loop(self, count: int) -> Iterator[TileIndex]:
         """The lines of a loop; gives its counter."""
         self.names += 1
         name, before = f"step{self.names}", dict(self.known)
         self.say(f"for {name} in range({count}):")
         self.level += 1
-        yield self.named(f"tl.cast({name}, tl.int64)", _NONE) if self.wide else Index(name)
+        yield self.named(f"tl.cast({name}, tl.int64)", _NONE) if self.wide else TileIndex(name)
         self.level -= 1
         self.known = before
 
-    def value(self, value: int, position: Position, tile: Shape) -> Index:
+    def value(self, value: int, position: Position, tile: Shape) -> TileIndex:
         """The value at a position, as a tile or less of it."""
         if value in self.replaced:
             value, position = self.replaced[value]
@@ -122,7 +122,7 @@ class ValueWriter:
             )
         return self.known[key]
 
-    def offset(self, position: Sequence[Index], strides: Sequence[int], start: int = 0) -> Index:
+    def offset(self, position: Sequence[TileIndex], strides: Sequence[int], start: int = 0) -> TileIndex:
         """The offset of a position in memory of these strides."""
         terms = [
             _times(index.text, stride)
@@ -130,14 +130,14 @@ class ValueWriter:
             if stride and index.text != ZERO.text
         ]
         axes = _axes(position)
-        return Index(" + ".join([*terms, *([str(start)] if start or not terms else [])]), axes)
+        return TileIndex(" + ".join([*terms, *([str(start)] if start or not terms else [])]), axes)
 
-    def _loaded(self, value: int, position: Position) -> Index:
+    def _loaded(self, value: int, position: Position) -> TileIndex:
         view, dtype = self.memory[value], self.graph.types[value].dtype
         offset = self.offset(position, view.strides, view.offset)
         return self.named(f"tl.load({self.pointers[view.base]} + ({offset.text}))", offset.axes, dtype, "x")
 
-    def _elementwise(self, item: Node, dtype: DType, position: Position, tile: Shape) -> Index:
+    def _elementwise(self, item: Node, dtype: DType, position: Position, tile: Shape) -> TileIndex:
         operands = [self.value(it, self.aligned(it, position), tile) for it in item.operands]
         axes = _axes(operands)
         if item.op == "cast":
@@ -148,7 +148,7 @@ class ValueWriter:
         texts = [self.as_type(it, within) for it in operands]
         return self.named(row.triton(texts, item.mapping), axes, within, "x")
 
-    def as_type(self, index: Index, dtype: DType) -> str:
+    def as_type(self, index: TileIndex, dtype: DType) -> str:
         """A value in another element type."""
         return index.text if index.dtype is dtype else f"{index.text}.to({triton_type(dtype)})"
 
@@ -162,18 +162,18 @@ class ValueWriter:
         """The shape of a value."""
         return self.graph.types[value].shape
 
-    def affine(self, index: Index, step: int, start: int) -> Index:
+    def affine(self, index: TileIndex, step: int, start: int) -> TileIndex:
         """step · index + start."""
         if step == 1 and not start:
             return index
         return self.named(f"{_times(index.text, step)}{f' + {start}' if start else ''}", index.axes)
 
-    def clamped(self, index: Index, extent: int) -> tuple[Index, Index]:
+    def clamped(self, index: TileIndex, extent: int) -> tuple[TileIndex, TileIndex]:
         """An index inside a dim, and whether the given one is inside."""
         inside = self.named(f"({index.text} >= 0) & ({index.text} < {extent})", index.axes, DType.bool, "inside")
         return self.named(f"tl.minimum(tl.maximum({index.text}, 0), {extent - 1})", index.axes), inside
 
-    def zeros(self, axes: frozenset[int], tile: Shape, dtype: DType) -> Index:
+    def zeros(self, axes: frozenset[int], tile: Shape, dtype: DType) -> TileIndex:
         """Zeros to add to."""
         shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(tile))
         return self._new(f"tl.zeros({shape}, {triton_type(dtype)})", axes, dtype, "total")
@@ -183,7 +183,7 @@ def _times(text: str, factor: int) -> str:
     return text if factor == 1 else f"{text} * {factor}"
 
 
-def _axes(indices: Sequence[Index]) -> frozenset[int]:
+def _axes(indices: Sequence[TileIndex]) -> frozenset[int]:
     return frozenset[int]().union(*(index.axes for index in indices))
 
 
@@ -191,7 +191,7 @@ def _arithmetic(dtype: DType) -> DType:
     return DType.float64 if dtype is DType.float64 else DType.float32
 
 
-def _slice(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _slice(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     [operand], dim = item.operands, item["dim"]
     own = position[dim]
     step, start = item["step"], range(writer.shape(operand)[dim])[item["start"] : item["stop"] : item["step"]].start
@@ -199,14 +199,14 @@ def _slice(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> 
     return writer.value(operand, (*position[:dim], moved, *position[dim + 1 :]), tile)
 
 
-def _transpose(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _transpose(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     moved = list(position)
     for dim, source in enumerate(item["permutation"]):
         moved[source] = position[dim]
     return writer.value(item.operands[0], tuple(moved), tile)
 
 
-def _reshape(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _reshape(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     [operand] = item.operands
     before, after = writer.shape(operand), item["shape"]
     moved = [ZERO] * len(before)
@@ -224,11 +224,11 @@ def _reshape(writer: ValueWriter, item: Node, position: Position, tile: Shape) -
     return writer.value(operand, tuple(moved), tile)
 
 
-def _broadcast(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _broadcast(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     return writer.value(item.operands[0], writer.aligned(item.operands[0], position), tile)
 
 
-def _flip(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _flip(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     shape = writer.shape(item.operands[0])
     moved = [
         writer.named(f"{shape[dim] - 1} - {index.text}", index.axes) if dim in item["dims"] else index
@@ -237,7 +237,7 @@ def _flip(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> I
     return writer.value(item.operands[0], tuple(moved), tile)
 
 
-def _pad(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _pad(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     [operand] = item.operands
     moved, inside = list(position), []
     for dim, (before, after) in enumerate(zip(item["before"], item["after"], strict=True)):
@@ -249,14 +249,14 @@ def _pad(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> In
     return _chosen(writer, inside, found, number(item["value"])) if inside else found
 
 
-def _chosen(writer: ValueWriter, inside: Sequence[Index], found: Index, other: str) -> Index:
+def _chosen(writer: ValueWriter, inside: Sequence[TileIndex], found: TileIndex, other: str) -> TileIndex:
     """A value where all conditions hold, elsewhere another one."""
     within = _arithmetic(found.dtype)
     text = f"tl.where({' & '.join(it.text for it in inside)}, {writer.as_type(found, within)}, {other})"
     return writer.named(text, _axes([*inside, found]), within, "x")
 
 
-def _concat(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _concat(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     dim, start, result = item["dim"], 0, None
     for operand in item.operands:
         extent = writer.shape(operand)[dim]
@@ -271,7 +271,7 @@ def _concat(writer: ValueWriter, item: Node, position: Position, tile: Shape) ->
     return result
 
 
-def _reduction(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _reduction(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     [operand], dim = item.operands, item["dim"]
     extent, dtype = writer.shape(operand)[dim], _arithmetic(writer.graph.types[operand].dtype)
     total = writer.zeros(_axes(position), tile, dtype)
@@ -281,13 +281,13 @@ def _reduction(writer: ValueWriter, item: Node, position: Position, tile: Shape)
     return writer.named(f"{total.text} * {1 / extent!r}", total.axes, dtype, "x") if item.op == "mean" else total
 
 
-def _average(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _average(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     [operand] = item.operands
     down, across = item["window"]
     dtype = _arithmetic(writer.graph.types[operand].dtype)
     total, count = (writer.zeros(_axes(position), tile, dtype) for _ in range(2))
     with writer.loop(down * across) as tap:
-        taps = Index(f"{tap.text} // {across}"), Index(f"{tap.text} % {across}")
+        taps = TileIndex(f"{tap.text} // {across}"), TileIndex(f"{tap.text} % {across}")
         image, inside = _under_window(writer, item, position, *taps)
         found = writer.value(operand, (*position[:2], *image), tile)
         writer.say(f"{total.text} += {_chosen(writer, inside, found, '0.0').text}")
@@ -298,8 +298,8 @@ def _average(writer: ValueWriter, item: Node, position: Position, tile: Shape) -
 
 
 def _under_window(
-    writer: ValueWriter, item: Node, position: Position, down: Index, across: Index
-) -> tuple[list[Index], list[Index]]:
+    writer: ValueWriter, item: Node, position: Position, down: TileIndex, across: TileIndex
+) -> tuple[list[TileIndex], list[TileIndex]]:
     """Row and column of the image under an element of the window, and whether they are inside."""
     found, inside = [], []
     for dim, tap in enumerate((down, across)):
@@ -313,35 +313,37 @@ def _under_window(
 
 
 Place = tuple[int, Position]  # a value, and where it is read
-Read = Callable[[Index, Index], tuple[Place, Place, list[Index]]]  # at a tap and a channel; and where the product is not 0
+Read = Callable[
+    [TileIndex, TileIndex], tuple[Place, Place, list[TileIndex]]
+]  # at a tap and a channel; and where the product is not 0
 
 
-def _convolution(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _convolution(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     (x, weight), (image, filter_, *_) = item.operands, position
     filters, channels, down, across = writer.shape(weight)
     groups = item["groups"]
     one_group = filter_.group is not None and filter_.group[0] == filters // groups
     group = filter_.group[1] if filter_.group is not None and one_group else f"({filter_.text}) // {filters // groups}"
 
-    def read(tap: Index, channel: Index) -> tuple[Place, Place, list[Index]]:
-        taps = Index(f"{tap.text} // {across}"), Index(f"{tap.text} % {across}")
+    def read(tap: TileIndex, channel: TileIndex) -> tuple[Place, Place, list[TileIndex]]:
+        taps = TileIndex(f"{tap.text} // {across}"), TileIndex(f"{tap.text} % {across}")
         places, inside = _under_window(writer, item, position, *taps)
         own = channel
         if groups > 1:
             own = writer.named(f"{group} * {channels} + {channel.text}", channel.axes | (_NONE if one_group else filter_.axes))
-        return (x, (image, own, *places)), (weight, (filter_, channel, *(Index(f"({it.text})") for it in taps))), inside
+        return (x, (image, own, *places)), (weight, (filter_, channel, *(TileIndex(f"({it.text})") for it in taps))), inside
 
     apart = _axes((image, *position[2:])) <= _DOWN and filter_.axes <= _ACROSS and (groups == 1 or one_group)
     return _summed(writer, item, (down * across, channels), _axes(position), tile, read, apart)
 
 
-def _product(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> Index:
+def _product(writer: ValueWriter, item: Node, position: Position, tile: Shape) -> TileIndex:
     left, right = item.operands
     *batch, row, column = position
     pad = (ZERO, ZERO)
     of_left, of_right = (writer.aligned(it, (*batch, *pad))[:-2] for it in (left, right))
 
-    def read(tap: Index, channel: Index) -> tuple[Place, Place, list[Index]]:
+    def read(tap: TileIndex, channel: TileIndex) -> tuple[Place, Place, list[TileIndex]]:
         return (left, (*of_left, row, channel)), (right, (*of_right, channel, column)), []
 
     apart = _axes((*of_left, row)) <= _DOWN and _axes((*of_right, column)) <= _ACROSS
@@ -350,7 +352,7 @@ def _product(writer: ValueWriter, item: Node, position: Position, tile: Shape) -
 
 def _summed(
     writer: ValueWriter, item: Node, extents: tuple[int, int], axes: frozenset[int], tile: Shape, read: Read, apart: bool
-) -> Index:
+) -> TileIndex:
     """The sum of products over taps and channels.
 
     As products of tiles where the operands are `apart`: the left one varies down the tile alone, the right one across it.
@@ -362,14 +364,14 @@ def _summed(
         return _summed_tiles(writer, item, extents, tile, read)
     total = writer.zeros(axes, tile, within)
     with writer.loop(taps * channels) as step:
-        *places, inside = read(Index(f"({step.text} // {channels})"), Index(f"({step.text} % {channels})"))
+        *places, inside = read(TileIndex(f"({step.text} // {channels})"), TileIndex(f"({step.text} % {channels})"))
         one, other = (writer.as_type(writer.value(*place, tile), within) for place in places)
         product = writer.named(f"{one} * {other}", axes, within, "x")
         writer.say(f"{total.text} += {_chosen(writer, inside, product, '0.0').text if inside else product.text}")
     return total
 
 
-def _summed_tiles(writer: ValueWriter, item: Node, extents: tuple[int, int], tile: Shape, read: Read) -> Index:
+def _summed_tiles(writer: ValueWriter, item: Node, extents: tuple[int, int], tile: Shape, read: Read) -> TileIndex:
     """The sum of products of tiles over taps and tiles of channels."""
     taps, channels = extents
     depth = tile_extent(channels)
@@ -385,7 +387,7 @@ def _summed_tiles(writer: ValueWriter, item: Node, extents: tuple[int, int], til
             if channels % depth:
                 channel, is_channel = writer.clamped(channel, channels)
                 valid.append(is_channel)
-            *places, inside = read(Index(f"({step.text} // {tiles})"), channel)
+            *places, inside = read(TileIndex(f"({step.text} // {tiles})"), channel)
             value, position = places[side]
             found = writer.value(value, position, shape)
             if valid := [*valid, *(inside if side == 0 else [])]:
@@ -396,7 +398,7 @@ def _summed_tiles(writer: ValueWriter, item: Node, extents: tuple[int, int], til
     return total
 
 
-Compute = Callable[[ValueWriter, Node, Position, Shape], Index]
+Compute = Callable[[ValueWriter, Node, Position, Shape], TileIndex]
 
 _COMPUTED: Mapping[str, Compute] = {
     "slice": _slice,
@@ -413,4 +415,4 @@ _COMPUTED: Mapping[str, Compute] = {
     "matmul": _product,
 }
 
-__all__ = ["LARGEST_TILE", "ZERO", "Index", "Position", "ValueWriter", "can_compute", "tile_extent"]
+__all__ = ["LARGEST_TILE", "ZERO", "Position", "TileIndex", "ValueWriter", "can_compute", "tile_extent"]
