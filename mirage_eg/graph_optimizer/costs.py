@@ -60,9 +60,13 @@ def role_of(enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
 
 @dataclass(frozen=True, slots=True)
 class KernelCosts:
-    """Costs in microseconds on one device."""
+    """Costs in microseconds on one device.
+
+    `least`: lower bounds of what any kernel takes, for kernels that are searched when the cheapest program has them.
+    """
 
     device: Device
+    least: bool = False
 
     def moved(self, kinds: Types) -> float:
         """Reading or writing these tensors once."""
@@ -71,6 +75,8 @@ class KernelCosts:
     def launch(self, role: FusionRole, op: str) -> float:
         """The launch of a kernel whose main op has this role."""
         device = self.device
+        if self.least:
+            return device.launch_us
         match role:
             case FusionRole.PRODUCT:
                 launches = device.library_product
@@ -83,12 +89,13 @@ class KernelCosts:
         return device.launch_us * launches
 
     def products(self, enode: NumberedENode, operands: list[Types], result: Types) -> float:
-        """The products of a matmul or convolution, and its operands read, whichever takes longer."""
-        reads = self.moved(tuple(kind for kinds in operands[:2] for kind in kinds))
+        """The products of a matmul or convolution, and its operands read, whichever takes longer; of lower bounds only the
+        second is: others are read once by the whole program."""
+        reads = self.moved(tuple(kind for kinds in operands[self.least : 2] for kind in kinds))
         [left], [right], [out] = operands[0], operands[1], result
         terms = left.shape[-1] if enode.constructor in ("Matmul", "Linear") else prod(right.shape[1:])
         flops = 2 * prod(out.shape) * terms
-        biases = self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
+        biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
         return max(reads, flops / self.device.matrix_rate * slowdown(left.dtype) * 1e6) + biases
 
     def correction(self, graph: Graph) -> float:

@@ -4,6 +4,9 @@ Each class is *stored* (a kernel writes it), *inlined* (every kernel that reads 
 or reduction of one kernel, to which elementwise ops follow). Binary variables say how; their costs add up to the predicted time
 (`costs`). Where the e-graph has cycles, an order of the classes in each strongly connected component excludes them. SCIP (in
 OR-tools) minimizes, and its bound certifies the result.
+
+Kernels that were searched are columns of the integer program: sets of e-nodes of a known price. The choices that made such a
+kernel from its costs are excluded together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,6 +44,44 @@ class ClassChoice:
     mode: Mode
     carried: int | None
     role: FusionRole
+    kernel: int | None = None  # the priced kernel that computes it, if one does
+
+    @property
+    def inlines(self) -> bool:
+        """Whether children that are inlined are computed again here."""
+        return self.role in (FusionRole.ELEMENTWISE, FusionRole.REDUCTION) or (
+            self.role is FusionRole.VIEW and self.mode is Mode.INLINED
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PricedKernel:
+    """E-nodes of different classes that kernels of known time compute together, operands first.
+
+    `inputs`: the classes that they read; `outputs`: those of `enodes` that they store; `us`: the time of all `kernels`.
+    """
+
+    enodes: tuple[tuple[int, NumberedENode], ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    us: float
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoices:
+    """The choices that make one kernel; `apart`: classes that it reads stored, and would compute if they were inlined."""
+
+    choices: frozenset[ClassChoice]
+    apart: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedKernels:
+    """What a search has found: kernels with their prices, and the choices that are no kernel of unknown price any more."""
+
+    priced: tuple[PricedKernel, ...] = ()
+    excluded: tuple[KernelChoices, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +97,15 @@ class Extraction:
     proved: bool
     seconds: float
     variables: int
+    priced: tuple[PricedKernel, ...] = ()
 
     @property
     def kernels(self) -> int:
         """The kernels that are launched."""
-        return sum(
-            choice.mode is Mode.STORED and choice.role not in (FusionRole.VIEW, FusionRole.INPUT) for choice in self.choices
+        return sum(it.kernels for it in self.priced) + sum(
+            choice.mode is Mode.STORED and choice.role not in (FusionRole.VIEW, FusionRole.INPUT)
+            for choice in self.choices
+            if choice.kernel is None
         )
 
 
@@ -74,14 +118,20 @@ class _Option:
     variable: Any = None
 
 
-def extract(classes: EClasses, costs: KernelCosts, fused: bool = True, seconds: float = 10.0) -> Extraction:
-    """The cheapest program in an e-graph; `fused` allows inlined and carried classes.
+def extract(
+    classes: EClasses,
+    costs: KernelCosts,
+    fused: bool = True,
+    seconds: float = 10.0,
+    searched: SearchedKernels = SearchedKernels(),
+) -> Extraction:
+    """The cheapest program in an e-graph; `fused` allows inlined and carried classes, `searched` has kernels of known time.
 
     Raises:
         ExtractionError: an e-graph of which no acyclic program can be extracted, or none was found in time.
     """
     start = perf_counter()
-    problem = _Problem(classes, costs, fused)
+    problem = _Problem(classes, costs, fused, searched)
     return problem.solve(max(0.01, seconds - (perf_counter() - start)), start)
 
 
@@ -92,10 +142,13 @@ class _Problem:
     classes: EClasses
     costs: KernelCosts
     fused: bool
+    searched: SearchedKernels
     solver: Any = None
     options: list[_Option] = field(default_factory=list)
     needs: dict[tuple[int, Mode], Any] = field(default_factory=dict)  # whether a class is computed in a mode
     reads: list[tuple[Any, float]] = field(default_factory=list)
+    columns: list[tuple[PricedKernel, Any]] = field(default_factory=list)
+    read_once: dict[int, Any] = field(default_factory=dict)  # of lower bounds: whether a class is read
 
     def __post_init__(self) -> None:
         from ortools.linear_solver import pywraplp
@@ -111,6 +164,7 @@ class _Problem:
             self._add_reads(class_, [it for it in own if it.choice.mode is Mode.INLINED])
         self._add_carriers()
         self._add_order()
+        self._exclude()
         for root in self.classes.roots:
             if not self._is_leaf(root):
                 self.solver.Add(self.needs[root, Mode.STORED] == 1)
@@ -132,6 +186,7 @@ class _Problem:
                     self.options.append(_Option(choice, self._cost(choice)))
         for option in self.options:
             option.variable = self.solver.BoolVar("")
+        self.columns = [(it, self.solver.BoolVar("")) for it in self.searched.priced]
 
     def _carriable(self) -> set[int]:
         """The classes that a kernel can carry on: products, reductions, and elementwise ops of such values of equal shape."""
@@ -158,8 +213,13 @@ class _Problem:
         return found
 
     def _read_stored(self) -> set[int]:
-        """The classes that some e-node can read only where they are stored, and the outputs."""
+        """The outputs, the classes that some e-node can read only where they are stored, and those that searched kernels read.
+
+        What an excluded kernel computes may have to be stored, too: perhaps no block graph holds that kernel.
+        """
         found = set(self.classes.roots)
+        found.update(class_ for it in self.searched.priced for class_ in it.inputs)
+        found.update(choice.class_ for it in self.searched.excluded for choice in it.choices)
         stack = list(found)
         for class_, enodes in enumerate(self.classes.enodes):
             for enode in enodes if not self._is_leaf(class_) else ():
@@ -214,6 +274,8 @@ class _Problem:
             cost += self.costs.launch(choice.role, enode.constructor)
         if choice.role is FusionRole.PRODUCT:
             return cost + self.costs.products(enode, [types[child] for child in enode.children], types[choice.class_])
+        if self.costs.least:
+            return cost  # with the variables of reads
         return cost + sum(
             self.costs.moved(types[child])
             for child in children
@@ -241,9 +303,16 @@ class _Problem:
         groups: dict[tuple[int, Mode], list[Any]] = {}
         for option in self.options:
             groups.setdefault((option.choice.class_, option.choice.mode), []).append(option.variable)
+        for column, variable in self.columns:
+            for class_ in column.outputs:
+                groups.setdefault((class_, Mode.STORED), []).append(variable)
         for (class_, mode), variables in groups.items():
             self.needs[class_, mode] = self.solver.BoolVar("")
             self.solver.Add(sum(variables) == self.needs[class_, mode])
+        for column, variable in self.columns:
+            for child in column.inputs:
+                if not self._is_leaf(child):
+                    self.solver.Add(variable <= self._need(child, Mode.STORED))
         for (class_, mode), carried in self.needs.items():
             if mode is Mode.CARRIED:
                 for other in (Mode.STORED, Mode.INLINED):
@@ -271,10 +340,35 @@ class _Problem:
             ):
                 if users:
                     self.solver.Add(sum(it.variable for it in users) - needed <= 0)
-            if either:
-                read = self.solver.NumVar(0, 1, "")
-                self.solver.Add(read - sum(it.variable for it in either) + inlined >= 0)
-                self.reads.append((read, self.costs.moved(self.classes.types[child])))
+            if either and not self.costs.least:
+                self.solver.Add(self._read(child) - sum(it.variable for it in either) + inlined >= 0)
+        if self.costs.least:
+            self._add_least_reads(options)
+
+    def _read(self, class_: int) -> Any:
+        """A new variable: whether a class is read; it costs the time of moving it once."""
+        read = self.solver.NumVar(0, 1, "")
+        self.reads.append((read, self.costs.moved(self.classes.types[class_])))
+        return read
+
+    def _add_least_reads(self, options: Sequence[_Option]) -> None:
+        """Of lower bounds: each class that kernels read is read once by all of them together."""
+        for child in {child: None for it in options for child in it.choice.enode.children}:
+            reading = [
+                it
+                for it in options
+                if child in it.choice.enode.children
+                and it.choice.carried != child
+                and it.choice.role is not FusionRole.VIEW
+                and not (it.choice.role is FusionRole.PRODUCT and it.choice.enode.children[1] == child)  # in its own cost
+            ]
+            for inlines in (False, True):
+                own = [it.variable for it in reading if it.choice.inlines is inlines]
+                if own:
+                    if child not in self.read_once:
+                        self.read_once[child] = self._read(child)
+                    inlined = self._need(child, Mode.INLINED) if inlines else 0
+                    self.solver.Add(self.read_once[child] - sum(own) + inlined >= 0)
 
     def _add_carriers(self) -> None:
         """A carried value has one reader, which follows in its kernel."""
@@ -287,9 +381,11 @@ class _Problem:
 
     def _add_order(self) -> None:
         """In each strongly connected component a chosen e-node comes after its children."""
-        edges = {
-            class_: sorted({child for it in own for child in it.children}) for class_, own in enumerate(self.classes.enodes)
-        }
+        read = {class_: {child for it in own for child in it.children} for class_, own in enumerate(self.classes.enodes)}
+        for column, _ in self.columns:
+            for class_ in column.outputs:  # what one output needs, all wait for
+                read[class_].update(column.inputs)
+        edges = {class_: sorted(children) for class_, children in read.items()}
         for component in components(edges):
             if len(component) == 1 and component[0] not in edges[component[0]]:
                 continue
@@ -300,12 +396,32 @@ class _Problem:
                 for child in dict.fromkeys(option.choice.enode.children) if own in place else ():
                     if child in place:
                         self.solver.Add(place[own] >= place[child] + 1 - (size + 1) * (1 - option.variable))
+            for column, variable in self.columns:
+                for own in column.outputs:
+                    for child in column.inputs:
+                        if own in place and child in place:
+                            self.solver.Add(place[own] >= place[child] + 1 - (size + 1) * (1 - variable))
+
+    def _exclude(self) -> None:
+        """Kernels that were searched are taken at their price alone."""
+        variables = {option.choice: option.variable for option in self.options}
+        for kernel in self.searched.excluded:
+            inlined = sum(self._need(class_, Mode.INLINED) for class_ in sorted(kernel.apart))
+            chosen = [variable for choice, variable in variables.items() if choice in kernel.choices]
+            if len(chosen) == len(kernel.choices):
+                self.solver.Add(sum(chosen) - inlined <= len(chosen) - 1)
 
     def solve(self, seconds: float, start: float) -> Extraction:
         from ortools.linear_solver import pywraplp
 
         solver = self.solver
-        solver.Minimize(solver.Sum([it.cost * it.variable for it in self.options] + [cost * read for read, cost in self.reads]))
+        solver.Minimize(
+            solver.Sum(
+                [it.cost * it.variable for it in self.options]
+                + [cost * read for read, cost in self.reads]
+                + [column.us * variable for column, variable in self.columns]
+            )
+        )
         solver.SetTimeLimit(int(seconds * 1000))
         parameters = pywraplp.MPSolverParameters()
         parameters.SetDoubleParam(parameters.RELATIVE_MIP_GAP, 1e-6)
@@ -314,18 +430,27 @@ class _Problem:
             wanted = "a longer time limit" if status == pywraplp.Solver.NOT_SOLVED else "an e-graph with an acyclic program"
             raise ExtractionError(f"extraction: got no program within {seconds:.1f} s, wanted {wanted}")
         chosen = [option for option in self.options if option.variable.solution_value() > 0.5]
+        priced = [column for column, variable in self.columns if variable.solution_value() > 0.5]
         us = sum(option.cost for option in chosen) + sum(cost * read.solution_value() for read, cost in self.reads)
+        us += sum(column.us for column in priced)
         folded = _FOLDED * sum(self._is_folded(child) for it in chosen for child in set(it.choice.enode.children))
         bound = solver.Objective().BestBound()
         leaves = self._leaves()
         return Extraction(
-            (*leaves, *(option.choice for option in chosen)),
+            (*leaves, *(option.choice for option in chosen), *self._priced_choices(priced)),
             us - folded,
             min(bound, us) - folded,
             us - bound <= 1e-4 * max(us, 1e-9),
             perf_counter() - start,
             solver.NumVariables(),
+            tuple(priced),
         )
+
+    def _priced_choices(self, priced: Sequence[PricedKernel]) -> Iterator[ClassChoice]:
+        for number, kernel in enumerate(priced):
+            for class_, enode in kernel.enodes:
+                mode = Mode.STORED if class_ in kernel.outputs else Mode.INLINED
+                yield ClassChoice(class_, enode, mode, None, role_of(enode, self.classes.names), number)
 
     def _leaves(self) -> Sequence[ClassChoice]:
         return [
@@ -335,4 +460,6 @@ class _Problem:
         ]
 
 
-__all__ = ["ClassChoice", "Extraction", "ExtractionError", "Mode", "extract"]
+__all__ = [
+    *("ClassChoice", "Extraction", "ExtractionError", "KernelChoices", "Mode", "PricedKernel", "SearchedKernels", "extract"),
+]

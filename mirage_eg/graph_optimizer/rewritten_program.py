@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mirage_eg.graph_optimizer.costs import FusionRole
 from mirage_eg.graph_optimizer.eclasses import EClasses
-from mirage_eg.graph_optimizer.extraction import ClassChoice, Extraction, Mode
+from mirage_eg.graph_optimizer.extraction import ClassChoice, Extraction, KernelChoices, Mode
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
@@ -32,7 +32,8 @@ class RewrittenProgram:
 
     `whole`: both as one graph with the inputs of the given program. `kernels`: the fused kernels that the cost model assumes.
     `reads`, `prologue_reads`: the positions of the given program's inputs that `graph` and `prologue` read; `graph` reads the
-    folded ones after them.
+    folded ones after them. `terms`: the e-class of each value of `graph` and the e-node that computes it; None within an e-node
+    of several ops. `choices` of each of the `kernels`; None for a priced one.
     """
 
     graph: Graph
@@ -42,6 +43,8 @@ class RewrittenProgram:
     kernels: tuple[PredictedKernel, ...]
     reads: tuple[int, ...]
     prologue_reads: tuple[int, ...]
+    terms: tuple[tuple[int, NumberedENode | None] | None, ...]
+    choices: tuple[KernelChoices | None, ...]
 
 
 def rewritten(program: Graph, classes: EClasses, extraction: Extraction) -> RewrittenProgram:
@@ -64,7 +67,12 @@ class _Nodes:
 class _Builder:
     def __init__(self, program: Graph, classes: EClasses, extraction: Extraction) -> None:
         self.program, self.classes = program, classes
-        self.choices = {(choice.class_, choice.mode): choice for choice in extraction.choices}
+        self.choices: dict[tuple[int, Mode | int], ClassChoice] = {}
+        for choice in extraction.choices:
+            if choice.kernel is not None:
+                self.choices[choice.class_, choice.kernel] = choice
+            if choice.kernel is None or choice.mode is Mode.STORED:
+                self.choices[choice.class_, choice.mode] = choice
         self.cheapest = _cheapest_weights(classes)
         self.inputs = {classes.values[value]: place for place, value in enumerate(program.input_values)}
         self.kernels: list[PredictedKernel] = []
@@ -88,8 +96,24 @@ class _Builder:
         needed = list(self._weight_classes(folded))
         reads = tuple(sorted(place for class_, place in self.inputs.items() if class_ in needed))
         prologue = self._prologue(folded, names, needed, reads) if folded else None
-        whole, kernels = self._whole(folded, steps), tuple(self._described(steps, values, computed))
-        return RewrittenProgram(graph, prologue, whole, tuple(names), kernels, tuple(sorted(used)), reads)
+        described = tuple(self._described(steps, values, computed))
+        return RewrittenProgram(
+            *(graph, prologue, self._whole(folded, steps), tuple(names), tuple(kernel for kernel, _ in described)),
+            *(tuple(sorted(used)), reads, self._terms(graph, values, steps), tuple(choices for _, choices in described)),
+        )
+
+    def _terms(
+        self, graph: Graph, values: Mapping[NumberedENode | int, tuple[int, ...]], steps: list[ClassChoice]
+    ) -> tuple[tuple[int, NumberedENode | None] | None, ...]:
+        terms: list[tuple[int, NumberedENode | None] | None] = [None] * len(graph.types)
+        for key, own in values.items():
+            if isinstance(key, int):
+                terms[own[0]] = key, None
+        for choice in steps:
+            if choice.enode.constructor != "Result":
+                for value in values[choice.enode] if len(values[choice.enode]) == 1 else ():
+                    terms[value] = choice.class_, choice.enode
+        return tuple(terms)
 
     def _input_class(self, place: int) -> int:
         return self.classes.values[self.program.input_values[place]]
@@ -114,10 +138,9 @@ class _Builder:
             return self.choices[child, Mode.CARRIED]
         if self.classes.weight_only[child] or child in self.inputs:
             return None
-        inlines = choice.role in (FusionRole.ELEMENTWISE, FusionRole.REDUCTION) or (
-            choice.role is FusionRole.VIEW and choice.mode is Mode.INLINED
-        )
-        inlined = self.choices.get((child, Mode.INLINED)) if inlines else None
+        if choice.kernel is not None:
+            return self.choices.get((child, choice.kernel)) or self.choices[child, Mode.STORED]
+        inlined = self.choices.get((child, Mode.INLINED)) if choice.inlines else None
         return inlined or self.choices[child, Mode.STORED]
 
     def _steps(self) -> Iterator[ClassChoice]:
@@ -218,25 +241,51 @@ class _Builder:
         steps: list[ClassChoice],
         values: Mapping[NumberedENode | int, tuple[int, ...]],
         computed: Mapping[NumberedENode, range],
-    ) -> Iterator[PredictedKernel]:
-        """The kernels in order: a stored value, and all that is computed for it alone."""
+    ) -> Iterator[tuple[PredictedKernel, KernelChoices | None]]:
+        """The kernels in order: a stored value, and all that is computed for it alone; priced ones with all that they store."""
+        seen: set[int] = set()
         for choice in steps:
-            if choice.mode is not Mode.STORED or choice.role in (FusionRole.VIEW, FusionRole.INPUT):
-                continue
-            inside: dict[ClassChoice, None] = {}
-            stack = [choice]
-            while stack:
-                it = stack.pop()
-                inside[it] = None
-                for child in it.enode.children:
-                    source = self._source(it, child)
-                    if source is not None and source.mode is not Mode.STORED and source not in inside:
-                        stack.append(source)
-            ops = tuple(op for it in reversed(inside) for op in self._ops(it.enode))
-            own = sorted({value for it in inside for value in computed.get(it.enode, ())})
-            yield PredictedKernel(ops, self.classes.types[choice.class_][0].shape, tuple(own), values[choice.enode])
+            if choice.kernel is not None:
+                if choice.mode is Mode.STORED and choice.kernel not in seen:
+                    seen.add(choice.kernel)
+                    own = [it for it in steps if it.kernel == choice.kernel]
+                    stored = [it for it in own if it.mode is Mode.STORED]
+                    yield self._kernel(stored, own, values, computed), None
+            elif choice.mode is Mode.STORED and choice.role not in (FusionRole.VIEW, FusionRole.INPUT):
+                inside, apart = self._inside(choice)
+                yield self._kernel([choice], inside, values, computed), KernelChoices(frozenset(inside), apart)
+
+    def _inside(self, choice: ClassChoice) -> tuple[list[ClassChoice], frozenset[int]]:
+        """The choices of the kernel that stores a value, operands first, and stored classes that it might have inlined."""
+        inside: dict[ClassChoice, None] = {}
+        apart: set[int] = set()
+        stack = [choice]
+        while stack:
+            it = stack.pop()
+            inside[it] = None
+            for child in it.enode.children:
+                source = self._source(it, child)
+                if source is not None and source.mode is not Mode.STORED:
+                    stack += [source] if source not in inside else []
+                elif source is not None and it.inlines:
+                    apart.add(child)
+        return list(reversed(inside)), frozenset(apart)
+
+    def _kernel(
+        self,
+        stored: Sequence[ClassChoice],
+        inside: Sequence[ClassChoice],
+        values: Mapping[NumberedENode | int, tuple[int, ...]],
+        computed: Mapping[NumberedENode, range],
+    ) -> PredictedKernel:
+        ops = tuple(op for it in inside for op in self._ops(it.enode))
+        own = sorted({value for it in inside for value in computed.get(it.enode, ())})
+        results = tuple(value for it in stored for value in values[it.enode])
+        return PredictedKernel(ops, self.classes.types[stored[-1].class_][0].shape, tuple(own), results)
 
     def _ops(self, enode: NumberedENode) -> tuple[str, ...]:
+        if enode.constructor == "Result":
+            return ()
         nodes: list[Node] = []
 
         def append(item: Node) -> range:

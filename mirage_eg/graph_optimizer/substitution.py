@@ -1,21 +1,20 @@
-"""The substitutions of a program before its kernels are searched: joint extraction, with the parts of weights in a prologue.
+"""The substitutions of a program in its search: joint extraction, with the parts of weights in a prologue.
 
-Only inputs that are marked as weights are folded. The fused kernels of the extraction are forgotten: the search prices them.
+Only inputs that are marked as weights are folded. The program that is extracted is searched as any other.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.cost.roofline_model import launched_kernels
-from mirage_eg.graph_optimizer.costs import KernelCosts
-from mirage_eg.graph_optimizer.extraction import ExtractionError, extract
-from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, saturated_classes
-from mirage_eg.graph_optimizer.rewritten_program import RewrittenProgram, rewritten
+from mirage_eg.graph_optimizer.extraction import ExtractionError
+from mirage_eg.graph_optimizer.joint_extraction import Find, JointExtraction, JointProgram
+from mirage_eg.graph_optimizer.optimize_graph import saturated_classes
+from mirage_eg.graph_optimizer.rewritten_program import RewrittenProgram
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.expand import expand, expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
@@ -26,14 +25,17 @@ _PARTLY_READ = ("gather", "take", "take_along_dim", "slice")  # ops that read a 
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """A program as rewritten for a search; `laws` with their matches, `proved` whether the extraction is optimal."""
+    """A program as rewritten for a search; `laws` with their matches, `joint` the extraction that gave it."""
 
     program: Graph
-    rewritten: RewrittenProgram
+    joint: JointProgram
     laws: tuple[tuple[str, int], ...]
     enodes: int
-    proved: bool
-    seconds: float
+
+    @property
+    def rewritten(self) -> RewrittenProgram:
+        """The program that runs each time, and the prologue."""
+        return self.joint.rewritten
 
     def lower_bound_us(self, device: Device) -> float:
         """The least that kernels of the rewritten program can take: a launch, each tensor moved once, or its products.
@@ -76,34 +78,44 @@ class Substitution:
         return Graph((*nodes, *(node("output", value, **item.mapping) for value, item in outputs)))
 
 
-def substitution(program: Graph, device: Device, seconds: float) -> Substitution | None:
-    """The rewritten program; None where it has no weights or named dims, or runs the same kernels each time.
+@dataclass(frozen=True, slots=True)
+class Substitutions:
+    """All programs that are equal to `program`, which may have derived ops, as one saturated e-graph of primitive ops."""
 
-    `seconds` limits the extraction; a program that is not found in time is None, too.
+    program: Graph
+    laws: tuple[tuple[str, int], ...]
+    extraction: JointExtraction
+
+    def cheapest(self, seconds: float, most: int = 0, is_time_left: Callable[[], bool] = lambda: True) -> Substitution | None:
+        """The cheapest program (`JointExtraction.cheapest`); None where it runs the given kernels, or was not found in time."""
+        try:
+            joint = self.extraction.cheapest(seconds, most, is_time_left)
+        except ExtractionError:
+            return None
+        result, given = joint.rewritten, self.extraction.program
+        if _kernels(result.graph) == _kernels(given) or (result.folded and not prepared_values(result.whole)):
+            return None  # nothing changes, or an output depends on weights alone
+        return Substitution(self.program, joint, self.laws, self.extraction.classes.count)
+
+
+def substitutions(program: Graph, primitive: Graph, device: Device, find: Find) -> Substitutions | None:
+    """The programs equal to a given one under `rules/graph`; None where it has no weights, or named dims.
+
+    `primitive`: the program in primitive ops. `find` searches segments of programs.
     """
-    start = perf_counter()
     if not marked_weights(program) or dims_of(program):
         return None
-    written_out = expand_ops(program, WRITTEN_OUT)
-    saturation, classes = saturated_classes(written_out, marked_weights(written_out))
-    try:
-        extraction = extract(classes, KernelCosts(device), seconds=seconds)
-    except ExtractionError:
-        return None
-    result = rewritten(written_out, classes, extraction)
-    if _kernels(result.graph) == _kernels(program) or (result.folded and not prepared_values(result.whole)):
-        return None  # nothing changes, or an output depends on weights alone
-    return Substitution(program, result, saturation.laws, classes.count, extraction.proved, perf_counter() - start)
+    saturation, classes = saturated_classes(primitive, marked_weights(primitive))
+    return Substitutions(program, saturation.laws, JointExtraction(primitive, classes, device, find))
 
 
 def _kernels(program: Graph) -> Counter[object]:
     """The kernels of a program op by op, by their shapes; what depends on weights alone is none."""
-    graph = expand(program)
     return Counter(
-        (item.op, *(graph.types[value].shape for value in (*item.operands, *values)))
-        for item, values in launched_kernels(graph)
+        (item.op, *(program.types[value].shape for value in (*item.operands, *values)))
+        for item, values in launched_kernels(program)
         if OPS[item.op].kind is not Kind.REARRANGEMENT
     )
 
 
-__all__ = ["Substitution", "substitution"]
+__all__ = ["Substitution", "Substitutions", "substitutions"]

@@ -19,7 +19,7 @@ from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels
-from mirage_eg.search.partition.segments import SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import KernelPlan, Partition, PlanPart, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
 from mirage_eg.verify.subgraph_check import Subgraph
@@ -67,6 +67,11 @@ class Partitioner:
     def found(self) -> Mapping[Graph, Found]:
         """What was found for the programs of segments."""
         return self._finder.found
+
+    def find(self, program: Graph, segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+        """The kernels of segments of another program; those that are known are not searched again."""
+        finder = KernelFinder(program, self._run.device, self._search, self._finder.found)
+        return finder.find(segments)
 
     def _search(self, programs: Sequence[Graph]) -> list[Found]:
         stage = f"{'traced ' if self._task.trace else ''}kernels {next(self._rounds)}"

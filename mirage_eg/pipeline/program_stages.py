@@ -55,18 +55,18 @@ def search_program(run: Run, full_size: FullSize, tuning: Tuning) -> SearchedPro
     whole = search_whole_program(run, primitive)
     partitioner = Partitioner(run, primitive, whole)
     finalists, rewriting = _finalists(run, primitive, whole, partitioner, full_size, tuning)
-    return SearchedProgram(simplified, primitive, whole, finalists, () if rewriting is None else (rewriting,))
+    return SearchedProgram(simplified, primitive, whole, finalists, rewriting)
 
 
 def _finalists(
     run: Run, primitive: Graph, whole: WholeProgram, partitioner: Partitioner, full_size: FullSize, tuning: Tuning
-) -> tuple[Finalists, RewriteSummary | None]:
+) -> tuple[Finalists, tuple[RewriteSummary, ...]]:
     """The candidates chosen or tuned, verified and compiled; the plans of all kernels compile."""
     library = Candidate(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
     compiler = Compiler(run)
     plans = partitioner.plans()
     written = pool(whole.candidates, plans.candidates)
-    rewriting = search_rewritten(run, written, partitioner.found)
+    rewriting = search_rewritten(run, primitive, written, partitioner, plans)
     candidates = [*written, *rewriting.candidates]
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Candidate] = ()
@@ -94,7 +94,7 @@ def _finalists(
     if isinstance(whole.axes, Axes) and not candidates:
         run.watch.notes.append(_no_kernel_note(whole))
     verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
-    return Finalists(candidates, plans, tuple(chosen), verified, measurements), rewriting.summary
+    return Finalists(candidates, plans, tuple(chosen), verified, measurements), rewriting.summaries
 
 
 def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:

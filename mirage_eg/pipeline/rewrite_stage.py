@@ -8,73 +8,113 @@ bound is below the best µGraph that was found as written.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from time import perf_counter
+from time import perf_counter, time
 
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.graph_optimizer.substitution import Substitution, substitution
-from mirage_eg.ir.expand import expand
+from mirage_eg.graph_optimizer.joint_extraction import CLOSE, JointExtraction
+from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, substitutions
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.choose_candidates import pool
-from mirage_eg.pipeline.compile_stage import Compiler
-from mirage_eg.pipeline.partition_stage import Partitioner
+from mirage_eg.pipeline.compile_stage import Compiler, optimized
+from mirage_eg.pipeline.partition_stage import Partitioner, PlanSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import BeforeAfter, RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import search_whole_program
+from mirage_eg.pipeline.search_stage import candidate_of, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.segment_search import Found
-from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.search.partition.shortest_path import Partition
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSearch:
-    """The µGraphs of the rewritten program as those of the given one, in groups, and the record; None if nothing changes."""
+    """The µGraphs of the rewritten program as those of the given one, in groups, and a record of each that was extracted."""
 
     candidates: tuple[tuple[Candidate, ...], ...] = ()
-    summary: RewriteSummary | None = None
+    summaries: tuple[RewriteSummary, ...] = ()
 
 
-def search_rewritten(run: Run, as_written: Sequence[Sequence[Candidate]], known: Mapping[Graph, Found]) -> RewrittenSearch:
+def search_rewritten(
+    run: Run, primitive: Graph, as_written: Sequence[Sequence[Candidate]], partitioner: Partitioner, plans: PlanSearch
+) -> RewrittenSearch:
     """Rewrite the program of a run, and search what may be faster than these candidates and the library form.
 
-    `known`: what was found for segments of the program as written; the rewritten one has many of them.
+    `plans`: the partition of the program as written by `partitioner`. Its segments have prices, and so have those of each
+    rewritten program that is searched; this repeats until no other program is the cheapest.
     """
-    begin = perf_counter()
+    begin, until = perf_counter(), run.options.until()
     with run.watch.stage("rewrite"):
-        found = substitution(run.program, run.device, min(HEURISTICS.rewrite_seconds, run.options.budget or inf))
-    if found is None:
+        equal = substitutions(run.program, primitive, run.device, partitioner.find)
+    if equal is None:
         return RewrittenSearch()
-    library_us = predict_us(run.program, run.device)
-    best_us = min([library_us, *(entry.predicted_us for entries in as_written for entry in entries)])
-    bound_us = found.lower_bound_us(run.device)
-    groups: tuple[tuple[Candidate, ...], ...] = ()
-    if bound_us * HEURISTICS.close < best_us:
-        groups = _search(run, found, known)
-    least = min((entry.predicted_us for entries in groups for entry in entries), default=inf)
-    summary = _summary(run, found, bound_us, best_us, None if least == inf else least, perf_counter() - begin)
-    return RewrittenSearch(groups, summary)
+    extraction = equal.extraction
+    extraction.add(primitive, extraction.terms_of_given(), plans.partition.searched)
+    groups: list[tuple[Candidate, ...]] = []
+    summaries: list[RewriteSummary] = []
+    best_us = as_written_us = _best_us([*as_written, (_library(run, run.program),)])
+    seen: list[Graph] = []
+    while len(seen) < HEURISTICS.rewritten_programs:
+        found = _cheapest(run, equal, until)
+        if found is None or found.rewritten.graph in seen:
+            break
+        seen.append(found.rewritten.graph)
+        bound_us = found.lower_bound_us(run.device)
+        searched: tuple[tuple[Candidate, ...], ...] = ()
+        if bound_us * HEURISTICS.close < best_us:
+            searched, partition = _search(run, found, partitioner.found)
+            extraction.add(found.rewritten.graph, found.rewritten.terms, partition.searched)
+        us = _best_us(searched)
+        seconds = perf_counter() - begin - sum(it.seconds for it in summaries)
+        summaries.append(_summary(run, found, extraction, bound_us, as_written_us, None if us == inf else us, seconds))
+        groups += searched
+        if not searched or time() >= until:
+            break
+        best_us = min(best_us, us)
+    return RewrittenSearch(tuple(groups), tuple(summaries))
 
 
-def _search(run: Run, found: Substitution, known: Mapping[Graph, Found]) -> tuple[tuple[Candidate, ...], ...]:
-    """The candidates of the rewritten program, as candidates of the given one; its library form is one of them."""
+def _cheapest(run: Run, equal: Substitutions, until: float) -> Substitution | None:
+    """The cheapest program by prices that are known, and by those of kernels that are searched for it."""
+    with run.watch.stage("rewrite"):
+
+        def is_time_left() -> bool:
+            it = equal.extraction
+            text = f"{counted(it.looked_up, 'kernel')} of rewritten programs searched"
+            run.watch.observer("rewrite", it.looked_up, HEURISTICS.rewritten_kernels, text)
+            return time() < until
+
+        seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
+        return equal.cheapest(seconds, HEURISTICS.rewritten_kernels, is_time_left)
+
+
+def _best_us(groups: Sequence[Sequence[Candidate]]) -> float:
+    return min((entry.predicted_us for entries in groups for entry in entries), default=inf)
+
+
+def _library(run: Run, program: Graph) -> Candidate:
+    return Candidate(program, predict_us(program, run.device), fused=False, proved_by_search=False)
+
+
+def _search(run: Run, found: Substitution, known: Mapping[Graph, Found]) -> tuple[tuple[tuple[Candidate, ...], ...], Partition]:
+    """The candidates of the rewritten program, as candidates of the given one, the extracted kernels among them."""
     graph = found.rewritten.graph
     work = replace(run.work, part=f"{run.work.part}rewritten ")
     inner = replace(run, name=f"{run.name}, rewritten", program=graph, work=work, tracer=None)
     notes = len(run.watch.notes)
-    primitive = drop_shifts(simplify(expand(graph)).after)
-    whole = search_whole_program(inner, primitive)
-    partitioner = Partitioner(inner, primitive, whole, known)
+    whole = search_whole_program(inner, graph)
+    partitioner = Partitioner(inner, graph, whole, known)
     plans = partitioner.plans()
     if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
         plans = partitioner.compiling(plans, Compiler(inner))
     run.watch.notes[notes:] = [f"rewritten: {note}" for note in run.watch.notes[notes:]]
-    library = Candidate(graph, predict_us(graph, run.device), fused=False, proved_by_search=False)
-    return tuple(
-        tuple(_of_given(found, entry) for entry in entries)
-        for entries in (*pool(whole.candidates, plans.candidates), (library,))
-    )
+    extracted = found.joint.plan
+    groups = [*pool(whole.candidates, plans.candidates), (_library(run, graph),)]
+    if extracted is not None:
+        candidate = candidate_of(inner, graph, extracted)
+        groups.append((candidate if run.on_gpu else optimized(candidate, run.device),))
+    return tuple(tuple(_of_given(found, entry) for entry in entries) for entries in groups), plans.partition
 
 
 def _of_given(found: Substitution, candidate: Candidate) -> Candidate:
@@ -91,15 +131,25 @@ def _of_given(found: Substitution, candidate: Candidate) -> Candidate:
 
 
 def _summary(
-    run: Run, found: Substitution, bound_us: float, as_written_us: float, best_us: float | None, seconds: float
+    run: Run,
+    found: Substitution,
+    extraction: JointExtraction,
+    bound_us: float,
+    as_written_us: float,
+    best_us: float | None,
+    seconds: float,
 ) -> RewriteSummary:
-    it = found.rewritten
+    it, joint = found.rewritten, found.joint
     prologue = it.prologue
     return RewriteSummary(
         laws=dict(found.laws),
         enodes=found.enodes,
-        optimal=found.proved,
-        ops=BeforeAfter(_ops(run.program), _ops(it.graph)),
+        optimal=joint.us <= CLOSE * joint.bound_us,
+        extracted_us=joint.us,
+        extracted_bound_us=joint.bound_us,
+        rounds=extraction.rounds,
+        kernels_searched=extraction.looked_up,
+        ops=BeforeAfter(_ops(extraction.program), _ops(it.graph)),
         folded=it.folded,
         prologue_bytes=0 if prologue is None else sum(kind.nbytes for kind in prologue.output_types),
         prologue_us=0.0 if prologue is None else predict_us(prologue, run.device),

@@ -6,7 +6,10 @@ from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.report.tables import table
 
-_HEAD = ("ops", "rewritten", "joined weights", "bytes", "as written, µs", "rewritten, µs", "lower bound, µs", "laws", "seconds")
+_HEAD = (
+    *("ops", "rewritten", "joined weights", "bytes", "as written, µs", "rewritten, µs", "lower bound, µs"),
+    *("extracted, µs", "its bound, µs", "kernels searched", "laws", "seconds"),
+)
 
 
 def rewriting_html(records: Sequence[RewriteSummary]) -> str:
@@ -23,7 +26,8 @@ def rewriting_lines(records: Sequence[RewriteSummary]) -> Iterator[str]:
             yield f"{ops}; not searched: {as_written}, the lower bound is {it.lower_bound_us:.1f} µs"
         else:
             weights = f"{counted(len(it.folded), 'tensor')} of weights computed once, {it.prologue_bytes:,} bytes"
-            yield f"{ops}; {as_written}, {it.rewritten_us:.1f} µs rewritten (predicted; {weights})"
+            searched = f"{counted(it.kernels_searched, 'kernel')} searched for the extraction"
+            yield f"{ops}; {as_written}, {it.rewritten_us:.1f} µs rewritten (predicted; {weights}; {searched})"
 
 
 def _row(it: RewriteSummary) -> tuple[object, ...]:
@@ -35,6 +39,9 @@ def _row(it: RewriteSummary) -> tuple[object, ...]:
         f"{it.as_written_us:.1f}",
         "not searched" if it.rewritten_us is None else f"{it.rewritten_us:.1f}",
         f"{it.lower_bound_us:.1f}",
+        f"{it.extracted_us:.1f}",
+        f"{it.extracted_bound_us:.1f}",
+        it.kernels_searched,
         ", ".join(it.laws),
         f"{it.seconds:.1f}",
     )

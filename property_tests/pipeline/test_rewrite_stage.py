@@ -42,6 +42,8 @@ def test_the_sum_of_a_product_is_a_product_with_a_sum_of_weights() -> None:
     assert prepared_values(best.graph) and best.verdict.equal and best.float_check.ok and best.compile.ok
     assert summary.rewritten_us == best.predicted_us < summary.as_written_us
     assert summary.prologue_bytes == 512 * 2 and "sum of a product" in summary.laws
+    assert summary.optimal and summary.extracted_bound_us <= summary.extracted_us * (1 + 1e-6)
+    assert summary.rewritten_us <= summary.extracted_us * (1 + 1e-6) and summary.kernels_searched > 0
     assert best.predicted_us < 0.7 * searched(False).candidates[0].predicted_us
 
 

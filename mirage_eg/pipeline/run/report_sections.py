@@ -333,13 +333,21 @@ class OptimizerSummary:
 class RewriteSummary:
     """A program, or a region, rewritten by graph substitutions; `folded` are the results of its prologue, computed once.
 
-    `ops`: kernels op by op, as written and rewritten. `rewritten_us`: the predicted time of the best µGraph of the rewritten
-    program; None where none was searched, as by `lower_bound_us` none is faster than the best as written.
+    `ops`: kernels op by op in primitive ops, as written and rewritten. `rewritten_us`: the predicted time of the best µGraph
+    of the rewritten program; None where none was searched, as by `lower_bound_us` none is faster than the best as written.
+
+    `extracted_us`: the extracted program by the prices of its kernels. No program of the e-graph is below `extracted_bound_us`
+    whose kernels have one product or reduction each, or were searched; `optimal`: the two are within 2 %. In `rounds`
+    extractions `kernels_searched` kernels were searched.
     """
 
     laws: Mapping[str, int]
     enodes: int
     optimal: bool
+    extracted_us: float
+    extracted_bound_us: float
+    rounds: int
+    kernels_searched: int
     ops: BeforeAfter
     folded: tuple[str, ...]
     prologue_bytes: int
