@@ -12,10 +12,9 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
-from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
 from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
-from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -51,7 +50,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:
-    """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel."""
+    """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
+
+    `op` is "copy" for several concatenations in one launch.
+    """
 
     op: str
     dram: int
@@ -62,8 +64,11 @@ class KernelWork:
     loop: int = 1
 
 
-def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
-    """The kernels of a kernel graph that are launched, with their values.
+Launch = tuple[tuple[Node, range], ...]  # the nodes that one kernel computes, with their values
+
+
+def launched_kernels(graph: Graph) -> list[Launch]:
+    """The kernels of a kernel graph that are launched: each one node, or several concatenations.
 
     A concatenation that others write in place is none, nor is what a patch's kernel computes, nor what depends
     on weights alone and is prepared before the first call.
@@ -73,9 +78,15 @@ def launched_kernels(graph: Graph) -> list[tuple[Node, range]]:
         within |= values_within_patches(graph)
     kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item) and values[0] not in within]
     if not any(item.op == "concat" for item, _ in kernels):
-        return kernels
-    joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()).keys()
-    return [(item, values) for item, values in kernels if item.op != "concat" or not joined >= {*item.operands}]
+        return [(kernel,) for kernel in kernels]
+    copying = copying_concats(graph).values()
+    kernels = [(item, values) for item, values in kernels if item.op != "concat" or values[0] in copying]
+    together = {value: joint.values for joint in joint_concats(graph) for value in joint.values}
+    launches: dict[tuple[int, ...], Launch] = {}
+    for item, values in kernels:
+        key = together.get(values[0], (values[0],))
+        launches[key] = (*launches.get(key, ()), (item, values))
+    return [*launches.values()]
 
 
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
@@ -83,8 +94,13 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     kernels = []
     works: dict[Graph, BlockWork] = {}  # of each different block graph
     patches = patch_kernels(graph)
-    for item, values in launched_kernels(graph):
-        dram = sum(graph.types[value].nbytes for value in (*dict.fromkeys(item.operands), *values))
+    for launch in launched_kernels(graph):
+        read = dict.fromkeys(operand for item, _ in launch for operand in item.operands)
+        dram = sum(graph.types[value].nbytes for value in (*read, *(value for _, values in launch for value in values)))
+        if len(launch) > 1:
+            kernels.append(KernelWork("copy", dram))
+            continue
+        [(item, values)] = launch
         if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
             dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
         if values[0] in patches:
@@ -117,7 +133,7 @@ def _launches(op: str, device: Device) -> float:
     """The overhead of a library kernel, in launches of a generated kernel."""
     if op in PRODUCTS:
         return device.library_product
-    if op == "patch":  # a generated kernel
+    if op in ("patch", "copy"):  # a generated kernel
         return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:

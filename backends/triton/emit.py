@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
+from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
 from mirage_eg.backends.triton.patch import (
@@ -137,8 +138,10 @@ def _written(
         )
     named = program or graph
     strides, declared = _layouts(graph)
-    views = views_of(graph, strides, declared)
     joined = joined_values(graph, strides, declared)
+    joint = joint_concats(graph)
+    copied = frozenset(value for it in joint for value in it.values)
+    views = views_of(graph, strides, declared, copied)
     for value, view in (views | joined).items():
         strides[value] = view.strides
     blocks = [number for number, item in enumerate(graph.nodes) if item.op == "block"]
@@ -146,13 +149,15 @@ def _written(
     file = ProgramFile(graph, schedules, strides, list(graph.types), dict(enumerate(graph.numbered())))
     file.offsets = {value: view.offset for value, view in (views | joined).items()}
     file.joined = {value: view.base for value, view in joined.items()}
+    file.copied = copied
     file.sizes, file.share = tuple(sizes), share
     if not file.sizes:
         file.prepared = prepared_values(graph) - views.keys() - joined.keys() - values_within_patches(graph)
     file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
-    return file, inputs, outputs, _write_run(file, inputs, outputs, {value: view.base for value, view in views.items()})
+    bases = {value: view.base for value, view in views.items()}
+    return file, inputs, outputs, _write_run(file, inputs, outputs, bases, joint)
 
 
 def _types(types: Sequence[object]) -> str:
@@ -316,23 +321,31 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
     return layouts, frozenset(declared)
 
 
-def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str], views: Mapping[int, int]) -> str:
+def _write_run(
+    file: ProgramFile,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    views: Mapping[int, int],
+    joint: Sequence[JointConcat],
+) -> str:
     """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
     input_names, within, patches = iter(inputs), values_within_patches(graph), patch_kernels(graph)
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
-    for number, (item, values) in enumerate(graph.numbered()):
+    joint_at = {it.members[0]: it for it in joint}
+    for file.step, number in enumerate(launch_order(graph, joint)):
+        item, values = file.nodes[number]
         for operand in item.operands:
-            file.use(operand, number)
+            file.use(operand)
         match item.op:
             case "input":
                 file.names[values[0]] = next(input_names)
             case _ if values and values[0] in within:
                 continue  # a patch's kernel computes it
             case _ if values and values[0] in patches:
-                write_patch(file, patches[values[0]], number)
+                write_patch(file, patches[values[0]])
             case _ if values and values[0] in views:
                 file.names[values[0]] = file.names[views[values[0]]]
                 file.shown[values[0]] = file.shown.get(views[values[0]], frozenset())
@@ -346,6 +359,9 @@ def _write_run(file: ProgramFile, inputs: Sequence[str], outputs: Sequence[str],
                 returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
             case "block":
                 write_kernel(file, number)
+            case "concat" if values[0] in file.copied:
+                if number in joint_at:
+                    write_joint_concat(file, joint_at[number])
             case _:
                 [value] = values
                 file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
@@ -372,13 +388,13 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     operands = [file.names[i] for i in item.operands] or [first]
     call = _torch_text(item, operands, file.graph, value)
     read_by_patch = family & read_by_patches(file.graph)
-    readers = (file.graph.nodes[reader] for member in family for reader in file.graph.readers[member])
-    read_by_block = any(reader.op == "block" for reader in readers)
+    readers = (file.nodes[reader] for member in family for reader in file.graph.readers[member])
+    read_by_kernel = any(reader.op == "block" or not file.copied.isdisjoint(made) for reader, made in readers)
     if read_by_patch and len(types[value].shape) == 4 and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value, first)}.copy_({call})"
-    elif is_prepared or read_by_block or read_by_patch:
+    elif is_prepared or read_by_kernel or read_by_patch:
         call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared

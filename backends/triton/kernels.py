@@ -28,9 +28,9 @@ _LARGEST_GRID = 2**31 - 1
 def write_kernel(file: ProgramFile, number: int) -> None:
     """Write the kernel of the block graph at this node of the kernel graph, unless an equal one is shared, and its launch."""
     block = _prepared(file, number)
-    written = [*dict.fromkeys(file.write(value, number) for value in (*block.values, *block.extras))]
+    written = [*dict.fromkeys(file.write(value) for value in (*block.values, *block.extras))]
     for value in block.operands:
-        file.use(value, number)
+        file.use(value)
     value_of = {_pointer(file, value).name: value for value in (*block.operands, *written)}
     options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
     if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
@@ -46,9 +46,8 @@ def _new_kernel(file: ProgramFile, block: Block, options: dict[str, int], value_
     name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
     kernel = emit_block(name, block.part, file.sizes)
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
-    file.kernels.append(kernel)
-    file.signatures.append((*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes)))
-    file.options.append(options)
+    signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes))
+    file.add_kernel(kernel, signature, options, of_block=True)
     if file.share:
         file.shared.setdefault(block.part.graph, []).append((block.part, kernel, options))
     return kernel

@@ -6,6 +6,7 @@ from math import prod
 
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET
 from mirage_eg.backends.triton.block_kernel import BlockKernel
+from mirage_eg.backends.triton.copied_block import ELEMENTS, STAGES, WARPS, kernel_source
 from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.patch import PatchKernel, is_patched_in_place, makers_of
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
@@ -18,19 +19,15 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Shape
 
-ELEMENTS = 1024  # of one program without products
-WARPS = 4
-STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on an H200 they gained nothing
 
-
-def write_patch(file: ProgramFile, kernel: PatchKernel, number: int) -> None:
-    """Write the kernel of a patch, which stores the value of this node, and its launch."""
+def write_patch(file: ProgramFile, kernel: PatchKernel) -> None:
+    """Write the kernel of a patch and its launch."""
     graph, y, makers = file.graph, kernel.item.operands[0], makers_of(file.graph)
     name = file.new_name(f"{file.names[y]}_patch_kernel")
     file.strides[kernel.patched] = file.strides[y]
     if kernel.is_fused:
         file.name_written(kernel.stored)
-        buffer = file.write(kernel.stored, number)
+        buffer = file.write(kernel.stored)
         file.buffers += [buffer] if buffer not in file.buffers else []
     elif is_patched_in_place(graph, kernel.patched):
         file.names[kernel.stored], file.shown[kernel.stored] = file.names[y], file.shown.get(y, frozenset())
@@ -41,14 +38,14 @@ def write_patch(file: ProgramFile, kernel: PatchKernel, number: int) -> None:
         file.calls_torch = True
     sources = [it for it in dict.fromkeys(kernel.read(makers)) if it != y or kernel.is_fused]
     for source in sources:
-        file.use(source, number)
+        file.use(source)
     pointers = {source: f"x{place}_ptr" for place, source in enumerate(sources)}
     arguments = ("result_ptr", *pointers.values())
     body = _Body(file, kernel, makers, pointers)
     programs, lines = body.written()
-    file.kernels.append(BlockKernel(name, _source(name, arguments, lines), arguments, (), frozenset(body.helpers)))
-    file.signatures.append(tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (kernel.stored, *sources)))
-    file.options.append({"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True})
+    written = BlockKernel(name, kernel_source(name, arguments, lines), arguments, (), frozenset(body.helpers))
+    types = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (kernel.stored, *sources))
+    file.add_kernel(written, types, {"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
     given = ", ".join(file.names[it] for it in (kernel.stored, *sources))
     file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
 
@@ -188,10 +185,6 @@ def _columns(graph: Graph, makers: Mapping[int, Node], inner: Collection[int], v
             alike = [it for it in item.operands if len(graph.types[it].shape) == len(shape)]
             left += [(it, moved or not elementwise) for it in alike]
     return None, 1
-
-
-def _source(name: str, arguments: Sequence[str], body: Sequence[str]) -> str:
-    return "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *(f"    {line}" for line in body)]) + "\n"
 
 
 __all__ = ["write_patch"]

@@ -52,15 +52,18 @@ class ProgramFile:
     names: dict[int, str] = field(default_factory=dict)
     offsets: dict[int, int] = field(default_factory=dict)  # of views in the memory that they show, in elements
     joined: dict[int, int] = field(default_factory=dict)  # of values that are written into a concatenation, its value
+    copied: frozenset[int] = frozenset()  # concatenations that are launched together
     taken: set[str] = field(default_factory=set)
     sizes: tuple[str, ...] = ()  # names of the sizes that are chosen when it runs
-    kernels: list[BlockKernel] = field(default_factory=list)
+    kernels: list[BlockKernel] = field(default_factory=list)  # those of block graphs first, in their order
+    block_kernels: int = 0  # how many of these are of block graphs
     signatures: list[tuple[str, ...]] = field(default_factory=list)
     options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
     share: bool = False  # whether equal block graphs are one kernel
     shared: dict[Graph, list[tuple[Part, BlockKernel, dict[str, int]]]] = field(default_factory=dict)  # kernels with options
     buffers: list[int] = field(default_factory=list)  # values that kernels write
-    lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last node that use it
+    step: int = 0  # the place in the order of launches of the node that is being written
+    lives: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, the first and last step that uses it
     shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may alias
     escaping: set[int] = field(default_factory=set)  # buffers that the caller receives
     body: list[str] = field(default_factory=list)
@@ -92,10 +95,18 @@ class ProgramFile:
             ]
         )
 
-    def use(self, value: int, step: int) -> None:
-        """Record that a node uses the buffers that a value may alias."""
+    def add_kernel(self, kernel: BlockKernel, signature: tuple[str, ...], options: dict[str, int], of_block: bool) -> None:
+        """Add a kernel with the types that it takes and its options for the compiler."""
+        place = self.block_kernels if of_block else len(self.kernels)
+        self.kernels.insert(place, kernel)
+        self.signatures.insert(place, signature)
+        self.options.insert(place, options)
+        self.block_kernels += of_block
+
+    def use(self, value: int) -> None:
+        """Record that the node at this step uses the buffers that a value may alias."""
         for buffer in self.shown.get(value, ()):
-            self.lives[buffer] = self.lives[buffer][0], step
+            self.lives[buffer] = self.lives[buffer][0], self.step
 
     def name_written(self, value: int) -> None:
         """Name a value that a kernel writes, and the buffer that holds it."""
@@ -104,10 +115,10 @@ class ProgramFile:
             self.names[buffer] = self.wanted.get(buffer) or self.new_name(f"t{buffer}")
         self.names[value] = self.names[buffer]
 
-    def write(self, value: int, step: int) -> int:
-        """Record that the kernel of a node writes a value; gives the buffer that holds it."""
+    def write(self, value: int) -> int:
+        """Record that the kernel at this step writes a value; gives the buffer that holds it."""
         buffer = self.joined.get(value, value)
-        self.lives[buffer] = self.lives.get(buffer, (step,))[0], step
+        self.lives[buffer] = self.lives.get(buffer, (self.step,))[0], self.step
         self.shown[value] = self.shown[buffer] = frozenset({buffer})
         return buffer
 

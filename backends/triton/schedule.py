@@ -57,11 +57,11 @@ def changed(schedules: Schedules, number: int, **changes: Any) -> Schedules:
 def fewer_stages(schedules: Schedules, failed: Sequence[bool]) -> Schedules | None:
     """One stage less for each kernel that failed for its stages; None if no such kernel has more than one stage.
 
-    `failed` has an entry for each kernel.
+    `failed` has an entry for each kernel of a block graph; those of other kernels may follow.
     """
     fewer = tuple(
         replace(schedule, num_stages=schedule.num_stages - 1) if reduce and schedule.num_stages > 1 else schedule
-        for schedule, reduce in zip(schedules, failed, strict=True)
+        for schedule, reduce in zip(schedules, failed[: len(schedules)], strict=True)
     )
     return None if fewer == schedules else fewer
 

@@ -24,14 +24,17 @@ class View:
     offset: int = 0
 
 
-def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:
+def views_of(
+    graph: Graph, strides: Sequence[Shape], fixed: frozenset[int], copied: frozenset[int] = frozenset()
+) -> dict[int, View]:
     """The views that generated kernels and other views alone read. `strides` are those of all values, the `fixed`
-    ones may be no views."""
+    ones may be no views; generated kernels write the concatenations `copied`."""
     readers: dict[int, list[tuple[Node, range]]] = {value: [] for value in range(len(graph.types))}
     for item, values in graph.numbered():
         for operand in item.operands:
             readers[operand].append((item, values))
     made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *_VIEWS) for value in values}
+    made_here |= copied
     source_of = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in _VIEWS}
     candidates: dict[int, View] = {}
     for item, values in graph.numbered():
@@ -49,7 +52,10 @@ def views_of(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> d
             value: view
             for value, view in candidates.items()
             if readers[value]
-            and all(item.op == "block" or (values and values[0] in candidates) for item, values in readers[value])
+            and all(
+                item.op == "block" or (values and (values[0] in candidates or values[0] in copied))
+                for item, values in readers[value]
+            )
         }
         if len(views) == len(candidates):
             return views

@@ -43,7 +43,7 @@ class Substitution:
         Inputs that only views read, or ops that read a part of them, count as none, and so do views as outputs.
         """
         graph = self.rewritten.graph
-        kernels = launched_kernels(graph)
+        kernels = [kernel for launch in launched_kernels(graph) for kernel in launch]
         if not kernels:
             return 0.0
         read = {operand for item, _ in kernels if item.op not in _PARTLY_READ for operand in item.operands}
@@ -113,7 +113,8 @@ def _kernels(program: Graph) -> Counter[object]:
     """The kernels of a program op by op, by their shapes; what depends on weights alone is none."""
     return Counter(
         (item.op, *(program.types[value].shape for value in (*item.operands, *values)))
-        for item, values in launched_kernels(program)
+        for launch in launched_kernels(program)
+        for item, values in launch
         if OPS[item.op].kind is not Kind.REARRANGEMENT
     )
 

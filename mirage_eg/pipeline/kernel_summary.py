@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
@@ -15,6 +16,8 @@ def kernel_summary(graph: Graph) -> str:
     """The kernels of a µGraph, separated by semicolons, e.g. "divides after the product, one loop; library matmul"."""
     parts: list[str] = []
     library: Counter[str] = Counter()
+    copying, joint = copying_concats(graph).values(), joint_concats(graph)
+    copied = {value for it in joint for value in it.values}
     prepared = prepared_values(graph)
     for item, values in graph.numbered():
         match OPS[item.op].kind:
@@ -22,8 +25,11 @@ def kernel_summary(graph: Graph) -> str:
                 parts.append(_block_summary(item["graph"]))
             case Kind.BOUNDARY:
                 pass
+            case _ if copied.issuperset(values) or (item.op == "concat" and values[0] not in copying):
+                pass
             case _ if item.op not in VIEWS and prepared.isdisjoint(values):
                 library[item.op] += 1
+    parts += [f"{len(it.members)} concats in one launch" for it in joint]
     if library:
         names = ", ".join(f"{count} {name}" if count > 1 else name for name, count in library.items())
         parts.append(f"library {names}")

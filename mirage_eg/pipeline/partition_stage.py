@@ -8,13 +8,13 @@ from time import time
 from types import MappingProxyType
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.roofline_model import launched_kernels
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.choose_candidates import within_budget
 from mirage_eg.pipeline.compile_stage import Compiler, optimized
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
@@ -53,7 +53,8 @@ class Partitioner:
         limits = replace(limits, saturation=saturation_limits(options, Limits(nodes=HEURISTICS.segment_nodes)))
         self._task = replace(task, limits=limits, until=options.until(), trace=MOST_OF_SEGMENT if run.tracer else 0)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
-        self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=options.max_kernels, until=self._task.until)
+        most = options.max_kernels and options.max_kernels + shared_launches(primitive)
+        self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=most, until=self._task.until)
         if run.on_gpu:
             self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)
             self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=HEURISTICS.explored)
@@ -108,7 +109,7 @@ class Partitioner:
             for plan in plans:
                 yield tuple(candidate_of(run, self._primitive, other) for other in (plan, *_others(self._finder, plan)))
         else:
-            for plan in worth_verifying(plans, run.options):
+            for plan in worth_verifying(plans, self._bounds.max_kernels):
                 yield (optimized(candidate_of(run, self._primitive, plan), run.device),)
 
     def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
@@ -142,7 +143,7 @@ def _broken(candidate: Candidate) -> list[Graph]:
     """The block graphs of a plan, as they were found, that do not compile; all of them if the records do not say which."""
     assert candidate.plan is not None
     lowered, records = candidate.graph.blocks, candidate.compile.kernels
-    one_each = len(records) == len(lowered)
+    one_each = len(records) >= len(lowered)  # kernels of no block graph follow
     failed = {_outline(block) for block, kernel in zip(lowered, records, strict=False) if not kernel.ok}
     blocks = [block for part in candidate.plan.parts for block in part.kernels.graph.blocks]
     return [block for block in blocks if one_each and _outline(block) in failed] or blocks
@@ -154,10 +155,15 @@ def _outline(block: Graph) -> tuple[object, ...]:
     return block.grid, block.loop, tuple(sorted(item.op for item in nodes if counts(item)))
 
 
-def worth_verifying(plans: Sequence[KernelPlan], options: Options) -> list[KernelPlan]:
+def shared_launches(program: Graph) -> int:
+    """The concatenations of a program that another one's launch computes, too; plans count each as a kernel."""
+    return sum(len(launch) - 1 for launch in launched_kernels(program))
+
+
+def worth_verifying(plans: Sequence[KernelPlan], max_kernels: int | None) -> list[KernelPlan]:
     """Of plans that no GPU will time: the cheapest, the cheapest of few kernels, the cheapest of the fewest."""
     fewest = min((plan.kernels for plan in plans), default=0)
-    few = [plan for plan in plans if plan.kernels <= few_kernels(fewest, options.max_kernels)]
+    few = [plan for plan in plans if plan.kernels <= few_kernels(fewest, max_kernels)]
     groups = (plans, few, [plan for plan in plans if plan.kernels == fewest])
     chosen = [min(group, key=lambda plan: plan.us) for group in groups if group]
     return [plan for plan in plans if plan in chosen]

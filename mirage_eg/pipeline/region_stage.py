@@ -276,7 +276,7 @@ def _ops_in_blocks(candidate: Candidate, primitive: Graph) -> int:
     if candidate.plan is not None:
         fused = {i for part in candidate.plan.parts if part.kernels.fused for i in part.segment.nodes}
         return sum(counts(primitive.nodes[i]) for i in fused)
-    library = sum(item.op != "block" for item, _ in launched_kernels(candidate.graph))
+    library = sum(item.op != "block" for launch in launched_kernels(candidate.graph) for item, _ in launch)
     return max(0, _ops(primitive) - library) if candidate.fused else 0
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from math import inf
 from time import perf_counter, time
 
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.rulebook import Rulebook
@@ -67,7 +68,8 @@ def candidate_of(run: Run, primitive: Graph, plan: KernelPlan) -> Candidate:
     )
     graph, warps = compose(primitive, plan.parts), run.options.warps_untuned
     proved = all(part.kernels.proved for part in plan.parts)
-    return Candidate(graph if warps is None else with_warps(graph, warps), plan.us, fused, proved, plan=plan)
+    graph = graph if warps is None else with_warps(graph, warps)
+    return Candidate(graph, predict_us(graph, run.device), fused, proved, plan=plan)
 
 
 def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from html import escape
 
+from mirage_eg.backends.triton.joint_concat import joint_concats, launch_order
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_kernel
@@ -90,7 +91,7 @@ def _title(graph: Graph) -> str:
         return _head(graph)
     if graph.level is Level.THREAD:
         return f"thread graph {graph.types[-1]}"
-    kernels = len(kernel_numbers(graph))
+    kernels = len({*kernel_numbers(graph).values()})
     return f"kernel graph: {kernels} kernel{'s' if kernels != 1 else ''}"
 
 
@@ -200,9 +201,25 @@ class _Surroundings:
 
 
 def kernel_numbers(graph: Graph) -> dict[int, int]:
-    """The numbers of the kernels of a kernel graph in drawings, by the positions of their nodes."""
-    kernels = [at for at, item in enumerate(graph.nodes) if is_kernel(item)]
-    return {at: number for number, at in enumerate(kernels, 1)}
+    """The numbers of the kernels of a kernel graph in drawings, by the positions of their nodes, in the order of launches.
+
+    Concatenations that are launched together have one number.
+    """
+    joint = joint_concats(graph)
+    first = {at: it.members[0] for it in joint for at in it.members}
+    kernels = [at for at in launch_order(graph, joint) if is_kernel(graph.nodes[at])]
+    numbers = {at: number for number, at in enumerate(dict.fromkeys(first.get(at, at) for at in kernels), 1)}
+    return {at: numbers[first.get(at, at)] for at in kernels}
+
+
+def kernel_steps(graph: Graph) -> dict[int, int]:
+    """The numbers of the kernels by the steps at which they are launched, as the lives of buffers count them."""
+    numbers = kernel_numbers(graph)
+    steps: dict[int, int] = {}  # by numbers
+    for step, at in enumerate(launch_order(graph, joint_concats(graph))):
+        if at in numbers:
+            steps.setdefault(numbers[at], step)
+    return {step: number for number, step in steps.items()}
 
 
 def _surroundings(graph: Graph, sources: Sequence[str]) -> Iterator[_Surroundings]:

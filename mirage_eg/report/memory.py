@@ -5,17 +5,17 @@ from textwrap import wrap
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.report_sections import Memory
 from mirage_eg.report import svg
-from mirage_eg.report.draw import kernel_numbers
+from mirage_eg.report.draw import kernel_steps
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 860.0, 300.0, 110.0, 64.0, 40.0
 
 
 def memory_svg(plan: Memory, graph: Graph) -> str:
-    """A report's `memory` as SVG, for its µGraph; `steps` of a buffer are the nodes of its first and last use."""
+    """A report's `memory` as SVG, for its µGraph; `steps` of a buffer: its first and last use in the order of launches."""
     buffers = plan.buffers
     steps = [step for buffer in buffers for step in buffer.steps]
-    kernels = {node: kernel for node, kernel in kernel_numbers(graph).items() if min(steps) <= node <= max(steps)}
-    column = {node: number for number, node in enumerate(kernels)}
+    kernels = {step: kernel for step, kernel in kernel_steps(graph).items() if min(steps) <= step <= max(steps)}
+    column = {step: number for number, step in enumerate(kernels)}
     wide = (_WIDTH - _LEFT - 20) / len(kernels)
     high = (_HEIGHT - _TOP - _BOTTOM) / max(1, plan.arena_bytes)
     sizes = map(size, (plan.arena_bytes, plan.sum_bytes, plan.lower_bound_bytes))
@@ -32,7 +32,7 @@ def memory_svg(plan: Memory, graph: Graph) -> str:
     thin = []
     for buffer in buffers:
         first, last = buffer.steps
-        columns = [number for node, number in column.items() if first <= node <= last]
+        columns = [number for step, number in column.items() if first <= step <= last]
         x, width = _LEFT + columns[0] * wide, len(columns) * wide
         height = buffer.bytes * high
         y = floor - buffer.offset * high - height

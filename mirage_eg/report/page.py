@@ -19,7 +19,7 @@ from mirage_eg.optimizer.layouts import laid_out
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.report_sections import MuGraphSummary, PartSummary
 from mirage_eg.pipeline.run.run_report import RunReport
-from mirage_eg.report.draw import kernel_numbers, to_svg
+from mirage_eg.report.draw import kernel_steps, to_svg
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.layouts import layouts_svg
 from mirage_eg.report.memory import memory_svg, size
@@ -215,10 +215,10 @@ def _memory(report: RunReport, best: Graph) -> str:
     plan = report.memory
     if not plan.buffers:
         return ""
-    numbers = kernel_numbers(best)
+    numbers = kernel_steps(best)
     rows = []
     for buffer in plan.buffers:
-        kernels = [number for node, number in numbers.items() if buffer.steps[0] <= node <= buffer.steps[1]]
+        kernels = [number for step, number in numbers.items() if buffer.steps[0] <= step <= buffer.steps[1]]
         rows.append((buffer.name, f"{buffer.bytes:,}", f"{buffer.offset:,}", f"{kernels[0]} to {kernels[-1]}"))
     return memory_svg(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
 

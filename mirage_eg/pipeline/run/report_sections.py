@@ -189,7 +189,7 @@ class RegionSummary:
 
 @dataclass(frozen=True, slots=True)
 class BufferSummary:
-    """One buffer of the arena; `steps` are the nodes of the µGraph that first and last use it."""
+    """One buffer of the arena; `steps` are those of its first and last use in the order of launches."""
 
     name: str
     bytes: int

@@ -62,7 +62,7 @@ class KernelPlan:
 
     @property
     def kernels(self) -> int:
-        """Kernels that are launched."""
+        """Kernels of the parts; concatenations that are launched together are one each."""
         return sum(part.kernels.count for part in self.parts)
 
 

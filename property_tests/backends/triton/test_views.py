@@ -6,7 +6,7 @@ import pytest
 
 from mirage_eg import new_kernel_graph, new_threadblock_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
@@ -100,7 +100,7 @@ def test_a_value_in_two_places_is_copied(run_program: RunProgram) -> None:
     graph = p.graph()
     arrays = inputs_of(graph)
     text = emit(graph)
-    assert text.count("torch.cat") == 2
+    assert "torch.cat" not in text and len(launched_kernels(graph)) == 4  # the first two concatenations together
     assert worst(run_program(text, arrays), evaluate(graph, arrays, FloatAlgebra())) < 1e-6
 
 

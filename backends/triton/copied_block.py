@@ -1,0 +1,67 @@
+"""A branch of a generated kernel that copies a tensor into a part of another one."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.sizes import SizeExpression, parts_of
+
+ELEMENTS = 1024  # of one program
+WARPS = 4
+STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on an H200 they gained nothing
+
+
+class StridedMemory(NamedTuple):
+    """The memory of a tensor: an argument of the kernel, strides and offset in elements."""
+
+    pointer: str
+    strides: Sequence[int]
+    offset: int = 0
+
+
+def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, program: str) -> tuple[int, list[str]]:
+    """Programs and lines that copy a tensor of this shape; `program` is the number of a program among them."""
+    mask = f"mask=i < {prod(shape)}"
+    lines = [f"i = {program} * {ELEMENTS} + tl.arange(0, {ELEMENTS})"]
+    lines.append(f"block = tl.load({_address(shape, source)}, {mask})")
+    lines.append(f"tl.store({_address(shape, target)}, block, {mask})")
+    return parts_of(prod(shape), ELEMENTS), lines
+
+
+def _address(shape: Shape, memory: StridedMemory) -> str:
+    """The address of element i in row-major order."""
+    terms, step = [], 1
+    runs = _runs(shape, memory.strides)
+    for place, (extent, stride) in reversed([*enumerate(runs)]):
+        digit = "i" if step == 1 else f"i // {_factor(step)}"
+        digit = digit if place == 0 else f"{digit} % {_factor(extent)}"
+        terms.append(digit if stride == 1 else f"{digit} * {_factor(stride)}")
+        step *= extent
+    start = [str(memory.offset)] if memory.offset else []
+    return " + ".join([memory.pointer, *start, *(reversed(terms) if terms else ["0 * i"])])
+
+
+def _runs(shape: Shape, strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Extents and strides, slowest first, without dims of one element; dims that lie in memory as one are one."""
+    runs: list[tuple[int, int]] = []
+    for extent, stride in zip(shape, strides, strict=True):
+        if extent == 1 and not isinstance(extent, SizeExpression):
+            continue
+        if runs and runs[-1][1] == extent * stride:
+            runs[-1] = (runs[-1][0] * extent, stride)
+        else:
+            runs.append((extent, stride))
+    return runs
+
+
+def _factor(extent: int) -> str:
+    return f"({extent})" if isinstance(extent, SizeExpression) else str(extent)
+
+
+def kernel_source(name: str, arguments: Sequence[str], body: Sequence[str]) -> str:
+    """The text of a kernel."""
+    return "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *(f"    {line}" for line in body)]) + "\n"
+
+
+__all__ = ["ELEMENTS", "STAGES", "WARPS", "StridedMemory", "copied_block", "kernel_source"]

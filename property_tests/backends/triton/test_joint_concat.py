@@ -1,0 +1,205 @@
+"""Concatenations whose operands are ready before any result is read are one generated kernel."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirage_eg import Dim, new_kernel_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.joint_concat import joint_concats, launch_order
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import VIEWS
+from mirage_eg.ir.sizes import SizeRange
+from property_tests.backends.triton.test_views import doubled
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+Body = Callable[[KernelGraph, Tensor, Tensor], list[Tensor]]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+def caches(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    return [p.concat([x, y], 0), p.concat([y, x], 1)]
+
+
+def of_slices(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    both = doubled(p, p.concat([x, y], 1), 8)
+    return [p.concat([x, p.slice(both, 1, 12, 24)], 0), p.concat([p.slice(both, 1, 1, 24, 2), y], 1)]
+
+
+def read_as_a_view(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    tall, wide = p.concat([x, y], 0), p.concat([x, y], 1)
+    return [doubled(p, p.slice(p.reshape(wide, (16, 12)), 1, 2, 8)), p.exp(p.transpose(tall, (1, 0)))]
+
+
+def before_a_reader(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    first = doubled(p, p.concat([x, y], 0))
+    view = p.reshape(p.slice(x, 0, 2, 6), (2, 24))
+    return [first, p.concat([view, view], 0)]
+
+
+def after_a_maker(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    early = p.concat([x, y], 0)
+    shown = p.reshape(early, (32, 6))
+    late = p.concat([doubled(p, x), y], 0)
+    return [shown, p.add(early, late)]
+
+
+def of_a_library_kernel(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    square = p.matmul(x, p.transpose(y, (1, 0)))
+    return [p.concat([p.slice(square, 1, 2, 6), x], 1), p.concat([p.transpose(square, (1, 0)), y], 1)]
+
+
+TOGETHER = [caches, of_slices, read_as_a_view, before_a_reader, after_a_maker, of_a_library_kernel]
+
+
+def one_of_another(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    return [p.concat([p.reshape(p.concat([x, y], 0), (8, 24)), x], 1)]
+
+
+def with_a_kernel_between(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    return [p.concat([doubled(p, p.concat([x, y], 0)), x], 0)]
+
+
+def written_in_place(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
+    return [p.concat([doubled(p, x), doubled(p, y)], 0), p.concat([x, y], 0)]
+
+
+APART = [one_of_another, with_a_kernel_between, written_in_place]
+
+
+def program(body: Body, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> Graph:
+    p = new_kernel_graph()
+    for result in body(p, p.new_input((8, 12), dtype, "X", strides), p.new_input((8, 12), dtype, "Y")):
+        p.mark_output(result)
+    return p.graph()
+
+
+def is_right(run: RunProgram, graph: Graph, source: str, dtype: str = "float32") -> bool:
+    arrays = inputs_of(graph)
+    return worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("strides", [None, (1, 8)])
+@pytest.mark.parametrize("body", [*TOGETHER, *APART])
+def test_joint_concatenations_are_right(run: RunProgram, body: Body, strides: tuple[int, ...] | None) -> None:
+    graph = program(body, strides=strides)
+    assert is_right(run, graph, emit(graph))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "bool"])
+def test_joint_concatenations_are_right_in_other_types(run: RunProgram, dtype: str) -> None:
+    graph = program(caches, dtype)
+    assert is_right(run, graph, emit(graph), dtype if dtype in ROUNDING else "float32")
+
+
+@pytest.mark.parametrize("body", TOGETHER)
+def test_ready_concatenations_are_one_launch(body: Body) -> None:
+    graph = program(body)
+    assert emit(graph).count("torch.cat") == len([it for it in launched_kernels(graph) if it[0][0].op == "concat"]) - 1
+    assert sorted(len(launch) for launch in launched_kernels(graph))[-1] == 2
+
+
+@pytest.mark.parametrize("body", APART)
+def test_concatenations_that_wait_for_each_other_are_not_joint(body: Body) -> None:
+    assert {len(launch) for launch in launched_kernels(program(body))} == {1}
+
+
+def test_a_joint_launch_is_predicted_faster_than_two() -> None:
+    both, device = program(caches), DEVICES["H100"]
+    [joint] = launched_kernels(both)
+    parts = [program(lambda p, x, y, place=place: [caches(p, x, y)[place]]) for place in (0, 1)]
+    assert len(joint) == 2
+    assert predict_us(both, device) < sum(predict_us(part, device) for part in parts) - device.launch_us
+
+
+def test_equal_joint_concatenations_share_a_kernel(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 12), "float32", "X")
+    for result in caches(p, *caches(p, x, doubled(p, x))[:1] * 2):
+        p.mark_output(result)
+    q = new_kernel_graph()
+    for name in "XY":
+        x = q.new_input((8, 12), "float32", name)
+        for result in caches(q, doubled(q, x), x):
+            q.mark_output(doubled(q, result))
+    for graph in (p.graph(), q.graph()):
+        assert is_right(run, graph, emit(graph))
+    assert len(re.findall(r"def \w+\(y0_ptr", emit(q.graph()))) == 1
+
+
+def test_the_length_of_caches_may_be_chosen_later(run: RunProgram) -> None:
+    graph = growing_caches(Dim("n", min=2, max=64))
+    source = emit_for_sizes(graph, {"n": SizeRange(2, 64)})
+    assert "torch.cat" not in source and len(launched_kernels(graph)) == 1
+    for size in (3, 64):
+        sized = growing_caches(size)
+        arrays = inputs_of(sized)
+        assert worst(run(source, arrays), evaluate(sized, arrays, FloatAlgebra())) < 1e-6
+
+
+def growing_caches(length: int) -> Graph:
+    p = new_kernel_graph()
+    past = [p.new_input((2, length, 4), "float32", name) for name in ("keys", "values")]
+    new = p.new_input((2, 1, 4), "float32", "new")
+    for cache in past:
+        p.mark_output(p.concat([cache, new], 1))
+    return p.graph()
+
+
+@st.composite
+def concats_and_kernels(draw: st.DrawFn) -> Graph:
+    """Concatenations, kernels and views of each other, in a random order."""
+    p = new_kernel_graph()
+    values = [p.new_input((4, 4), "float32", name) for name in "XY"]
+    for _ in range(draw(st.integers(2, 7))):
+        x, y = (draw(st.sampled_from(values)) for _ in range(2))
+        match draw(st.sampled_from(["rows", "columns", "kernel", "view"])):
+            case "rows":
+                values.append(p.slice(p.concat([x, y], 0), 0, 1, 5))
+            case "columns":
+                values.append(p.slice(p.concat([y, x], 1), 1, 2, 6))
+            case "kernel":
+                values.append(doubled(p, x))
+            case _:
+                values.append(p.reshape(p.slice(x, 0, 0, 4), (4, 4)))
+    for value in values[2:]:
+        p.mark_output(value)
+    return p.graph()
+
+
+@given(graph=concats_and_kernels())
+def test_the_order_of_launches_keeps_dependences_and_kernels(graph: Graph) -> None:
+    joint = joint_concats(graph)
+    order = launch_order(graph, joint)
+    assert sorted(order) == [*range(len(graph.nodes))]
+    when = {place: time for time, place in enumerate(order)}
+    for launch in joint:  # all members at once, at the time of the first
+        times = sorted(when[place] for place in launch.members)
+        assert all(after == before + 1 for before, after in pairwise(times))
+        when |= dict.fromkeys(launch.members, times[0])
+    for place, item in enumerate(graph.nodes):
+        assert all(when[graph.makers[operand]] < when[place] for operand in item.operands)
+    fixed = [place for place in order if graph.nodes[place].op not in ("input", "output", "concat", *VIEWS)]
+    assert fixed == sorted(fixed)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(graph=concats_and_kernels())
+def test_random_concatenations_are_right(run: RunProgram, graph: Graph) -> None:
+    assert is_right(run, graph, emit(graph))
