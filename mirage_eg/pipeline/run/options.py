@@ -76,7 +76,8 @@ class Options:
         bool, Option("Search on, with a warning, where laws of --rules reach a limit of saturation; else that is an error.")
     ] = False
     budget: Annotated[
-        float | None, Option("Stop each stage after this time; the best candidate goes through all.", metavar="SECONDS", least=0, above=True)
+        float | None,
+        Option("Stop each stage after this time; the best candidate goes through all.", metavar="SECONDS", least=0, above=True),
     ] = None
     top: Annotated[int, Option("µGraphs to keep.", least=1)] = 16
     trials: Annotated[int, Option("Independent random inputs of a field check.", least=1)] = 2
