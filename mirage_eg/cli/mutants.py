@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
@@ -78,7 +79,8 @@ def mutants(
         device = options.device_record
         with progress() as observe:
             found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
-            by_time = sorted(found, key=lambda it: it.predicted_loss_us(device))[:limit]
+            timed = _by_time(found, device, observe)[:limit]
+            by_time = [it for _, it in timed]
             verdicts = _verdicts(by_time, options, observe) if verified else []
             measured = _measured([graph, *(it.graph for it in by_time)], observe)
         rows = [
@@ -91,12 +93,12 @@ def mutants(
                 it.recomputed,
                 it.wrong,
                 len(launched_kernels(it.graph)),
-                it.predicted_us(device),
+                us,
                 measured[number] if measured else None,
                 verdicts[number - 1] if verified else None,
                 None if where is None else _for_all_sizes(it, *where),
             )
-            for number, it in enumerate(by_time, 1)
+            for number, (us, it) in enumerate(timed, 1)
         ]
         written = [] if out is None else _write(out, by_time)
         original = {"kernels": len(launched_kernels(graph)), "predicted_us": predict_us(graph, device)}
@@ -134,6 +136,15 @@ def _for_all_sizes(mutant: "Mutant", place: int, dim: int) -> str:
         return for_all_sizes(mutant.program, mutant.mutation, place, dim).show(names[dim % len(names)])
     except UnsupportedError as error:
         return str(error)
+
+
+def _by_time(found: "list[Mutant]", device: Device, observe: Observer) -> "list[tuple[float, Mutant]]":
+    """The mutants with the predicted microseconds of their programs, the fastest first."""
+    timed = []
+    for number, it in enumerate(found):
+        observe("predict", number, len(found), "")
+        timed.append((it.predicted_us(device), it))
+    return sorted(timed, key=lambda pair: pair[0])
 
 
 def _verdicts(found: "list[Mutant]", options: Options, observe: Observer) -> list[str]:

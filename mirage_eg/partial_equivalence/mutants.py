@@ -71,10 +71,13 @@ class Mutant:
 
     def predicted_us(self, device: Device) -> float:
         """The predicted time of the program with the corrected mutant."""
-        return predict_us(self.program, device) + self.predicted_loss_us(device)
+        return predict_us(self.graph, device)
 
     def predicted_loss_us(self, device: Device) -> float:
-        """How much slower the program becomes, by prediction; negative where it becomes faster."""
+        """How much slower the part by itself becomes, everywhere where it is, by prediction; negative where it becomes faster.
+
+        In the program, the functions after the part may be computed by the kernel of its patch.
+        """
         loss = predict_us(self.corrected, device) - predict_us(self.part.program, device)
         return loss * max(1, len(self.part.nodes))
 
