@@ -11,7 +11,6 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import kernel_works, launched_kernels, predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
@@ -24,6 +23,8 @@ from mirage_eg.partial_equivalence.moves import LayoutMove
 from mirage_eg.partial_equivalence.mutants import Mutant, mutant_of
 from mirage_eg.partial_equivalence.parts import linear_parts, replaced
 from mirage_eg.partial_equivalence.rectangles import rectangles_of, size
+from mirage_eg.pipeline.compile_stage import fitting
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.linear_programs import moved
@@ -221,10 +222,16 @@ def test_a_patch_with_functions_moves_y_and_the_result_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["two convolutions", "bias, sum and relu"])
-def test_patches_of_half_precision_compile_for_a_gpu(kind: str) -> None:
-    with loaded(emit(_batch_into_height(_image_program(kind, "float16")).graph)) as module:
-        records = [record for record, _ in compile_module(module, "sm_90", resources=False)]
-    assert records and all(record.ok for record in records), records
+def test_patches_of_half_precision_compile_for_a_gpu_as_optimize_writes_them(kind: str) -> None:
+    it = _batch_into_height(_image_program(kind, "float16"))
+    compiled = fitting(it.program, it.graph, "sm_90")
+    assert compiled.record.ok and compiled.schedule == (), "no block graph, so no schedule"
+    assert [record.kernel for record in compiled.record.kernels] == re.findall(
+        r"^def (\w+_patch_kernel)", compiled.source, re.M
+    )
+    launched = kernel_summary(it.graph)
+    assert launched.startswith("patch with add, add, relu; library" if kind == "bias, sum and relu" else "patch; library")
+    assert "3 conv2d" not in launched
 
 
 def test_a_long_chain_of_sums_is_no_loop_within_loops() -> None:
