@@ -78,3 +78,12 @@ def test_stages_go_down_where_memory_is_short_and_nowhere_else(records: list[Ker
         schedules, seen = fewer, seen + 1
     assert seen == (stages - 1 if any(short) else 0)
     assert [schedule.num_stages for schedule in schedules] == [1 if each else stages for each in short]
+
+
+def test_kernels_of_concatenations_have_no_schedule() -> None:
+    graph = new_kernel_graph()
+    x, y = graph.new_input((4, 8), "float32"), graph.new_input((4, 8), "float32")
+    graph.mark_output(graph.concat([x, y], 0))
+    graph.mark_output(graph.concat([y, x], 1))
+    compiled = fitting(graph.graph(), graph.graph(), "sm_90")
+    assert compiled.record.ok and len(compiled.record.kernels) == 1 and compiled.schedule == ()
