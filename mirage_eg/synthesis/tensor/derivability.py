@@ -4,7 +4,7 @@ The shapes are ground: each segment has an extent of its own, so that no conditi
 of the rule file, conditions and all. They are compiled once; each question has a copy of the e-graph for itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -95,22 +95,37 @@ def language() -> str:
 
 
 class TensorSession:
-    """Compiled rewrites; each question has a copy of the e-graph, which is cheap to make while it has no terms."""
+    """Compiled laws, each a ruleset of its own; each question has a copy of the e-graph, cheap to make while it has no terms."""
 
-    def __init__(self, rules: Iterable[str]) -> None:
+    def __init__(self, rules: Sequence[str] = ()) -> None:
         self._egraph = bindings.EGraph()
+        self._laws = 0
+        self._combined: dict[tuple[int, ...], str] = {}  # the ruleset of some laws
         self._run(language())
-        self.add(*rules)
+        if rules:
+            self.add(*rules)
 
-    def add(self, *rules: str) -> None:
-        """Use more rewrites for the questions to come."""
-        self._run("\n".join(rules))
+    def add(self, *rules: str) -> int:
+        """Use one more law, in all its directions, for the questions to come; its number."""
+        number, self._laws = self._laws, self._laws + 1
+        self._run(
+            "\n".join((f"(ruleset law{number})", *(it.replace(":ruleset tensor", f":ruleset law{number}") for it in rules)))
+        )
+        return number
 
-    def derives(self, asked: Iterable[TensorQuestion], effort: SaturationEffort) -> bool:
-        """Whether the rewrites answer all these questions by yes."""
-        return all(self._reaches(it, effort) for it in asked)
+    def derives(self, asked: Iterable[TensorQuestion], effort: SaturationEffort, without: Container[int] = ()) -> bool:
+        """Whether the laws, but for those `without`, answer all these questions by yes."""
+        ruleset = self._ruleset(tuple(it for it in range(self._laws) if it not in without))
+        return all(self._reaches(it, effort, ruleset) for it in asked)
 
-    def _reaches(self, question: TensorQuestion, effort: SaturationEffort) -> bool:
+    def _ruleset(self, laws: tuple[int, ...]) -> str:
+        if laws not in self._combined:
+            name = f"combined{len(self._combined)}"
+            self._run(f"(unstable-combined-ruleset {name} {' '.join(f'law{number}' for number in laws)})")
+            self._combined[laws] = name
+        return self._combined[laws]
+
+    def _reaches(self, question: TensorQuestion, effort: SaturationEffort, ruleset: str) -> bool:
         self._run("(push)")
         for name, shape in question.shapes:
             extents = f"(vec-of {' '.join(map(str, shape))})" if shape else "(vec-empty)"
@@ -119,7 +134,7 @@ class TensorSession:
         self._shapes()
         reached = self._holds(question)
         for _ in range(effort.iterations):
-            if reached or self._nodes() > effort.nodes or not run_once(self._egraph, "tensor").updated:
+            if reached or self._nodes() > effort.nodes or not run_once(self._egraph, ruleset).updated:
                 break
             self._shapes()
             reached = self._holds(question)

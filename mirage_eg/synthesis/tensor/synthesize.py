@@ -96,6 +96,8 @@ def synthesize_tensor_laws(
     chosen: tuple[TensorOp, ...] = chosen_ops(ops)
     found = _enumerated(chosen, size, seed, on_progress)
     renamed = sorted({canonical(*it) for it in found.equations(on_progress) if it[0] != it[1]}, key=rank)
+    terms, classes, pairs = found.terms, found.classes, sum(map(len, found.pairs))
+    del found  # the e-graphs below need its memory
     decided = _decided(renamed, seed, on_progress)
     writable = sorted((it for it in decided.general if rewrites(it)), key=_constants)
     kept = _minimized(writable, on_progress)
@@ -105,9 +107,9 @@ def synthesize_tensor_laws(
         assert attributes is not None
         laws.append(TensorLaw(equation, attributes, rewrites(equation)))
     funnel = TensorFunnel(
-        terms=found.terms,
-        classes=found.classes,
-        pairs=sum(map(len, found.pairs)),
+        terms=terms,
+        classes=classes,
+        pairs=pairs,
         renamed=len(renamed),
         proved=decided.proved,
         refuted=len(decided.refuted),
@@ -185,20 +187,19 @@ def _minimized(equations: Sequence[Equation], on_progress: Progress) -> list[Equ
     Large equations, of three ops on a side or with constants, are asked for longer derivations. Small ones stay in the second
     pass: measured, it drops associativity and other laws that long derivations reach, and 9 of 63 axioms are lost.
     """
-    kept: list[Equation] = []
-    session = TensorSession(())
+    kept: dict[int, Equation] = {}
+    session = TensorSession()
     for done, equation in enumerate(equations):
         on_progress("minimizing", done, len(equations), f"{len(kept)} kept")
         if not session.derives(questions(equation), _effort(equation)):
-            kept.append(equation)
-            session.add(*_lines([equation]))
-    large = [it for it in kept if _effort(it) is THOROUGH]
-    for done, equation in enumerate(reversed(large)):
-        on_progress("minimizing again", done, len(large), f"{len(kept)} kept")
-        others = [it for it in kept if it is not equation]
-        if TensorSession(_lines(others)).derives(questions(equation), THOROUGH):
-            kept = others
-    return sorted(kept, key=rank)
+            kept[session.add(*_lines(equation))] = equation
+    large = [number for number, it in kept.items() if _effort(it) is THOROUGH]
+    dropped: set[int] = set()
+    for done, number in enumerate(reversed(large)):
+        on_progress("minimizing again", done, len(large), f"{len(kept) - len(dropped)} kept")
+        if session.derives(questions(kept[number]), THOROUGH, without={number, *dropped}):
+            dropped.add(number)
+    return sorted((it for number, it in kept.items() if number not in dropped), key=rank)
 
 
 def _effort(equation: Equation) -> SaturationEffort:
@@ -210,7 +211,5 @@ def _constants(equation: Equation) -> bool:
     return any(name in CONSTANTS for side in equation for name in ops_of(side))
 
 
-def _lines(equations: Sequence[Equation]) -> list[str]:
-    return [
-        it.line(text(equation[0]) + str(it.backward) + text(equation[1])) for equation in equations for it in rewrites(equation)
-    ]
+def _lines(equation: Equation) -> list[str]:
+    return [it.line(text(equation[0]) + str(it.backward) + text(equation[1])) for it in rewrites(equation)]
