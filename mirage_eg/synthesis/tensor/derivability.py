@@ -95,7 +95,7 @@ def language() -> str:
 
 
 class TensorSession:
-    """Compiled laws, each a ruleset of its own; each question has a copy of the e-graph, cheap to make while it has no terms."""
+    """Compiled laws, each a ruleset of its own; each question has a copy of the e-graph, cheap while it has no terms."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
         self._egraph = bindings.EGraph()
