@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_origin
 import typer
 
 from mirage_eg.cli.terminal import Job
-from mirage_eg.frontend.load import BUILT_IN, load_program, load_with_weights
+from mirage_eg.frontend.load import BUILT_IN, ModelPart, load_parts, load_program, load_with_weights
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
@@ -44,6 +44,12 @@ def load_model(argument: str, batch: int) -> tuple[str, Graph, Mapping[str, Any]
     """`load`, and the arrays of weights and constants of a model."""
     with contextlib.redirect_stdout(sys.stderr):
         return load_with_weights(argument, batch)
+
+
+def load_model_parts(argument: str, batch: int) -> tuple[str, tuple[ModelPart, ...]]:
+    """The programs of a model, with their weights and constants; of any other program itself."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return load_parts(argument, batch)
 
 
 def results_folder(out: Path) -> tuple[Path, Path | None]:

@@ -1,6 +1,7 @@
 """`mirage-eg rewrite`: the whole-program optimizer as a command, its table and its files."""
 
 import json
+from collections.abc import Sequence
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model, results_folder, with_options
+from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model_parts, results_folder, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
@@ -48,42 +49,58 @@ def rewrite(
     Results go to DIR/PROGRAM/: rewritten.json is the program that runs each time, and `mirage-eg optimize` takes it.
     prologue.json computes its folded inputs from the weights, once; rewritten_whole.json has both, with the inputs of PROGRAM.
     rewrite.json is the report, rewritten.svg the drawing. With --out FILE.onnx the rewritten program is an ONNX model, too,
-    with a function for each kernel; the weights of a model are in it.
+    with a function for each kernel; the weights of a model are in it. Of a model with nodes that stay with torch each program
+    between them is rewritten, with its files in DIR/PROGRAM/partN/.
     """
 
     def job() -> int:
         if not seconds > 0:
             raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0")
         results, model = results_folder(out)
-        name, graph, arrays = load_model(program, options.batch)
-        folder = results / name
-        check_writable(folder)
-        names = weights or [escape(it) for it in arrays] or None
+        name, parts = load_model_parts(program, options.batch)
+        if len(parts) > 1 and (model is not None or weights):
+            given = "--weights" if weights else f"--out {out}"
+            raise OptionError(
+                f"{given}: got it for a model of {len(parts)} parts with torch between, wanted a model that is one"
+            )
+        folders = [results / name / part.name for part in parts]
+        for folder in folders:
+            check_writable(folder)
         from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
         from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
         tensor_laws(tuple(rules or ()))  # errors before any work
-        with progress() as observe:
-            result = optimize_graph(
-                graph,
-                options.device_record,
-                names,
-                seconds,
-                name=name,
-                observe=observe,
-                with_mutants=with_mutants,
-                rules=rules or (),
-            )
-        _write(result, folder)
+        found: list[OptimizedGraph] = []
+        for part in parts:
+            names = weights or [escape(it) for it in part.arrays] or ([] if part.name else None)
+            label = f"{name} {part.name}".strip()
+            with progress() as observe:
+                found.append(
+                    optimize_graph(
+                        part.program,
+                        options.device_record,
+                        names,
+                        seconds,
+                        name=label,
+                        observe=observe,
+                        with_mutants=with_mutants,
+                        rules=rules or (),
+                    )
+                )
+        for result, folder in zip(found, folders, strict=True):
+            _write(result, folder)
         if model is not None:
             from mirage_eg.frontend.onnx_export import save
             from mirage_eg.onnx import export_model
 
-            save(export_model(result, arrays), model)
+            save(export_model(found[0], parts[0].arrays), model)
+        reports = [result.report for result in found]
         if as_json:
-            print(json_line(result.report.data()))
+            print(json_line(reports[0].data() if len(parts) == 1 else [report.data() for report in reports]))
+        elif len(parts) == 1:
+            _print(reports[0], folders[0], model)
         else:
-            _print(result.report, folder, model)
+            _print_parts(reports, results / name)
         return 0
 
     return job
@@ -129,3 +146,21 @@ def _print(report: "GraphReport", folder: Path, model: Path | None) -> None:
     ]
     for line in lines:
         out.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_parts(reports: Sequence["GraphReport"], folder: Path) -> None:
+    device = reports[0].device
+    table = Table(title=f"{folder.name} on {device}: {len(reports)} parts, torch between them", title_justify="left")
+    for column in ("part", "ops", "after", "as written, µs", "rewritten, µs", "gain", "verified"):
+        table.add_column(column, justify="left" if column in ("part", "verified") else "right")
+    for it in reports:
+        least = min(it.as_written.us, it.joint.us)
+        gain = f"{it.as_written.us / least:.2f}" if least else "–"
+        part = it.program.rpartition(" ")[2]
+        table.add_row(part, str(it.ops_before), str(it.ops_after), f"{it.as_written.us:.1f}", f"{least:.1f}", gain, it.verdict)
+    before = sum(it.as_written.us for it in reports)
+    after = sum(min(it.as_written.us, it.joint.us) for it in reports)
+    table.add_row("all", "", "", f"{before:.1f}", f"{after:.1f}", f"{before / after:.2f}" if after else "–", "")
+    out = console()
+    out.print(table)
+    out.print(f"predictions are of a roofline; files: {folder}/part0 …", soft_wrap=True, highlight=False, markup=False)

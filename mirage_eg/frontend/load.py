@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
@@ -53,8 +54,42 @@ def load_with_weights(argument: str, batch: int = 1) -> tuple[str, Graph, Mappin
     if argument not in BUILT_IN and path.suffix in (".onnx", ".pt2"):
         if batch != 1:
             raise ProgramError(f"{path}: a model has fixed sizes; got --batch {batch}, wanted none")
-        return _name(path), *_from_model(path)
+        return _name(path), *_whole_model(path, import_file(path))
     return *_without_weights(argument, path, batch), {}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPart:
+    """A program of a model, with the arrays of its fixed inputs, weights or constants; `name` is empty for the whole model."""
+
+    name: str
+    program: Graph
+    arrays: Mapping[str, Any]
+
+
+def load_parts(argument: str, batch: int = 1) -> tuple[str, tuple[ModelPart, ...]]:
+    """`load_with_weights`; of a model with nodes that stay with torch, its programs in an order in which they run.
+
+    Raises:
+        ProgramError, GraphError: as `load_program`.
+    """
+    path = Path(argument)
+    if argument in BUILT_IN or path.suffix not in (".onnx", ".pt2") or batch != 1:
+        name, program, arrays = load_with_weights(argument, batch)
+        return name, (ModelPart("", program, arrays),)
+    found = import_file(path)
+    if not found.segments or (not found.outside and len(found.segments) == 1):
+        return _name(path), (ModelPart("", *_whole_model(path, found)),)
+    parts = (
+        ModelPart(f"part{number}", segment.program, {name: found.array(name) for name in _fixed(segment)})
+        for number, segment in enumerate(found.segments)
+    )
+    return _name(path), tuple(parts)
+
+
+def _fixed(segment: ImportedSegment) -> tuple[str, ...]:
+    """The inputs of a program that are weights or constants."""
+    return *segment.inputs_of(InputKind.PARAMETER), *segment.inputs_of(InputKind.CONSTANT)
 
 
 def _without_weights(argument: str, path: Path, batch: int) -> tuple[str, Graph]:
@@ -143,9 +178,8 @@ def import_file(path: Path, dims: Mapping[str, int] = MappingProxyType({})) -> I
     return import_program(load(path))
 
 
-def _from_model(path: Path) -> tuple[Graph, Mapping[str, Any]]:
+def _whole_model(path: Path, found: Imported) -> tuple[Graph, Mapping[str, Any]]:
     """The program of a model that is imported as a whole, and the arrays of its inputs that are weights or constants."""
-    found = import_file(path)
     if found.outside or len(found.segments) != 1:
         reasons = ", ".join(dict.fromkeys(f"{it.op} ({it.reason})" for it in found.outside[:3]))
         raise ProgramError(
@@ -153,7 +187,7 @@ def _from_model(path: Path) -> tuple[Graph, Mapping[str, Any]]:
             f"{f', as {reasons}' if reasons else ''}; wanted a model that is one program: see mirage-eg explain {path}"
         )
     [segment] = found.segments
-    fixed = [*segment.inputs_of(InputKind.PARAMETER), *segment.inputs_of(InputKind.CONSTANT)]
+    fixed = _fixed(segment)
     if found.onnx_names is None:
         return segment.program, {name: found.array(name) for name in fixed}
     names = found.onnx_names.inputs
