@@ -4,6 +4,7 @@ The symbols of one ShapeEnv are called n0, n1, … in the order in which import 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import add, mul
 from typing import Any
@@ -64,7 +65,13 @@ NAMED = "mirage_eg_named_dims"  # of a node's meta: its shape, or shapes, or siz
 
 
 def name_dims(graph: Any) -> None:
-    """Note at each node with symbolic sizes its shape with named dims; a node without the note stays outside."""
+    """Note at each node with symbolic sizes its shape with named dims; a node without the note stays outside.
+
+    Attention has as many keys as values: two symbols that differ in nothing else are one dim.
+    """
+    for node in graph.nodes:
+        if "scaled_dot_product" in str(node.target):
+            _unify(*(operand.meta["val"].shape[-2] for operand in node.args[1:3]))
     for node in graph.nodes:
         value = node.meta.get("val")
         several = value if isinstance(value, (list, tuple)) else [value]
@@ -76,6 +83,20 @@ def name_dims(graph: Any) -> None:
             isinstance(extent, SizeExpression) for shape in shapes for extent in (shape if type(shape) is tuple else [shape])
         ):
             node.meta[NAMED] = shapes if isinstance(value, (list, tuple)) else shapes[0]
+
+
+def _unify(one: Extent, other: Extent) -> None:
+    """Give the symbols in which two extents differ one dim, if they are two of one range: equal extents follow from it."""
+    if type(one) is int or type(other) is int:
+        return
+    env = one.node.shape_env
+    difference = (one.node.expr - other.node.expr).expand()
+    symbols = sorted(difference.free_symbols, key=str)
+    if len(symbols) == 2 and difference in (symbols[0] - symbols[1], symbols[1] - symbols[0]):
+        known, ranges = _DIMS.setdefault(env, {}), [env.var_to_range.get(symbol) for symbol in symbols]
+        if ranges[0] == ranges[1] and symbols[1] not in known:
+            with suppress(UnsupportedError):
+                known[symbols[1]] = _dim(symbols[0], env)
 
 
 def number_at(extent: Extent, sizes: Mapping[str, int]) -> int:

@@ -7,6 +7,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.sizes import Dim, SizeRange
 
 TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
+SEARCHED_BEFORE = 16  # of dims before the last one: attention of 256 × 256 takes 40 seconds for its tests, of 16 × 256 two
 SEARCHED = 256  # the search is done at sizes up to this: loops are worth while, and its tests take seconds
 
 
@@ -37,8 +38,10 @@ def largest_sizes(dims: Mapping[str, Dim], sizes: Sequence[Mapping[str, int]]) -
 
 
 def searched_sizes(dims: Mapping[str, Dim], tops: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The sizes at which structures are searched."""
-    return {name: _search_size(dim, tops[name]) for name, dim in dims.items()}
+    """The sizes at which structures are searched: of several dims the last, as a rule a length, is the longest."""
+    sizes = {name: _search_size(dim, tops[name]) for name, dim in dims.items()}
+    few = {name: max(dim.min, SEARCHED_BEFORE // dim.multiple_of * dim.multiple_of) for name, dim in dims.items()}
+    return {name: size if name == [*dims][-1] else min(size, few[name]) for name, size in sizes.items()}
 
 
 def ranges_between(dim: Dim, tops: Sequence[int]) -> Iterator[SizeRange]:

@@ -7,7 +7,7 @@ model that compiles and is verified for all sizes of the bucket serves it; the l
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf, prod
+from math import prod
 from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
@@ -25,14 +25,15 @@ from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize
-from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, part_at
+from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, plan_at, plan_limits, primitive_form
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.pipeline.run.run_report import RunReport
+from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.search.partition.known_segments import plans_of_known
+from mirage_eg.search.partition.shortest_path import KernelPlan
 from mirage_eg.verify.all_sizes import SizesVerdict, verify_sizes
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.verdict import FloatCheck, Observer
@@ -132,10 +133,22 @@ class BucketMaker:
         self._rulebook = load_rules("indexed", options.rules, options.without if options.domain == "indexed" else ())
         self._task = instantiation_task(self._rulebook, options)
         self._forms = None if result.searched is None else SizedForms(result.searched)
-        primitive = drop_shifts(simplify(expand(at_sizes(program, searched))).after)
-        whole = all(entry.plan is None or is_plan_of(primitive, entry.plan.parts) for entry in result.candidates)
-        # a plan of another form is not instantiated again
-        self._primitive = _at_hints(program, searched, primitive) if whole else None
+        primitive = self._primitive_form(at_sizes(program, searched))
+        self._primitive = None if primitive is None else self._at_hints(searched, primitive)
+        plans = [entry.plan for entry in result.candidates if entry.plan is not None]
+        # a plan of another form, as of a rewritten program, is not instantiated again
+        self._plans = {plan for plan in plans if primitive is not None and is_plan_of(primitive, plan.parts)}
+
+    def _primitive_form(self, program: Graph) -> Graph | None:
+        return primitive_form(expand(program)) if self._forms is None else self._forms.at(program)
+
+    def _at_hints(self, searched: Sizes, primitive: Graph) -> Graph:
+        """The primitive form at the sizes at which the program is written, which no other extent has; else `primitive`."""
+        try:
+            at_hints = self._primitive_form(self._program)
+            return at_hints if at_hints is not None and at_sizes(at_hints, searched) == primitive else primitive
+        except (UnsupportedError, GraphError):
+            return primitive
 
     def make(self, ranges: dict[str, SizeRange]) -> Bucket:
         """The bucket of these sizes.
@@ -183,36 +196,60 @@ class BucketMaker:
     def _candidates(self, tuned: Sizes, largest: Sizes) -> Iterator[Candidate]:
         """The µGraphs of the search at other sizes: structures with new tiles, others with the tiles that they have."""
         seen: set[Graph] = set()
-        for entry in self._result.candidates:
-            graph = self._graph(entry, tuned)
+        for graph, fused, proved in self._graphs(tuned):
             try:
-                us = inf if graph is None else predict_us(at_sizes(graph, largest), self._device)
+                us = predict_us(at_sizes(graph, largest), self._device)
             except (UnsupportedError, GraphError):  # an op is tied to the size
                 continue
-            if graph is not None and graph not in seen:
+            if graph not in seen:
                 seen.add(graph)
-                yield Candidate(graph, us, entry.fused, entry.proved_by_search, verdict=entry.verdict)
+                yield Candidate(graph, us, fused, proved)
 
-    def _graph(self, entry: Candidate, tuned: Sizes) -> Graph | None:
-        """The µGraph with tiles for these sizes, if there is one."""
+    def _graphs(self, tuned: Sizes) -> Iterator[tuple[Graph, bool, bool]]:
+        """µGraphs for these sizes, whether they are fused, whether the search proved them.
+
+        Where no tile fits for the plans of the best µGraphs, there are other plans through the segments that were searched.
+        """
+        found = False
+        reused = self._forms is not None and self._primitive is not None and bool(self._result.known)
+        for entry in () if reused else self._result.candidates:
+            if entry.plan in self._plans:
+                graph = next((graph for graph, *_ in self._planned(tuned, entry.plan)), None)
+            else:
+                graph = self._as_searched(entry, tuned)
+            if graph is not None:
+                found |= entry.fused
+                yield graph, entry.fused, entry.proved_by_search
+        if not found and self._primitive is not None and self._result.known:
+            yield from self._planned(tuned)
+        if reused:
+            yield from ((graph, False, True) for it in self._result.candidates[-1:] if (graph := self._as_searched(it, tuned)))
+
+    def _as_searched(self, entry: Candidate, tuned: Sizes) -> Graph | None:
+        """The µGraph with the tiles that it has."""
         try:
-            if entry.plan is not None and self._primitive is not None:
-                program = at_sizes(self._primitive, tuned)
-                large = self._large({name: max(2, size) for name, size in tuned.items()})
-                parts = [part_at(self._task, part, program, large) for part in entry.plan.parts]
-                return None if None in parts else compose(program, [part for part in parts if part is not None])
             return at_sizes(entry.graph, tuned)
         except (UnsupportedError, GraphError):  # its tiles hold fewer sizes, or an op is tied to the size
             return None
 
-    def _large(self, sizes: Sizes) -> Graph:
-        """The primitive form at these sizes, with all axes that the search had."""
+    def _planned(self, tuned: Sizes, plan: KernelPlan | None = None) -> list[tuple[Graph, bool, bool]]:
+        """The µGraph of a plan with tiles for these sizes, else the µGraphs of all plans through known segments."""
         assert self._primitive is not None
-        primitive = at_sizes(self._primitive, sizes)
-        large = primitive if self._forms is None else self._forms.large(primitive)
-        if large is None:
-            raise UnsupportedError("the structures are those of another program")
-        return large
+        try:
+            program = at_sizes(self._primitive, tuned)
+            large = at_sizes(self._primitive, {name: max(2, size) for name, size in tuned.items()})
+            if self._forms is not None:
+                large = self._forms.large(large) or large
+            if plan is None:
+                plans = [*plans_of_known(self._task, program, large, self._result.known, plan_limits(self._options))]
+            else:
+                plans = [it for it in [plan_at(self._task, plan, program, large)] if it is not None]
+            return [
+                (compose(program, it.parts), is_fused(program, it), all(part.kernels.proved for part in it.parts))
+                for it in plans
+            ]
+        except (UnsupportedError, GraphError):  # an op is tied to the size
+            return []
 
     def _written(self, entry: Candidate, ranges: Ranges) -> Candidate:
         """The candidate with its source for all sizes, and the compiler's record."""
@@ -225,15 +262,6 @@ class BucketMaker:
             if fewer is None:
                 return replace(entry, source=source, schedule=schedules, compile=CompileRecord(target, records))
             schedules = fewer
-
-
-def _at_hints(program: Graph, searched: Sizes, primitive: Graph) -> Graph:
-    """The primitive form at the sizes at which the program is written, which no other extent has; else `primitive`."""
-    at_hints = drop_shifts(simplify(expand(program)).after)
-    try:
-        return at_hints if at_sizes(at_hints, searched) == primitive else primitive
-    except (UnsupportedError, GraphError):
-        return primitive
 
 
 __all__ = [

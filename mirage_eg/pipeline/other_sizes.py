@@ -1,33 +1,38 @@
 """Results of a search for the same program at other sizes: the structures serve again, with new tiles and a new verification.
 
 Structures name axes, not extents: those of one size above 1 are those of all. At size 1 a dim has no axis (`ir.axes`). So a
-search at size 1 serves no other size, and structures that were found at a larger size serve size 1 as well.
+search at size 1 serves no other size, and structures that were found at a larger size serve size 1 as well. Where a kernel of
+the best plans has no tiles at a size, the program is partitioned again through all segments that were searched.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir.axes import Axes, infer_axes, resize
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.compile_stage import fitting
-from mirage_eg.pipeline.program_form import outline
+from mirage_eg.pipeline.program_form import is_alike, outline
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, Result
+from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.known_segments import plans_of_known
 from mirage_eg.search.partition.segment_search import Task, instantiate_again
-from mirage_eg.search.partition.segments import segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
+from mirage_eg.search.partition.segments import SegmentLimits, segment_program
+from mirage_eg.search.partition.shortest_path import KernelPlan, PartitionLimits, PlanPart, SegmentKernels
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.transforms.softmax_shift import drop_shifts, with_shifts
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Prover
@@ -36,52 +41,65 @@ from mirage_eg.verify.reference import Reference
 
 def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:
     """The axes of `searched`, and their sizes in `program`, if that is the same one at other sizes; both of primitive ops."""
-    same = len(searched.nodes) == len(program.nodes) and all(
-        outline(one) == outline(other) for one, other in zip(searched.nodes, program.nodes, strict=True)
-    )
-    if not same or len(searched.types) != len(program.types):
+    shapes = {value: kind.shape for value, kind in enumerate(program.types)}
+    if len(searched.nodes) != len(program.nodes) or [len(kind.shape) for kind in searched.types] != [
+        *map(len, shapes.values())
+    ]:
         return None
+    if not all(
+        is_alike(one, other, shapes[one.operands[0]] if one.operands else ())
+        for one, other in zip(searched.nodes, program.nodes, strict=True)
+    ):
+        return None
+    return _sizes_of(searched, shapes)
+
+
+def _sizes_of(searched: Graph, shapes: Mapping[int, Shape]) -> tuple[Axes, tuple[int, ...]] | None:
+    """The axes of `searched`, and their sizes where these values have these shapes; None if no sizes give them."""
     try:
         axes = infer_axes(searched, repeats=True, barriers=True, slices=True)
     except UnsupportedError:
         return None
-    shapes = [kind.shape for kind in program.types]
-    sizes: dict[int, int] = {}
-    if [len(shape) for shape in shapes] != [len(dims) for dims in axes.dims]:
-        return None
-    for dims, shape in zip(axes.dims, shapes, strict=True):
-        sizes.update((dim[0], extent) for dim, extent in zip(dims, shape, strict=True) if len(dim) == 1)
-    if len(sizes) < len(axes.sizes):
-        return None
-    agree = all(
-        prod(sizes[axis] for axis in dim) == extent
-        for dims, shape in zip(axes.dims, shapes, strict=True)
-        for dim, extent in zip(dims, shape, strict=True)
-    )
-    return (axes, tuple(sizes[axis] for axis in range(len(axes.sizes)))) if agree else None
+    sizes = [*axes.sizes]
+    pairs = [pair for value, shape in shapes.items() for pair in zip(axes.dims[value], shape, strict=True)]
+    for dim, extent in pairs:
+        if len(dim) == 1:
+            sizes[dim[0]] = extent
+    agree = all(prod(sizes[axis] for axis in dim) == extent for dim, extent in pairs)
+    return (axes, tuple(sizes)) if agree else None
 
 
 def result_at(result: Result, searched: Graph, program: Graph, options: Options, *, proved: bool = False) -> Result | None:
-    """The µGraphs of `result`, found by a search for `searched`, with new tiles for `program`, the same at other sizes.
+    """A µGraph of `result`, found by a search for `searched`, with new tiles for `program`, the same at other sizes.
 
-    The first one compiles and is verified, with `proved` by a proof; the others are for buckets of sizes. None if there is none
-    such, though `result` has a fused one: then `program` needs a search of its own.
+    It compiles and is verified, with `proved` by a proof. Where tiles fit for some kernels of a plan only, library kernels
+    compute the rest. None if there is none, though `result` has a fused one: then `program` needs a search of its own.
     """
     forms = SizedForms(searched)
     primitive = forms.at(program)
     large = None if primitive is None else forms.large(primitive)
     if primitive is None or large is None:
         return None
-    maker = _Maker(program, primitive, large, options)
-    plans = [entry for entry in result.candidates if entry.fused and forms.has_plan_of(entry)]
-    fused = sorted(maker.candidates(plans), key=lambda entry: entry.predicted_us)
-    good = next((made for entry in fused if (made := maker.finished(entry, proved)) is not None), None)
+    maker = _Maker(program, primitive, options)
+    library = Candidate(program, predict_us(program, maker.device), fused=False, proved_by_search=True)
+    plans = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
+    good = maker.first_right([it for plan in plans if (it := plan_at(maker.task, plan, primitive, large)) is not None], proved)
+    if good is None and result.known:
+        again = plans_of_known(maker.task, primitive, large, result.known, plan_limits(options))
+        good = maker.first_right([plan for plan in again if plan.us < library.predicted_us][:_TRIED], proved)
     if good is None and any(entry.fused for entry in result.candidates):
         return None
-    library = Candidate(program, predict_us(program, maker.device), fused=False, proved_by_search=True)
-    others = [entry for entry in fused if good is None or entry.plan != good.plan]
-    others = [replace(entry, source=f"{NOT_WRITTEN}: at other sizes\n") for entry in others]
-    return Result((*([] if good is None else [good]), *others, maker.compiled(library)), result.report, searched=searched)
+    candidates = (*([] if good is None else [good]), maker.compiled(library))
+    return Result(candidates, result.report, searched=searched, known=result.known)
+
+
+_TRIED = 4  # other plans, until one is right
+
+
+def plan_limits(options: Options) -> PartitionLimits:
+    """The limits of plans through known segments."""
+    segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
+    return replace(HEURISTICS.partition, segments=segments, max_kernels=options.max_kernels)
 
 
 class SizedForms:
@@ -89,57 +107,71 @@ class SizedForms:
 
     def __init__(self, searched: Graph) -> None:
         self._expanded = expand(searched)
-        self._primitive = _primitive(self._expanded)
-        self._outlines = [outline(item) for item in self._primitive.nodes]
+        self.primitive = primitive_form(self._expanded)
+        self._outlines = [outline(item) for item in self.primitive.nodes]
 
     def at(self, program: Graph) -> Graph | None:
         """The primitive form of `program`, if this is the searched one at other sizes and has the same nodes."""
         expanded = expand(program)
         if _sizes_between(self._expanded, expanded) is None:
             return None
-        primitive = _primitive(expanded)
-        return primitive if [outline(item) for item in primitive.nodes] == self._outlines else None
+        primitive = primitive_form(expanded)
+        if [outline(item) for item in primitive.nodes] == self._outlines:
+            return primitive
+        return self._resized(expanded)  # at extents of 1 there is more to simplify
 
-    def has_plan_of(self, candidate: Candidate) -> bool:
-        """Whether a candidate of the search has a plan, and one of this form: graph substitutions give others."""
-        return candidate.plan is not None and is_plan_of(self._primitive, candidate.plan.parts)
+    def _resized(self, program: Graph) -> Graph | None:
+        """The primitive form with the inputs of `program`."""
+        values = dict(zip(self.primitive.input_values, program.inputs, strict=True))
+        found = _sizes_of(self.primitive, {value: item["shape"] for value, item in values.items()})
+        try:
+            resized = None if found is None else resize(self.primitive, *found)
+        except (UnsupportedError, GraphError):
+            return None
+        if resized is None or resized.output_types != program.output_types:
+            return None
+        inputs = iter(program.inputs)
+        return Graph(tuple(next(inputs) if item.op == "input" else item for item in resized.nodes))
+
+    def has(self, parts: Sequence[PlanPart]) -> bool:
+        """Whether a plan of the search is one of this form: graph substitutions give others."""
+        return is_plan_of(self.primitive, parts)
 
     def large(self, primitive: Graph) -> Graph | None:
         """The primitive form with sizes of at least 2 on all axes that the search had; at 1 a dim has no axis."""
-        found = _sizes_between(self._primitive, primitive)
+        found = _sizes_between(self.primitive, primitive)
         if found is None:
             return None
         axes, sizes = found
-        return primitive if min(sizes, default=2) > 1 else resize(self._primitive, axes, [max(2, size) for size in sizes])
+        return primitive if min(sizes, default=2) > 1 else resize(self.primitive, axes, [max(2, size) for size in sizes])
 
 
-def _primitive(expanded: Graph) -> Graph:
+def primitive_form(expanded: Graph) -> Graph:
+    """The form of a program that the search partitions."""
     return drop_shifts(simplify(expanded).after)
 
 
 class _Maker:
-    """Makes candidates for a program from the plans of another search, with its primitive form, given and `large`."""
+    """Makes candidates for a program from the plans of another search, with its primitive form."""
 
-    def __init__(self, program: Graph, primitive: Graph, large: Graph, options: Options) -> None:
+    def __init__(self, program: Graph, primitive: Graph, options: Options) -> None:
         self.device = options.device_record
-        self._program, self._primitive, self._large = program, primitive, large
+        self._program, self._primitive = program, primitive
         self._reference = Reference(program, options.trials, options.seed, array_module(program))
         self._rulebook: Rulebook = load_rules("indexed", options.rules, options.without if options.domain == "indexed" else ())
-        self._task = instantiation_task(self._rulebook, options)
+        self.task = instantiation_task(self._rulebook, options)
         self._prover = Prover(program, self._rulebook)
 
-    def candidates(self, found: Sequence[Candidate]) -> Iterator[Candidate]:
-        """The µGraphs of these plans with tiles that fit; their plans are those of this program."""
-        for entry in found:
-            assert entry.plan is not None
-            try:
-                parts = [part_at(self._task, part, self._primitive, self._large) for part in entry.plan.parts]
-                plan = KernelPlan(tuple(part for part in parts if part is not None))
-                graph = compose(self._primitive, plan.parts) if len(plan.parts) == len(parts) else None
-            except UnsupportedError:  # no tiling fits
-                continue
-            if graph is not None:
-                yield Candidate(graph, predict_us(graph, self.device), True, entry.proved_by_search, plan=plan)
+    def first_right(self, plans: Sequence[KernelPlan], proved: bool) -> Candidate | None:
+        """The cheapest µGraph of these plans that is `finished`; one that fuses ops."""
+        for plan in sorted(plans, key=lambda plan: plan.us):
+            if is_fused(self._primitive, plan):
+                graph = compose(self._primitive, plan.parts)
+                right = all(part.kernels.proved for part in plan.parts)
+                entry = Candidate(graph, predict_us(graph, self.device), True, right, plan=plan)
+                if (made := self.finished(entry, proved)) is not None:
+                    return made
+        return None
 
     def finished(self, entry: Candidate, proved: bool) -> Candidate | None:
         """The candidate with source and verdict; None if it does not compile, is not right, or is not `proved` as wanted."""
@@ -169,13 +201,22 @@ def instantiation_task(rulebook: Rulebook, options: Options) -> Task:
     return Task(rulebook, options.device_record, limits, filters, options.seed, ask_compiler=False)
 
 
-def part_at(task: Task, part: PlanPart, program: Graph, large: Graph) -> PlanPart | None:
-    """A part of a plan with tiles for a program at other sizes; `large` has the program at sizes above 1."""
-    segment = segment_program(program, part.segment)
-    if part.kernels.structure is None:
-        return replace(part, kernels=replace(part.kernels, graph=segment))
-    kernels = instantiate_again(task, part.kernels.structure, segment, segment_program(large, part.segment))
-    return None if kernels is None else replace(part, kernels=kernels)
+def plan_at(task: Task, plan: KernelPlan, program: Graph, large: Graph) -> KernelPlan | None:
+    """A plan with tiles for a program at other sizes, if all its parts have some; `large` has the program at sizes above 1."""
+    parts = []
+    for part in plan.parts:
+        segment = segment_program(program, part.segment)
+        if part.kernels.structure is None:
+            shifted = with_shifts(segment)
+            costs = predict(shifted, task.device)
+            kernels = SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
+        else:
+            again = instantiate_again(task, part.kernels.structure, segment, segment_program(large, part.segment))
+            if again is None:
+                return None
+            kernels = again
+        parts.append(replace(part, kernels=kernels))
+    return KernelPlan(tuple(parts))
 
 
 def is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
@@ -188,4 +229,4 @@ def is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
     )
 
 
-__all__ = ["SizedForms", "instantiation_task", "is_plan_of", "part_at", "result_at"]
+__all__ = ["SizedForms", "instantiation_task", "is_plan_of", "plan_at", "plan_limits", "primitive_form", "result_at"]

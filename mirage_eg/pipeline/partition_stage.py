@@ -18,7 +18,8 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels
+from mirage_eg.search.partition.known_segments import KnownSegment
+from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels, for_other_sizes
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import KernelPlan, Partition, PlanPart, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
@@ -35,6 +36,7 @@ class PlanSearch:
     structures: int
     pruned: dict[str, int]
     traced: tuple[Traced, ...] = ()
+    known: tuple[KnownSegment, ...] = ()
 
 
 _NOTHING: Mapping[Graph, Found] = MappingProxyType({})
@@ -62,7 +64,8 @@ class Partitioner:
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         if not isinstance(whole.axes, str):
             program = segment_program(primitive, whole.segment)
-            self._finder.found[program] = Found(best_kernels(self._task, program, whole.structures))
+            kernels = best_kernels(self._task, program, whole.structures)
+            self._finder.found[program] = Found(kernels, tried=for_other_sizes(whole.structures))
 
     @property
     def found(self) -> Mapping[Graph, Found]:
@@ -100,7 +103,15 @@ class Partitioner:
                 sum(entry.structures for entry in searched),
                 dict(sum((Counter(dict(entry.pruned)) for entry in searched), Counter[str]())),
                 tuple(finder.traced()),
+                tuple(self._known(found)),
             )
+
+    def _known(self, partition: Partition) -> Iterator[KnownSegment]:
+        """The structures of the segments that were searched."""
+        for segment, _ in partition.searched:
+            found = self._finder.found[segment_program(self._primitive, segment)]
+            if found.tried:
+                yield KnownSegment(segment, found.tried)
 
     def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[tuple[Candidate, ...]]:
         """To be timed: every plan, with other kernels for its parts. Without a GPU: the plans worth verifying, optimized."""

@@ -6,12 +6,17 @@ from hashlib import sha256
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import Shape
 
+_MOVES = ("reshape", "transpose")  # at extents of 1 a transposition is a reshape
 _EXTENTS = ("dims", "extent", "name", "shape", "strides")  # attributes that follow from sizes, or are names
 
 
 def form_of(program: Graph, weights: Collection[int]) -> str:
-    """A hash of a program without its sizes; the inputs numbered `weights` keep theirs."""
+    """A hash of a program without its sizes; the inputs numbered `weights` keep theirs.
+
+    Programs that differ in reshapes and transpositions alone have one form.
+    """
     expanded = expand(program)
     lines, inputs = [], 0
     for item, values in expanded.numbered():
@@ -19,7 +24,7 @@ def form_of(program: Graph, weights: Collection[int]) -> str:
         ranks = [(len(kind.shape), str(kind.dtype)) for kind in kinds]
         fixed = [kind.shape for kind in kinds] if item.op == "input" and inputs in weights else []
         inputs += item.op == "input"
-        lines.append(repr((*outline(item), ranks, fixed)))
+        lines.append(repr((*(("move", item.operands) if item.op in _MOVES else outline(item)), ranks, fixed)))
     return sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -29,4 +34,12 @@ def outline(item: Node) -> tuple[object, ...]:
     return item.op, item.operands, sorted(attributes)
 
 
-__all__ = ["form_of", "outline"]
+def is_alike(one: Node, other: Node, shape: Shape) -> bool:
+    """Whether a node is another one at other sizes, with an operand of this shape: a transposition may be a reshape."""
+    if one.op == "transpose" and other.op == "reshape" and one.operands == other.operands:
+        moved = [dim for dim in one["permutation"] if shape[dim] > 1]
+        return moved == sorted(moved)
+    return outline(one) == outline(other)
+
+
+__all__ = ["form_of", "is_alike", "outline"]

@@ -61,15 +61,19 @@ def segment_task(run: Run) -> Task:
 
 
 def candidate_of(run: Run, primitive: Graph, plan: KernelPlan) -> Candidate:
-    """The µGraph of a plan; fused if one of its kernels computes several ops, or the whole program."""
-    fused = any(
-        part.kernels.fused and (len(plan.parts) == 1 or sum(counts(primitive.nodes[i]) for i in part.segment.nodes) > 1)
-        for part in plan.parts
-    )
+    """The µGraph of a plan."""
     graph, warps = compose(primitive, plan.parts), run.options.warps_untuned
     proved = all(part.kernels.proved for part in plan.parts)
     graph = graph if warps is None else with_warps(graph, warps)
-    return Candidate(graph, predict_us(graph, run.device), fused, proved, plan=plan)
+    return Candidate(graph, predict_us(graph, run.device), is_fused(primitive, plan), proved, plan=plan)
+
+
+def is_fused(primitive: Graph, plan: KernelPlan) -> bool:
+    """Whether a kernel of a plan computes several ops, or the whole program."""
+    return any(
+        part.kernels.fused and (len(plan.parts) == 1 or sum(counts(primitive.nodes[i]) for i in part.segment.nodes) > 1)
+        for part in plan.parts
+    )
 
 
 def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:

@@ -78,7 +78,7 @@ def _run(run: Run, tuning: Tuning) -> Result:
                 _failed_run(run, whole, finalists.verified, candidates), run.rulebook, run.options, run.device
             )
     report = make_report(run, searched, candidates, explanation)
-    return Result(tuple(map(finished, candidates)), report, finalists.measurements)
+    return Result(tuple(map(finished, candidates)), report, finalists.measurements, known=finalists.plans.known)
 
 
 def _failed_run(run: Run, whole: WholeProgram, verified: Verified, candidates: Sequence[Candidate]) -> FailedRun:

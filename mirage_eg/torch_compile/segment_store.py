@@ -109,7 +109,8 @@ class SegmentStore:
             self.searches += 1
         found = _found(key, program, result, options.device_record, from_cache=False)
         if self.cache is not None:
-            self.cache.keep(key, Result(result.candidates, result.report, searched=result.searched), now())
+            kept = Result(result.candidates, result.report, searched=result.searched, known=result.known)
+            self.cache.keep(key, kept, now())
         self._found[name] = found
         if result.searched is None:
             self._keep_form(form, found)

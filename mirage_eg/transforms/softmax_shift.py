@@ -5,11 +5,14 @@ this factor, as in a ratio, the shift changes only the range of numbers. The sea
 exponentials again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code
@@ -24,6 +27,58 @@ def drop_shifts(program: Graph) -> Graph:
         if _cancels(program, shifted):
             return drop_shifts(without_dead_code(_replace(program, shifted)))
     return program
+
+
+def with_shifts(program: Graph) -> Graph:
+    """The program with exp(x − max x) for each exp(x) that `drop_shifts` made, or with a softmax for all of its ops.
+
+    A library kernel of exp shifts nothing.
+    """
+    unshifted = shifted_values(program)
+    dims: dict[int, int] = {}
+    for item, values in program.numbered():
+        if item.op == "exp" and values[0] in unshifted:
+            last_first = reversed(range(len(program.types[values[0]].shape)))
+            found = (dim for dim in last_first if drop_shifts(_with_shifts(program, {values[0]: dim}, {})) == program)
+            dims.update((values[0], dim) for dim in islice(found, 1))
+    last = {value: len(program.types[value].shape) - 1 for value in dims}
+    ratios = {value: e for value, e in _ratios(program).items() if dims.get(e) == last.get(e, -1)}
+    return without_dead_code(_with_shifts(program, dims, ratios)) if dims else program
+
+
+def _ratios(program: Graph) -> dict[int, int]:
+    """The exponential of each value that is e / sum e over its last dim."""
+    makers = {value: item for item, values in program.numbered() for value in values}
+    ratios = {}
+    for value, item in makers.items():
+        if item.op == "div":
+            e, total = item.operands
+            last = len(program.types[e].shape) - 1
+            if (
+                makers[e].op == "exp"
+                and makers[total].op == "sum"
+                and makers[total].operands == (e,)
+                and makers[total]["dim"] == last
+            ):
+                ratios[value] = e
+    return ratios
+
+
+def _with_shifts(program: Graph, dims: Mapping[int, int], ratios: Mapping[int, int]) -> Graph:
+    """The program with these exponentials shifted by their argument's maximum over a dim; `ratios` become softmaxes."""
+    copy = GraphCopy(program)
+    makers = {value: item for item, values in program.numbered() for value in values}
+    for item, values in copy:
+        if values and values[0] in dims:
+            x = copy.position[item.operands[0]]
+            maximum = copy.append(node("max", x, dim=dims[values[0]]))
+            copy.position[values[0]] = copy.append(node("exp", copy.append(node("sub", x, maximum))))
+        elif values and values[0] in ratios:
+            [x] = makers[ratios[values[0]]].operands
+            copy.position[values[0]] = copy.append(node("softmax", copy.position[x], dim=dims[ratios[values[0]]]))
+        else:
+            copy.copy(item, values)
+    return copy.graph()
 
 
 def shifted_values(program: Graph) -> frozenset[int]:

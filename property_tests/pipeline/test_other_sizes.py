@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.expand import expand
 from mirage_eg.pipeline.optimize import optimize
-from mirage_eg.pipeline.other_sizes import result_at
+from mirage_eg.pipeline.other_sizes import instantiation_task, plan_at, plan_limits, primitive_form, result_at
 from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
+from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.known_segments import plans_of_known
 
 OPTIONS = Options(budget=None, top=2, device="cpu", cache=False)
 
@@ -49,3 +53,58 @@ def test_the_form_of_a_program_is_the_same_at_all_sizes_but_those_of_weights() -
     assert form_of(rows(2, 8), (1,)) != form_of(rows(2, 8, 24), (1,))
     assert form_of(rows(2, 8), ()) == form_of(rows(2, 8, 24), ())
     assert form_of(rows(2, 8), ()) != form_of(rows(2, 8, factor=3), ())
+
+
+def attention(batch: int, length: int, heads: int = 2, width: int = 16) -> Any:
+    """Attention of several heads behind a product, as torch traces it: at length 1 the transpositions are reshapes."""
+    graph = mi.new_kernel_graph()
+
+    def by_head(x: Any) -> Any:
+        rows = graph.reshape(x, (batch, length, heads, width))
+        if length == 1:
+            return graph.reshape(rows, (batch, heads, length, width))
+        return graph.transpose(rows, (0, 2, 1, 3))
+
+    x, k, v = (graph.new_input((batch, length, heads * width), name=name) for name in "XKV")
+    q = graph.matmul(x, graph.new_input((heads * width, heads * width), name="W"))
+    last = by_head(k)
+    columns = graph.transpose(last, (0, 1, 3, 2)) if length > 1 else graph.reshape(last, (batch, heads, width, length))
+    graph.mark_output(graph.matmul(graph.softmax(graph.matmul(by_head(q), columns), 3), by_head(v)), name="O")
+    return graph.graph()
+
+
+@pytest.fixture(scope="module")
+def searched_attention() -> Result:
+    return optimize("attention", attention(2, 8), OPTIONS)
+
+
+@pytest.mark.parametrize("sizes", [(2, 9), (3, 1), (2, 700)])
+def test_attention_of_several_heads_is_searched_once(searched_attention: Result, sizes: tuple[int, int]) -> None:
+    assert form_of(attention(2, 8), (3,)) == form_of(attention(*sizes), (3,))
+    found = result_at(searched_attention, attention(2, 8), attention(*sizes), OPTIONS)
+    assert found is not None
+    first = found.candidates[0]
+    assert first.fused and first.compile.ok and first.verdict.equal and first.float_check.ok
+
+
+def test_where_no_tile_fits_known_segments_are_partitioned_again(searched_attention: Result) -> None:
+    program = attention(2, 20_000)
+    plans = [entry.plan for entry in searched_attention.candidates if entry.plan]
+    task = instantiation_task(load_rules("indexed", (), ()), OPTIONS)
+    primitive = primitive_form(expand(program))
+    assert [plan_at(task, plan, primitive, primitive) for plan in plans] == [None] * len(plans)
+    [best, *_] = plans_of_known(task, primitive, primitive, searched_attention.known, plan_limits(OPTIONS))
+    assert compose(primitive, best.parts).output_types == program.output_types
+
+
+def test_a_transposition_that_moves_elements_is_no_reshape() -> None:
+    def moved(transposed: bool, rows: int) -> Any:
+        graph = mi.new_kernel_graph()
+        x = graph.new_input((rows, 4, 4), name="X")
+        y = graph.transpose(x, (0, 2, 1)) if transposed else graph.reshape(x, (rows, 4, 4))
+        graph.mark_output(graph.exp(y) / 2, name="O")
+        return graph.graph()
+
+    result = optimize("moved", moved(True, 2), OPTIONS)
+    assert form_of(moved(True, 2), ()) == form_of(moved(False, 3), ())  # a hash decides nothing alone
+    assert result_at(result, moved(True, 2), moved(False, 3), OPTIONS) is None

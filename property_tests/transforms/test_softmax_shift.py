@@ -9,7 +9,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.transforms.softmax_shift import drop_shifts, with_shifts
 
 
 def attention(shifted: bool) -> tuple[KernelGraph, Tensor, Tensor]:
@@ -60,3 +60,18 @@ def test_a_program_without_exponentials_is_given_back_as_it_is() -> None:
     x = program.new_input((4, 6))
     graph = expand(program.rms_norm(x, 6).builder.graph())  # type: ignore[attr-defined]
     assert drop_shifts(graph) is graph
+
+
+@pytest.mark.parametrize("divided_first", [False, True])
+def test_exponentials_are_in_range_with_their_shifts(divided_first: bool) -> None:
+    program, e, v = attention(shifted=False)
+    total = program.sum(e, 2)
+    result = program.matmul(program.div(e, total), v) if divided_first else program.div(program.matmul(e, v), total)
+    program.mark_output(result, "O")
+    plain = program.graph()
+    shifted = with_shifts(plain)
+    assert [item.op for item in shifted.nodes].count("softmax") == divided_first
+    assert drop_shifts(expand(shifted)) == plain
+    arrays = [1000.0 * np.ones(kind.shape) for kind in plain.input_types]
+    [got] = evaluate(shifted, arrays, FloatAlgebra())
+    assert np.isfinite(got).all()

@@ -11,6 +11,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.passes import OptimizedMuGraph
 from mirage_eg.pipeline.run.run_report import RunReport
+from mirage_eg.search.partition.known_segments import KnownSegment
 from mirage_eg.search.partition.shortest_path import KernelPlan
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
@@ -110,10 +111,12 @@ def finished(candidate: Candidate) -> Candidate:
 class Result:
     """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU.
 
-    `searched`: the program whose search found the structures, if that is the same program at other sizes.
+    `searched`: the program whose search found the structures, if that is the same at other sizes. `known`: the
+    structures of segments, from which a program at other sizes takes other plans.
     """
 
     candidates: tuple[Candidate, ...]
     report: RunReport
     measurements: tuple[Measurement, ...] = ()
     searched: Graph | None = None
+    known: tuple[KnownSegment, ...] = ()

@@ -82,7 +82,10 @@ class Instantiated:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The search of one segment: µGraphs, the cheapest first, and how much was searched."""
+    """The search of one segment: µGraphs, the cheapest first, and how much was searched.
+
+    `tried`: structures for other sizes.
+    """
 
     kernels: tuple[SegmentKernels, ...]
     visited: int = 0
@@ -91,6 +94,7 @@ class Found:
     cut: bool = False  # by the clock
     traced: tuple[Traced, ...] = ()
     unsaturated: bool = False  # whether an e-graph reached a limit
+    tried: tuple[AnyStructure, ...] = ()
 
 
 def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) -> Iterator[Searched]:
@@ -181,7 +185,15 @@ def _find(task: Task, program: Graph) -> Found:
         time() >= task.until,
         tracer.result(),
         any(record.saturation.stopped for record in found.records),
+        for_other_sizes(instantiated),
     )
+
+
+def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure, ...]:
+    """The structures that the µGraphs of a segment have, and the first one of each split: it may fit where these do not."""
+    right = [entry for entry in instantiated if entry.equal is not False]
+    first = {(type(entry.structure), entry.structure.split): entry.structure for entry in reversed(right)}
+    return (*dict.fromkeys([*(entry.structure for entry in right if entry.kernels), *first.values()]),)
 
 
 def best_kernels(task: Task, program: Graph, instantiated: Sequence[Instantiated]) -> tuple[SegmentKernels, ...]:
@@ -260,24 +272,33 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
 
     `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
     """
+    try:
+        named, axes = _named_at(program, large)
+        space = Instantiation(
+            structure, named.program, axes, tile_limits(task.device, task.ask_compiler), task.filters, task.avoided
+        )
+        for _, graph, us in best_first([space], task.device, task.until):
+            return _joined(graph, us, structure, named, task.device)
+    except UnsupportedError:  # it splits an axis that has no size here
+        pass
+    return None
+
+
+def _named_at(program: Graph, large: Graph) -> tuple[Renamed, Axes]:
+    """The program with names for the axes that it has at sizes above 1."""
     named = rename_views(large)
     axes = infer_axes(named.program)
-    if large != program:
-        if named.is_renamed:
-            return None
-        sizes = [*axes.sizes]
-        for value, kind in zip(large.input_values, program.input_types, strict=True):
-            for dim, extent in zip(axes.dims[value], kind.shape, strict=True):
-                if len(dim) == 1:
-                    sizes[dim[0]] = extent
-        axes = replace(axes, sizes=tuple(sizes))
-        named = as_given(resize(large, axes, sizes))
-    space = Instantiation(
-        structure, named.program, axes, tile_limits(task.device, task.ask_compiler), task.filters, task.avoided
-    )
-    for _, graph, us in best_first([space], task.device, task.until):
-        return _joined(graph, us, structure, named, task.device)
-    return None
+    if large == program:
+        return named, axes
+    if named.is_renamed:
+        raise UnsupportedError("copies of inputs have no sizes of their own")
+    sizes = [*axes.sizes]
+    for value, kind in zip(large.input_values, program.input_types, strict=True):
+        for dim, extent in zip(axes.dims[value], kind.shape, strict=True):
+            if len(dim) == 1:
+                sizes[dim[0]] = extent
+    axes = replace(axes, sizes=tuple(sizes))
+    return as_given(resize(large, axes, sizes)), axes
 
 
 def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:
