@@ -60,6 +60,24 @@ def test_ten_sizes_take_five_graphs_at_most_and_one_search_for_a_region(function
     assert store_of(Settings(cache=str(tmp_path))).searches == 1
 
 
+def cached(x: Any, keys: Any, values: Any) -> Any:
+    """Attention over a cache that grows."""
+    k, v = (torch.cat([old, x @ w], 1) for old, w in ((keys, WEIGHT), (values, WEIGHT.t())))
+    return x + torch.nn.functional.scaled_dot_product_attention(*(it[:, None] for it in (x, k, v)))[:, 0]
+
+
+def cache_of(rows: int, length: int) -> tuple[Any, Any, Any]:
+    return tuple(torch.randn(2, size, WIDTH) for size in (rows, length, length))
+
+
+def test_keys_and_values_of_a_cache_have_one_length() -> None:
+    fast = compiled(cached, search="offline")
+    with torch.no_grad():
+        for rows, length in ((8, 19), (9, 21), (1, 30)):
+            fast(*cache_of(rows, length))
+    assert len(graph_records()) > 1 and not any(record.outside for record in graph_records())
+
+
 def test_a_marked_dim_has_one_graph_and_a_bucket_is_made_at_its_first_use() -> None:
     fast = compiled(projected)
     check(fast, projected, [marked(8)])

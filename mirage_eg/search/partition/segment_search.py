@@ -190,7 +190,7 @@ def _find(task: Task, program: Graph) -> Found:
 
 
 def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure, ...]:
-    """The structures that the µGraphs of a segment have, and the first one of each split: it may fit where these do not."""
+    """The structures that the µGraphs of a segment have, and the first one of each split, for sizes where these do not fit."""
     right = [entry for entry in instantiated if entry.equal is not False]
     first = {(type(entry.structure), entry.structure.split): entry.structure for entry in reversed(right)}
     return (*dict.fromkeys([*(entry.structure for entry in right if entry.kernels), *first.values()]),)
