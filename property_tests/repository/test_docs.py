@@ -257,6 +257,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "python benchmarks/on_gpu.py": GPU,
     "python benchmarks/mutants.py": GPU,
     "python benchmarks/llama_layers.py": "property_tests/bench/test_llama_layers.py",
+    "python benchmarks/backtracking.py": "property_tests/graph_optimizer/test_backtracking.py",
     "python benchmarks/models.py": "property_tests/frontend/test_torch_import.py",
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
     "python benchmarks/ablation.py docs/measurements": "property_tests/bench/test_rule_experiments.py",
