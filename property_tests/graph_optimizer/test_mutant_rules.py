@@ -103,7 +103,7 @@ def test_extraction_takes_mutants_where_the_program_is_dear(case: str) -> None:
     program = PROGRAMS[name]()
     classes = _classes(program)
     dear_kernels, patches = [], []
-    for costs in (DearKernels(H200), DearKernels(H200, is_dear)):
+    for costs in (DearKernels(H200), DearKernels(H200, is_dear=is_dear)):
         chosen = extract(classes, costs)
         found = rewritten(program, classes, chosen)
         assert verify(program, found.whole).verdict is Equality.EQUAL
