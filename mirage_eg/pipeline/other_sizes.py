@@ -24,6 +24,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, Result
 from mirage_eg.pipeline.search_stage import is_fused
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.known_segments import plans_of_known
@@ -69,11 +70,14 @@ def _sizes_of(searched: Graph, shapes: Mapping[int, Shape]) -> tuple[Axes, tuple
     return (axes, tuple(sizes)) if agree else None
 
 
-def result_at(result: Result, searched: Graph, program: Graph, options: Options, *, proved: bool = False) -> Result | None:
+def result_at(
+    result: Result, searched: Graph, program: Graph, options: Options, *, proved: bool = False, searches: bool = False
+) -> Result | None:
     """A µGraph of `result`, found by a search for `searched`, with new tiles for `program`, the same at other sizes.
 
     It compiles and is verified, with `proved` by a proof. Where tiles fit for some kernels of a plan only, library kernels
-    compute the rest. None if there is none, though `result` has a fused one: then `program` needs a search of its own.
+    compute the rest; with `searches` not where a search would find loops over axes that were too short for loops. None if there
+    is none, though `result` has a fused one: then `program` needs a search of its own.
     """
     forms = SizedForms(searched)
     primitive = forms.at(program)
@@ -84,7 +88,7 @@ def result_at(result: Result, searched: Graph, program: Graph, options: Options,
     library = Candidate(program, predict_us(program, maker.device), fused=False, proved_by_search=True)
     plans = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
     good = maker.first_right([it for plan in plans if (it := plan_at(maker.task, plan, primitive, large)) is not None], proved)
-    if good is None and result.known:
+    if good is None and result.known and not (searches and forms.lacks_loops(primitive)):
         again = plans_of_known(maker.task, primitive, large, result.known, plan_limits(options))
         good = maker.first_right([plan for plan in again if plan.us < library.predicted_us][:_TRIED], proved)
     if good is None and any(entry.fused for entry in result.candidates):
@@ -136,6 +140,12 @@ class SizedForms:
     def has(self, parts: Sequence[PlanPart]) -> bool:
         """Whether a plan of the search is one of this form: graph substitutions give others."""
         return is_plan_of(self.primitive, parts)
+
+    def lacks_loops(self, primitive: Graph) -> bool:
+        """Whether an axis was too short for loops in the search, and is not at these sizes."""
+        found = _sizes_between(self.primitive, primitive)
+        pairs = () if found is None else zip(found[0].sizes, found[1], strict=True)
+        return any(before < SEARCH.shortest_loop <= now for before, now in pairs)
 
     def large(self, primitive: Graph) -> Graph | None:
         """The primitive form with sizes of at least 2 on all axes that the search had; at 1 a dim has no axis."""

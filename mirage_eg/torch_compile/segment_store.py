@@ -123,7 +123,8 @@ class SegmentStore:
 
             dims = dims_of(earlier.program)
             searched = at_sizes(earlier.program, searched_sizes(dims, earlier.largest)) if dims else earlier.program
-            result = result_at(earlier.result, searched, program, options, proved=settings.verify == "proved")
+            proved, searches = settings.verify == "proved", settings.search != "offline"
+            result = result_at(earlier.result, searched, program, options, proved=proved, searches=searches)
             if result is not None:
                 _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", earlier.key[:12])
                 return result
