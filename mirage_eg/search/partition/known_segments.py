@@ -1,23 +1,13 @@
 """Plans from the structures of an earlier search: a program is partitioned at other sizes, and nothing is searched."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.partition.segment_search import Found, KernelFinder, Task, instantiate_again
 from mirage_eg.search.partition.segments import Segment, segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, PartitionLimits, SegmentKernels, partition
-from mirage_eg.search.structure import AnyStructure
+from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment, PartitionLimits, SegmentKernels, partition
 from mirage_eg.transforms.softmax_shift import with_shifts
-
-
-@dataclass(frozen=True, slots=True)
-class KnownSegment:
-    """A segment that was searched, and structures that compute it."""
-
-    segment: Segment
-    structures: tuple[AnyStructure, ...]
 
 
 def plans_of_known(

@@ -41,6 +41,14 @@ class SegmentKernels:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownSegment:
+    """A segment that was searched, and structures that compute it."""
+
+    segment: Segment
+    structures: tuple[AnyStructure, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanPart:
     """One segment of a plan with its kernels; `inputs` are the values of the program that its µGraph reads, in order."""
 
