@@ -136,6 +136,7 @@ RECORDS = (  # displayed as tables of their fields
     "search.instantiate.limits.TileLimits",
     "search.partition.shortest_path.Partition",
     "search.partition.segments.Segment",
+    "search.partition.shortest_path.KnownSegment",
     "search.partition.shortest_path.PlanPart",
     "search.partition.shortest_path.SegmentKernels",
     "search.partition.shortest_path.KernelPlan",
