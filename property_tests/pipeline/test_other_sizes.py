@@ -97,7 +97,7 @@ def test_where_no_tile_fits_known_segments_are_partitioned_again(searched_attent
     assert compose(primitive, best.parts).output_types == program.output_types
 
 
-def test_loops_over_keys_that_were_too_few_for_loops_are_searched_if_they_can_be(searched_attention: Result) -> None:
+def test_loops_over_keys_that_were_too_few_are_searched_if_they_can_be(searched_attention: Result) -> None:
     assert result_at(searched_attention, attention(2, 8), attention(2, 700), OPTIONS, searches=True) is None
     assert result_at(searched_attention, attention(2, 8), attention(2, 9), OPTIONS, searches=True) is not None
 
