@@ -9,7 +9,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
@@ -50,7 +49,6 @@ _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, "torch", "triton", "tl", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
 
-T = TypeVar("T")
 _DEFAULT = Schedule()
 _NO_SIZES: Mapping[str, SizeArgument] = MappingProxyType({})
 
@@ -122,18 +120,6 @@ def emit(
             write_main(example or program, outputs, bool(file.buffers), tuple(sizes)),
         ]
     return "\n\n".join(sections)
-
-
-def of_blocks(graph: Graph, entries: Iterable[T]) -> list[T]:
-    """Those of a list with an entry for each emitted kernel that are of block graphs: not of patches, not of concatenations."""
-    joint, numbered = joint_concats(graph), [*graph.numbered()]
-    stored, first = patch_kernels(graph).keys(), {it.members[0] for it in joint}
-    kernels = [
-        place
-        for place in launch_order(graph, joint)
-        if numbered[place][0].op == "block" or place in first or stored & {*numbered[place][1]}
-    ]
-    return [entry for entry, place in zip(entries, kernels, strict=True) if numbered[place][0].op == "block"]
 
 
 def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> Arena:
@@ -426,4 +412,4 @@ def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> s
     return torch_call(item.op, operands, attributes, [types[i].shape for i in item.operands])
 
 
-__all__ = ["emit", "identifier", "memory_of", "of_blocks"]
+__all__ = ["emit", "identifier", "memory_of"]

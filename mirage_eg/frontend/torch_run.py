@@ -10,10 +10,10 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.frontend.fx_partition import Analysis, Place, escaping
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, call, is_empty, numpy_of
 from mirage_eg.frontend.imported import Constant, ImportedSegment
-from mirage_eg.frontend.shifted_softmax import with_shifted_softmax
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.graph import Graph
 
@@ -104,8 +104,9 @@ class Running:
         for name in part.program.input_names:
             made = name not in nodes  # a constant that import has added
             inputs.append(self.constants[name].array() if made else numpy_of(self._value(nodes[name], values, host)))
-        wide = str(part.program.working_dtype)
-        results = _evaluated(part.program, [np.asarray(array, dtype=wide, order="C") for array in inputs])
+        wide = part.program.working_dtype
+        arrays = [np.asarray(array, dtype=str(wide), order="C") for array in inputs]
+        results = _evaluated(part.program, arrays)
         for node, result in zip(outputs, results, strict=True):
             values[node.name] = np.array(result)
 
@@ -134,13 +135,11 @@ class Running:
 
 
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """The results on these arrays; those that are not finite are computed again with exponentials shifted, as kernels shift."""
-    algebra = FloatAlgebra(np, program.working_dtype, rounds=True)
-    results = list(evaluate(program, arrays, algebra))
+    """The results on these arrays; those that are not finite as kernels compute them, which shift exponentials."""
+    plain = FloatAlgebra(np, program.working_dtype, rounds=True)
+    results = evaluate(program, arrays, plain)
     if all(np.isfinite(result).all() for result in results):
         return results
-    shifted = with_shifted_softmax(program)
-    if shifted is program:
-        return results
-    others = evaluate(shifted, arrays, algebra)
+    shifted = ShiftedFloats(plain)
+    others = map(shifted.number, evaluate(program, arrays, shifted))
     return [np.where(np.isfinite(result), result, other) for result, other in zip(results, others, strict=True)]

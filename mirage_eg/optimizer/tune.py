@@ -19,7 +19,7 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.compile import compile_module, loaded
-from mirage_eg.backends.triton.emit import emit, of_blocks
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedules, fewer_stages
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
@@ -224,7 +224,7 @@ def compile_variant(item: tuple[Graph, Graph, Job, str]) -> Variant:
         except MirageError as error:
             return Variant(job.graph, job.structure, schedule, "", str(error))
         problem = next((f"{record.kernel}: {record.error}" for record in records if not record.ok), None)
-        fewer = problem and fewer_stages(schedule, of_blocks(optimized, (record.wants_fewer_stages for record in records)))
+        fewer = problem and fewer_stages(schedule, [record.wants_fewer_stages for record in records])
         if not fewer:
             return Variant(job.graph, job.structure, schedule, source, problem)
         schedule = fewer

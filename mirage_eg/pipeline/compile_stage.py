@@ -7,7 +7,7 @@ from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
-from mirage_eg.backends.triton.emit import emit, of_blocks
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -118,7 +118,7 @@ def fitting(program: Graph, graph: Graph, target: str, schedule: Schedule | Sche
     while True:
         source = emit(graph, program=program, schedule=schedules)
         records = compile_source(source, target)
-        fewer = fewer_stages(schedules, of_blocks(graph, (record.wants_fewer_stages for record in records)))
+        fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
         if fewer is None:
             return Compiled(source, schedules, CompileRecord(target, tuple(records)))
         schedules = fewer
