@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, Pointer, highest_offset, row_major
+from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset, row_major
 from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, StridedMemory, copied_block, kernel_source
 from mirage_eg.backends.triton.patch import values_within_patches
@@ -118,7 +118,7 @@ def write_joint_concat(file: ProgramFile, joint: JointConcat) -> None:
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
     pointers |= {value: f"x{memories.index(file.names[value])}_ptr" for value in sources}
-    wide = any(highest_offset(_pointer(file, value)) > LARGEST_OFFSET for value in (*results, *sources))
+    wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in (*results, *sources))
     programs, body = _body(file, joint, pointers, wide)
     value_of = {name: value for value, name in pointers.items()}
     arguments = tuple(dict.fromkeys(pointers.values()))
@@ -159,11 +159,6 @@ def _body(file: ProgramFile, joint: JointConcat, pointers: dict[int, str], wide:
             first += programs
             start += shape[item["dim"]] * strides[item["dim"]]
     return first, lines
-
-
-def _pointer(file: ProgramFile, value: int) -> Pointer:
-    kind = file.types[value]
-    return Pointer("", "", kind.shape, kind.dtype, file.strides[value], file.offsets.get(value, 0))
 
 
 __all__ = ["JointConcat", "copying_concats", "joint_concats", "launch_order", "write_joint_concat"]

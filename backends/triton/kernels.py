@@ -31,7 +31,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     written = [*dict.fromkeys(file.write(value) for value in (*block.values, *block.extras))]
     for value in block.operands:
         file.use(value)
-    value_of = {_pointer(file, value).name: value for value in (*block.operands, *written)}
+    value_of = {file.pointer(value).name: value for value in (*block.operands, *written)}
     options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
     if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
         options["launch_pdl"] = True
@@ -97,20 +97,14 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     scales = [_halved(file, half, values[half.position]) for half in scaled_halves]
     part = Part(
         inner,
-        [_pointer(file, value) for value in operands],
-        [_pointer(file, value) for value in values],
+        [file.pointer(value) for value in operands],
+        [file.pointer(value) for value in values],
         schedule,
-        [(export, _pointer(file, value)) for export, value in zip(exported_maxima, row_maxima, strict=True)],
-        [(half, _pointer(file, value)) for half, value in zip(scaled_halves, scales, strict=True)],
+        [(export, file.pointer(value)) for export, value in zip(exported_maxima, row_maxima, strict=True)],
+        [(half, file.pointer(value)) for half, value in zip(scaled_halves, scales, strict=True)],
         maxima,
     )
     return Block(number, part, operands, tuple(values), (*row_maxima, *scales), warps)
-
-
-def _pointer(file: ProgramFile, value: int) -> Pointer:
-    name = file.names[value]
-    offset = file.offsets.get(value, 0)
-    return Pointer(f"{name}_ptr", name, file.types[value].shape, file.types[value].dtype, file.strides[value], offset)
 
 
 def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:

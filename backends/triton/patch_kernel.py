@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import prod
 
-from mirage_eg.backends.triton.addressing import LARGEST_OFFSET
+from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import ELEMENTS, STAGES, WARPS, kernel_source
 from mirage_eg.backends.triton.op_table import triton_type
@@ -60,11 +60,7 @@ class _Body:
         self.file, self.kernel, self.makers, self.pointers = file, kernel, makers, pointers
         self.shape = file.graph.types[kernel.patched].shape
         self.strides, self.start = file.strides[kernel.stored], file.offsets.get(kernel.stored, 0)
-        reached = (
-            sum((extent - 1) * stride for extent, stride in zip(file.types[it].shape, file.strides[it], strict=True))
-            for it in (kernel.stored, *pointers)
-        )
-        self.wide = max(reached) > LARGEST_OFFSET
+        self.wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in (kernel.stored, *pointers))
         self.helpers: set[str] = set()
         self.names = 0
 

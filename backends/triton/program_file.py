@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mirage_eg.backends.triton.addressing import Pointer
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedule
@@ -114,6 +115,11 @@ class ProgramFile:
         if buffer not in self.names:
             self.names[buffer] = self.wanted.get(buffer) or self.new_name(f"t{buffer}")
         self.names[value] = self.names[buffer]
+
+    def pointer(self, value: int) -> Pointer:
+        """The argument of a kernel that reads or writes a value."""
+        name, kind = self.names[value], self.types[value]
+        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], self.offsets.get(value, 0))
 
     def write(self, value: int) -> int:
         """Record that the kernel at this step writes a value; gives the buffer that holds it."""

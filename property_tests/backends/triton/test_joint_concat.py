@@ -14,6 +14,7 @@ from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.backends.triton.joint_concat import joint_concats, launch_order
@@ -126,6 +127,13 @@ def test_a_joint_launch_is_predicted_faster_than_two() -> None:
     parts = [program(lambda p, x, y, place=place: [caches(p, x, y)[place]]) for place in (0, 1)]
     assert len(joint) == 2
     assert predict_us(both, device) < sum(predict_us(part, device) for part in parts) - device.launch_us
+
+
+def test_kernels_of_block_graphs_come_first_whatever_is_launched_first() -> None:
+    source = emit(program(lambda p, x, y: [doubled(p, it) for it in caches(p, x, y)]))
+    launched = re.findall(r"^    (\w+_kernel)\[", source, re.MULTILINE)
+    with loaded(source) as module:
+        assert list(module.SIGNATURES) == [*launched[1:], launched[0]]  # schedules, and what the compiler says, are by block
 
 
 def test_equal_joint_concatenations_share_a_kernel(run: RunProgram) -> None:
