@@ -45,7 +45,7 @@ class LayerRow:
 
 
 def measured(width: int, tokens: int, past: int, layers: int) -> LayerRow:
-    """One row; the CPU seconds begin behind the import."""
+    """One row; CPU seconds are counted from the end of the import on."""
     [program] = llama_layer(width, tokens, past, layers=layers).imported.programs
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"

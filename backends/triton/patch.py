@@ -1,9 +1,10 @@
 """A patch in an emitted program: one kernel for all its blocks, and for the elementwise ops that alone read it.
 
-The kernel computes what is computed for the blocks alone, at their positions (`values_at_positions`): all rectangles of a
-corrected mutant are one launch, which reads the receptive fields and the weights, and writes the rectangles. Without
-elementwise ops it writes into y, which is copied first only if it is an input or an output, or if another node reads it or
-what it may alias. With them it writes their result, on the rectangles from the blocks and elsewhere from y.
+The kernel also computes the values that the blocks alone need, at the positions of the blocks (`values_at_positions`). So all
+rectangles of a corrected mutant are one launch, which reads the receptive fields and the weights, and writes the rectangles.
+Without elementwise ops the kernel writes into y. It copies y first only if y is an input or an output, or if another node
+reads y or memory that y may alias. With elementwise ops it writes their result: on the rectangles from the blocks, elsewhere
+from y.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

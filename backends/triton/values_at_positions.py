@@ -62,8 +62,8 @@ def tile_extent(extent: int) -> int:
 class ValueWriter:
     """The lines of a kernel that computes values at positions.
 
-    `makers` are the nodes of the values that are computed, `memory` has the places of the others, whose bases are pointers'
-    values, `pointers` their names. `replaced` has values that stand for others, with their own positions.
+    `makers` are the nodes of the values that are computed. The other values are in memory: `memory` has their strides and
+    offsets, `pointers` the names of their arguments. `replaced` says which value is read instead of another one, and where.
     """
 
     graph: Graph

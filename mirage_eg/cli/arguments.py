@@ -129,5 +129,5 @@ def _value(field: OptionField, given: Any) -> Any:
 
 __all__ = [
     *("RESULTS", "GraphArgument", "OutOption", "ProgramArgument", "ProgramsArgument"),
-    *("load", "load_model", "load_programs", "results_folder", "with_options"),
+    *("load", "load_model", "load_model_parts", "load_programs", "results_folder", "with_options"),
 ]

@@ -213,7 +213,7 @@ class _Problem:
         return found
 
     def _read_stored(self) -> set[int]:
-        """The outputs, the classes that some e-node can read only where they are stored, and those that searched kernels read.
+        """The classes that may have to be stored: outputs, inputs of searched kernels, what some e-node reads from memory only.
 
         What an excluded kernel computes may have to be stored, too: perhaps no block graph holds that kernel.
         """

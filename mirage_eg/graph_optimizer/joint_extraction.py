@@ -163,7 +163,7 @@ def _segment(program: Graph, kernel: PredictedKernel) -> Segment:
 
 
 def _in_order(program: Graph, parts: Sequence[PlanPart]) -> Iterator[PlanPart]:
-    """The parts of a plan, each after those that it reads."""
+    """The parts of a plan, each after the parts whose outputs it reads."""
     there, waiting = set(program.input_values), list(parts)
     while waiting:
         ready = [part for part in waiting if all(_behind(program, value) in there for value in part.inputs)]
@@ -181,7 +181,7 @@ def _behind(program: Graph, value: int) -> int:
 
 
 def _computes(enode: NumberedENode, item: Node, names: Mapping[str, Node]) -> bool:
-    """Whether an e-node stands for an op of these attributes."""
+    """Whether an e-node computes the op of a node, with its attributes."""
     if enode.constructor in ("In", "Result"):
         return False
     nodes: list[Node] = []

@@ -7,7 +7,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.sizes import Dim, SizeRange
 
 TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
-SEARCHED_BEFORE = 16  # of dims before the last one: attention of 256 × 256 takes 40 seconds for its tests, of 16 × 256 two
+SEARCHED_BEFORE = 16  # likewise of the dims before the last one: the tests of 256 × 256 take several times as long
 SEARCHED = 256  # the search is done at sizes up to this: loops are worth while, and its tests take seconds
 
 

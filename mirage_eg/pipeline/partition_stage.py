@@ -72,7 +72,7 @@ class Partitioner:
         return self._finder.found
 
     def find(self, program: Graph, segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
-        """The kernels of segments of another program; those that are known are not searched again."""
+        """The kernels of segments of another program; a segment whose program was searched before is not searched again."""
         finder = KernelFinder(program, self._run.device, self._search, self._finder.found)
         return finder.find(segments)
 

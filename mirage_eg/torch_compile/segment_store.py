@@ -101,7 +101,9 @@ class SegmentStore:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
         form = _hash({**_without_program(key), "form": form_of(program, weights)})
-        result = None if settings.search == "always" else self._from_other_sizes(form, searched, settings, options)
+        result = None
+        if settings.search != "always":
+            result = self._from_other_sizes(form, searched, settings, options, searches=settings.search == "once" and not dims)
         if result is None and settings.search == "offline":
             return None
         if result is None:
@@ -116,14 +118,16 @@ class SegmentStore:
             self._keep_form(form, found)
         return found
 
-    def _from_other_sizes(self, form: str, program: Graph, settings: Settings, options: Options) -> Result | None:
-        """The result of an earlier search for the same program at other sizes, with tiles for these."""
+    def _from_other_sizes(
+        self, form: str, program: Graph, settings: Settings, options: Options, searches: bool
+    ) -> Result | None:
+        """The result of an earlier search for the same program at other sizes, with tiles for these; see `result_at`."""
         for earlier in self._of_form(form):
             from mirage_eg.pipeline.other_sizes import result_at  # loads egglog and Triton
 
             dims = dims_of(earlier.program)
             searched = at_sizes(earlier.program, searched_sizes(dims, earlier.largest)) if dims else earlier.program
-            proved, searches = settings.verify == "proved", settings.search != "offline"
+            proved = settings.verify == "proved"
             result = result_at(earlier.result, searched, program, options, proved=proved, searches=searches)
             if result is not None:
                 _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", earlier.key[:12])

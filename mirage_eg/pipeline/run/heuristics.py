@@ -30,7 +30,7 @@ class Heuristics:
     region_ops: int = 32  # of regions that are merged: decoder_layer has 27; 44 and more exceed the partition's states
     whole_check_ops: int = 400  # of a program of regions that is also verified as a whole
     whole_check_flops: int = 100_000_000  # likewise, of its products; seconds
-    rewrite_seconds: float = 10.0  # of the extraction of a rewritten program; those of the page on graphs take 0.8 at most
+    rewrite_seconds: float = 10.0  # of the extraction of a rewritten program; those of the page on graphs take about one
     rewritten_kernels: int = 64  # of extracted programs that are searched for their prices
     rewritten_programs: int = 3  # that are searched at most
     partition: PartitionLimits = field(default_factory=PartitionLimits)

@@ -20,7 +20,7 @@ def plans_of_known(
     known_nodes = {(each.segment.nodes, each.segment.outputs) for each in known}
     pairs = [(segment_program(program, each.segment), each) for each in known]
     by_program = {one: (segment_program(large, each.segment), each.structures) for one, each in reversed(pairs)}
-    library_us = {  # of each node; of those that one kernel computes an equal share
+    library_us = {  # of each node as a library kernel; nodes of one launch share its time equally
         program.makers[values[0]]: cost.us / len(kernel)
         for kernel, cost in zip(launched_kernels(program), predict(program, task.device), strict=True)
         for _, values in kernel

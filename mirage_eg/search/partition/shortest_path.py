@@ -70,7 +70,7 @@ class KernelPlan:
 
     @property
     def kernels(self) -> int:
-        """Kernels of the parts; concatenations that are launched together are one each."""
+        """Kernels of the parts; each concatenation counts, also several that one launch computes."""
         return sum(part.kernels.count for part in self.parts)
 
 
