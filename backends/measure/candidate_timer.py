@@ -3,11 +3,12 @@
 A candidate that fails is an outcome, no exception; only a GPU context that is lost for all that follow is one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from mirage_eg.backends.measure.kernel_profile import profile_kernels
 from mirage_eg.backends.measure.timing import Timing, captured, event_us, time_launches, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -27,12 +28,13 @@ class DeviceLost(MirageError):
 class Outcome:
     """`us` where the candidate is right; `problem` where it is wrong or does not run.
 
-    `error` is relative to the largest element.
+    `error` is relative to the largest element. `kernels_us` has the time of each generated kernel, where there are several.
     """
 
     us: float | None
     error: float | None
     problem: str | None
+    kernels_us: tuple[float, ...] = ()
 
 
 class CandidateTimer:
@@ -105,7 +107,8 @@ class CandidateTimer:
             replay = captured(run, _QUICK_RUNS)
             if replay is None:
                 return Outcome(median(event_us(run, repeats=5)), worst, None), None
-            return Outcome(median(event_us(replay, repeats=3)) / _QUICK_RUNS, worst, None), None
+            us = median(event_us(replay, repeats=3)) / _QUICK_RUNS
+            return Outcome(us, worst, None, _kernels_us(module, replay)), None
 
     def _laid_out(self, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
         """The tensors with the strides that a candidate declares."""
@@ -118,6 +121,15 @@ class CandidateTimer:
                 tensor if same else torch.empty_strided(shape, strides, dtype=tensor.dtype, device="cuda").copy_(tensor)
             )
         return made
+
+
+def _kernels_us(module: Any, replay: Callable[[], object]) -> tuple[float, ...]:
+    """The time of each generated kernel in one run, by the profiler; none for a program of one, or that the profiler misses."""
+    names = list(getattr(module, "SIGNATURES", ()))
+    if len(names) < 2:
+        return ()
+    found = {kernel.name: kernel.us / _QUICK_RUNS for kernel in profile_kernels(replay, warm_up=0, calls=1)}
+    return tuple(found[name] for name in names) if found.keys() >= set(names) else ()
 
 
 def _error(results: Sequence[Any], wanted: Sequence[Any]) -> tuple[float, float]:

@@ -77,7 +77,9 @@ class RememberingTimer:
         self.outcomes: dict[str, Outcome] = {}
         for line in lines(path):
             if line["kind"] == "timed" and {name: line[name] for name in key} == key:
-                self.outcomes[line["source"]] = Outcome(line["us"], line["error"], line["problem"])
+                self.outcomes[line["source"]] = Outcome(
+                    line["us"], line["error"], line["problem"], tuple(line.get("kernels_us", ()))
+                )
 
     def quick(self, source: str) -> Outcome:
         """The stored outcome, or a new measurement."""

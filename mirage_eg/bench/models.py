@@ -64,7 +64,7 @@ class ModelResult:
 
 
 def chosen_rows(names: Sequence[str]) -> list[str]:
-    """The names of rows that begin with one of `names`; without names those that this machine can compute in a minute.
+    """The rows with these names, or that begin with them; without names those that this machine can compute in a minute.
 
     Raises:
         ProgramError: a name that no row begins with.
@@ -74,7 +74,7 @@ def chosen_rows(names: Sequence[str]) -> list[str]:
     for name in names:
         if not any(row.startswith(name) for row in ROWS):
             raise ProgramError(f"bench models: got {name!r}, wanted the beginning of one of {', '.join(ROWS)}")
-    return [row for row in ROWS if any(row.startswith(name) for name in names)]
+    return [row for row in ROWS if any(row == name or (name not in ROWS and row.startswith(name)) for name in names)]
 
 
 def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[ModelResult]:

@@ -20,7 +20,7 @@ class Effort:
 
     structures: int = 32
     best_structures: int = 8
-    extents: int = 8  # of each of the best structures
+    choices: int = 8  # µGraphs of a structure, or kernels for each part of a plan
     best_graphs: int = 6
     detailed_graphs: int = 2  # whose schedules are refined
     finalists: int = 6  # of the final round, besides the best variant of each of the `reported` µGraphs
@@ -29,7 +29,8 @@ class Effort:
     first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
     until_extents: float = 0.5  # of the seconds; then the round of structures ends
     until_schedules: float = 0.75  # of the seconds; then the round of extents ends
-    until_final: float = 0.9  # of the seconds; then the rounds of schedules and details end
+    until_details: float = 0.85  # of the seconds; then the round of schedules ends
+    until_final: float = 0.9  # of the seconds; then all rounds but the final one end
     together: int = 16  # candidates that are timed while the GPU is held
     close: float = 1.02  # times within this factor are equal: the spread of a measurement
 

@@ -51,6 +51,7 @@ class Measurement:
             "us": self.outcome.us,
             "error": self.outcome.error,
             "problem": self.outcome.problem,
+            "kernels_us": list(self.outcome.kernels_us),
             "mugraph": self.mugraph,
             "predicted_us": self.predicted_us,
         }

@@ -1,12 +1,13 @@
 """Tuning: from µGraphs that the cost model ranks to the fastest one on the available GPU (DESIGN §8).
 
 Successive halving, the largest differences first: structures, then tilings of the best structures, then schedules of the best
-µGraphs, kernel by kernel; then the best few are timed warm and cold. Each round is compiled in parallel processes and timed
+µGraphs; then the best few are timed warm and cold. A program of several kernels is timed with another choice for every kernel,
+and the fastest kernels are then joined (`kernel_times`). Each round is compiled in parallel processes and timed
 one candidate at a time on each GPU, after its outputs were compared with float64. A candidate that does not compile, does not
 fit or is wrong is counted and dropped. Nothing here is trusted: the winner is verified like every µGraph.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,11 +21,12 @@ from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.schedule import Schedules, fewer_stages
+from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.heuristics import EFFORT, Effort
+from mirage_eg.optimizer.kernel_times import Group, Kernel, KernelTimes, Part, kernels_of
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.multi_gpu import MultiGpuTimer
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -32,10 +34,10 @@ from mirage_eg.optimizer.tuning_space import (
     Job,
     Variant,
     details,
-    diverse,
     first,
+    jointly,
+    launched_dependently,
     like,
-    merged,
     sample,
     schedules,
 )
@@ -86,6 +88,7 @@ class _Run:
     """The state of one run."""
 
     program: Graph
+    groups: Sequence[Group]
     device: Device
     timer: Timer
     parallel: Map
@@ -94,6 +97,8 @@ class _Run:
     sources: set[str] = field(default_factory=set)  # of the candidates so far
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
     right: list[Tuned] = field(default_factory=list)
+    kernels: KernelTimes = field(default_factory=KernelTimes)
+    parts: dict[Graph, Sequence[Part]] = field(default_factory=dict)  # of the µGraphs so far
     predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
     memo: dict[Graph, Graph] = field(default_factory=dict)
 
@@ -103,10 +108,24 @@ class _Run:
             self.memo[graph] = optimize_mugraph(graph, self.device).graph
         return self.memo[graph]
 
+    def composed(self, structure: int, parts: Sequence[Part]) -> Graph:
+        """The µGraph of these parts."""
+        graph = self.groups[structure].compose(parts)
+        self.parts.setdefault(graph, parts)
+        return graph
+
+    def learn(self, variant: Variant, outcome: Outcome) -> None:
+        """Keep the times of the kernels of a right candidate; kernels that overlap have none of their own."""
+        if outcome.us is None or any(schedule.dependent_launch for schedule in variant.schedule):
+            return
+        us = (outcome.us,) if len(variant.schedule) == 1 else outcome.kernels_us[: len(variant.schedule)]
+        if us:
+            self.kernels.learn(self.parts[variant.graph], variant.schedule, us)
+
 
 def tune(
     program: Graph,
-    ranked: Sequence[Sequence[Graph]],
+    groups: Sequence[Group],
     device: Device,
     timer: Timer,
     tuning: Tuning | None = None,
@@ -116,34 +135,85 @@ def tune(
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those of the final round come before all others.
 
-    `ranked` has for each structure its µGraphs, cheapest first. Blocks have the warps of their graphs until schedules are
-    tried; `warps` restricts these. `parallel` maps in processes.
+    `groups` are the structures and plans with their µGraphs. Blocks have the warps of their graphs until schedules are tried;
+    `warps` restricts these. `parallel` maps in processes.
     """
     tuning = tuning or Tuning()
     effort = tuning.effort
-    run = _Run(program, device, timer, parallel, tuning, perf_counter() + effort.seconds)
-    _try(run, "structures", [job for graph, number in diverse(ranked, effort.structures) for job in first(graph, number)])
-    leading = list(dict.fromkeys(tuned.variant.structure for tuned in _fastest(run)))[: effort.best_structures]
-    more: list[Job] = []
-    for structure in leading:
-        style = next(tuned.variant.schedule for tuned in _fastest(run) if tuned.variant.structure == structure)
-        more += [Job(graph, structure, like(style, graph)) for graph in sample(ranked[structure], effort.extents)]
-    _try(run, "extents", more)
+    run = _Run(program, groups, device, timer, parallel, tuning, perf_counter() + effort.seconds)
+    members = list(islice(_members(groups, effort.choices), effort.structures))
+    _try(run, "structures", [job for number, parts in members for job in first(run.composed(number, parts), number)])
+    _try(run, "extents", list(_other_choices(run)))
+    _try_together(run, "extents", {})
     _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
-    _try_near(run, "details", effort.detailed_graphs, lambda variant: details(variant, device.target))
+    _try_near(run, "details", effort.detailed_graphs, details)
+    leading = [tuned.variant for tuned in _best_graphs(run, effort.detailed_graphs)]
+    _try(run, "dependent launches", [job for variant in leading for job in launched_dependently(variant, device.target)])
     finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
 
 
-def _try_near(run: _Run, stage: str, most: int, near: Callable[[Variant], Iterable[Job]]) -> None:
-    """Try the neighbours of the best variants, one change at a time, then together all changes that made one faster."""
-    leading = [(tuned.variant, tuned.us) for tuned in _best_graphs(run, most)]
-    _try(run, stage, [job for variant, _ in leading for job in near(variant)])
-    faster: dict[Graph, list[Schedules]] = {variant.graph: [] for variant, _ in leading}
+def _members(groups: Sequence[Group], most: int) -> Iterator[tuple[int, Sequence[Part]]]:
+    """The cheapest µGraph of each group, then of each one with other choices for all parts, and so on."""
+    samples = [[sample(choices, most) for choices in group.choices] for group in groups]
+    for place in range(most):
+        for number, sampled in enumerate(samples):
+            if any(place < len(choices) for choices in sampled):
+                yield number, [choices[place] if place < len(choices) else choices[0] for choices in sampled]
+
+
+def _other_choices(run: _Run) -> Iterator[Job]:
+    """µGraphs of the best groups with choices for their parts that were not tried, each with as many as possible."""
+    effort = run.tuning.effort
+    leading: dict[int, Variant] = {}
     for tuned in _fastest(run):
-        if any(tuned.variant.graph == variant.graph and tuned.us < us for variant, us in leading):
-            faster[tuned.variant.graph].append(tuned.variant.schedule)
-    _try(run, f"{stage} together", [job for variant, _ in leading for job in merged(variant, faster[variant.graph])])
+        leading.setdefault(tuned.variant.structure, tuned.variant)
+    tried = {part for graph in run.parts for part in run.parts[graph]}
+    for number, variant in islice(leading.items(), effort.best_structures):
+        samples = [sample(choices, effort.choices) for choices in run.groups[number].choices]
+        while any(new := [next((part for part in choices if part not in tried), None) for choices in samples]):
+            parts = [choices[0] if part is None else part for part, choices in zip(new, samples, strict=True)]
+            tried.update(parts)
+            yield Job(run.composed(number, parts), number, _styled(run, variant, number, parts))
+
+
+def _styled(run: _Run, variant: Variant, number: int, parts: Sequence[Part]) -> Schedules:
+    """The schedule of a variant for other parts of its group."""
+    graph, result, place, old_place = run.composed(number, parts), list[Schedule](), 0, 0
+    for part, old in zip(parts, run.parts[variant.graph], strict=True):
+        style = variant.schedule[old_place : old_place + old.kernels]
+        result += like(style, graph.blocks[place : place + part.kernels])
+        place, old_place = place + part.kernels, old_place + old.kernels
+    return tuple(result)
+
+
+def _try_near(run: _Run, stage: str, most: int, near: Callable[[Variant], Iterable[Job]]) -> None:
+    """Try the neighbours of the best variants, a change of each kernel at a time, then together all that made one faster."""
+    leading = [tuned.variant for tuned in _best_graphs(run, most)]
+    _try(run, stage, [job for variant in leading for job in jointly(variant, near(variant))])
+    bases: dict[Kernel, Schedule] = {}
+    for variant in reversed(leading):
+        bases.update(zip(kernels_of(run.parts[variant.graph]), variant.schedule, strict=True))
+    _try_together(run, stage, bases)
+
+
+def _try_together(run: _Run, stage: str, bases: Mapping[Kernel, Schedule]) -> None:
+    """Try the fastest choice for each part of a group, with the fastest schedule of each kernel; the best groups first."""
+    estimated: list[tuple[float, Job]] = []
+    best: dict[int, Tuned] = {}
+    for tuned in _fastest(run):
+        best.setdefault(tuned.variant.structure, tuned)
+    for number, tuned in best.items():
+        own = run.parts[tuned.variant.graph]
+        parts = [run.kernels.fastest(choices) or part for part, choices in zip(own, run.groups[number].choices, strict=True)]
+        known = [run.kernels.us(part) for part in (*own, *parts) if part.kernels]
+        if None in known:
+            continue
+        gain = sum(run.kernels.us(part) or 0.0 for part in own) - sum(run.kernels.us(part) or 0.0 for part in parts)
+        schedule = tuple(run.kernels.schedules(parts, bases))
+        estimated.append((tuned.us - gain, Job(run.composed(number, parts), number, schedule)))
+    estimated.sort(key=lambda pair: pair[0])
+    _try(run, f"{stage} together", [job for _, job in estimated[: run.tuning.effort.best_graphs]])
 
 
 def _fastest(run: _Run) -> list[Tuned]:
@@ -161,7 +231,7 @@ def _best_graphs(run: _Run, most: int) -> list[Tuned]:
 def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     """Compile, check and time the jobs, until the stage has had its share of the seconds."""
     effort = run.tuning.effort
-    ends = {"structures": effort.until_extents, "extents": effort.until_schedules}
+    ends = {"structures": effort.until_extents, "extents": effort.until_schedules, "schedules": effort.until_details}
     until = ends.get(stage, effort.until_final)  # of the seconds
     reserved = (1.0 - until) * effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:
@@ -188,6 +258,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
                 run.tuning.record(_measurement(run, stage, variant, outcome))
                 if outcome.us is not None and outcome.error is not None:
                     run.right.append(Tuned(variant, outcome.us, outcome.error))
+                    run.learn(variant, outcome)
         if perf_counter() > run.deadline - reserved:
             break
 

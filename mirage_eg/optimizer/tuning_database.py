@@ -36,7 +36,9 @@ class TuningDatabase:
             if line.get("graph"):
                 self.graphs.add(str(line.get("mugraph")))
             if line.get("versions") == self.versions:
-                self.outcomes[line["source"]] = Outcome(line["us"], line["error"], line["problem"])
+                kernels_us = tuple(line.get("kernels_us", ()))
+                if kernels_us or line["us"] is None or len(line["loop"]) < 2:  # else of a version that did not time kernels
+                    self.outcomes[line["source"]] = Outcome(line["us"], line["error"], line["problem"], kernels_us)
 
     def find(self, source: str) -> Outcome | None:
         """The outcome of a source that was timed, or whose results were wrong."""

@@ -1,9 +1,9 @@
 """The search space of tuning: schedules of µGraphs, the first ones and neighbours of fast ones."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
@@ -14,7 +14,7 @@ from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 
-_COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that change together
+_Choice = TypeVar("_Choice")
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
@@ -38,18 +38,11 @@ class Job:
     schedule: Schedules
 
 
-def diverse(ranked: Sequence[Sequence[Graph]], most: int) -> list[tuple[Graph, int]]:
-    """The cheapest µGraph of each structure, then one of another tiling from each, and so on."""
-    samples = [[(graph, number) for graph in sample(graphs, 8)] for number, graphs in enumerate(ranked)]
-    rounds = zip_longest(*samples)
-    return [entry for entries in rounds for entry in entries if entry is not None][:most]
-
-
-def sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
+def sample(choices: Sequence[_Choice], most: int) -> list[_Choice]:
     """One half are the cheapest, the other is sampled from the cheaper half of the others: the cost model is crude."""
-    if len(graphs) <= most:
-        return list(graphs)
-    cheapest, rest = list(graphs[: (most + 1) // 2]), graphs[(most + 1) // 2 :]
+    if len(choices) <= most:
+        return list(choices)
+    cheapest, rest = list(choices[: (most + 1) // 2]), choices[(most + 1) // 2 :]
     wanted = most - len(cheapest)
     half = rest[: max(wanted, len(rest) // 2)]
     return cheapest + [half[i * len(half) // wanted] for i in range(wanted)]
@@ -57,23 +50,20 @@ def sample(graphs: Sequence[Graph], most: int) -> list[Graph]:
 
 def first(graph: Graph, structure: int) -> Iterator[Job]:
     """The first schedules of a µGraph."""
-    plain = _standard(graph)
+    plain = tuple(map(_standard, graph.blocks))
     yield Job(graph, structure, plain)
     swapped = tuple(replace(entry, swapped=_has_skinny(block)) for entry, block in zip(plain, graph.blocks, strict=True))
     if swapped != plain:
         yield Job(graph, structure, swapped)
 
 
-def _standard(graph: Graph) -> Schedules:
+def _standard(block: Graph) -> Schedule:
     """Powers of two and reciprocals from the start: tl.exp and divisions compile to several more instructions an element."""
-    return tuple(
-        Schedule(
-            num_warps=written_warps(block, "block"),
-            num_stages=4 if block.loop > 1 else 1,
-            exp2=_has(block, _EXPONENTIALS),
-            use_reciprocal=_has(block, _DIVISIONS),
-        )
-        for block in graph.blocks
+    return Schedule(
+        num_warps=written_warps(block, "block"),
+        num_stages=4 if block.loop > 1 else 1,
+        exp2=_has(block, _EXPONENTIALS),
+        use_reciprocal=_has(block, _DIVISIONS),
     )
 
 
@@ -86,14 +76,14 @@ def _has_skinny(block: Graph) -> bool:
     return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
 
 
-def like(schedule: Schedules, graph: Graph) -> Schedules:
-    """The schedule for another µGraph of the same structure; the standard one if the number of kernels differs."""
-    standard = _standard(graph)
-    if len(schedule) != len(standard):
+def like(schedules: Schedules, blocks: Sequence[Graph]) -> Schedules:
+    """The schedules for other kernels of the same part of a µGraph; the standard ones if their number differs."""
+    standard = tuple(map(_standard, blocks))
+    if len(schedules) != len(standard):
         return standard
     return tuple(
         replace(new, swapped=old.swapped and _has_skinny(block))
-        for old, new, block in zip(schedule, standard, graph.blocks, strict=True)
+        for old, new, block in zip(schedules, standard, blocks, strict=True)
     )
 
 
@@ -117,12 +107,15 @@ def _loaded(block: Graph) -> list[Phase]:
     return [flat.phases[values[0]] for item, values in flat.numbered() if item.op == "input" and values[0] in read]
 
 
-def details(variant: Variant, target: str = "sm_90") -> Iterator[Job]:
-    """Choices of little effect, on and off, one kernel at a time; dependent launches of all kernels together."""
+def launched_dependently(variant: Variant, target: str) -> Iterator[Job]:
+    """All kernels started before the one before them ends, where a program has several and the target can."""
+    if len(variant.schedule) > 1 and target in DEPENDENT_LAUNCHES:
+        yield Job(variant.graph, variant.structure, tuple(replace(it, dependent_launch=True) for it in variant.schedule))
+
+
+def details(variant: Variant) -> Iterator[Job]:
+    """Choices of little effect, on and off, one kernel at a time."""
     inner = variant.graph.blocks
-    if len(inner) > 1 and target in DEPENDENT_LAUNCHES:
-        on = not variant.schedule[0].dependent_launch
-        yield Job(variant.graph, variant.structure, tuple(replace(it, dependent_launch=on) for it in variant.schedule))
     for number, block in enumerate(inner):
         names = []
         if _has(block, _EXPONENTIALS):
@@ -139,34 +132,26 @@ def details(variant: Variant, target: str = "sm_90") -> Iterator[Job]:
             yield _changed(variant, number, **{name: not getattr(variant.schedule[number], name)})
 
 
-def merged(variant: Variant, faster: Sequence[Schedules]) -> Iterator[Job]:
-    """The variant with the changes of faster schedules of the same µGraph, of each field of a kernel the first change.
-
-    Kernels run sequentially, and most choices are independent: their gains may add up.
-    """
-    base = list(variant.schedule)
-    taken: set[tuple[str, int]] = set()
-    for schedule in faster:
-        for number, (old, new) in enumerate(zip(variant.schedule, schedule, strict=True)):
-            changes: dict[str, dict[str, Any]] = {}
-            for entry in fields(Schedule):
-                if (value := getattr(new, entry.name)) != getattr(old, entry.name):
-                    changes.setdefault(_COUPLED_FIELDS.get(entry.name, entry.name), {})[entry.name] = value
-            for group in changes.keys() - {group for group, kernel in taken if kernel == number}:
-                taken.add((group, number))
-                base[number] = replace(base[number], **changes[group])
-    if len(taken) > 1:
-        yield Job(variant.graph, variant.structure, tuple(base))
+def jointly(variant: Variant, jobs: Iterable[Job]) -> Iterator[Job]:
+    """The schedules of these jobs, each of which changes one kernel of the variant, with a change of every kernel in each."""
+    choices: list[list[Schedule]] = [[] for _ in variant.schedule]
+    for job in jobs:
+        for tried, old, new in zip(choices, variant.schedule, job.schedule, strict=True):
+            if new != old:
+                tried.append(new)
+    for together in zip_longest(*choices):
+        schedule = tuple(old if new is None else new for old, new in zip(variant.schedule, together, strict=True))
+        yield Job(variant.graph, variant.structure, schedule)
 
 
 __all__ = [
     "Job",
     "Variant",
     "details",
-    "diverse",
     "first",
+    "jointly",
+    "launched_dependently",
     "like",
-    "merged",
     "sample",
     "schedules",
 ]

@@ -15,7 +15,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.choose_candidates import choose, deduplicated, diverse_by_kind, pool, with_library, within_budget
+from mirage_eg.pipeline.choose_candidates import choose, diverse_by_kind, pool, with_library, within_budget
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.rewrite_stage import search_rewritten
@@ -73,9 +73,9 @@ def _finalists(
     if run.on_gpu:
         full_size.ready()  # drawing inputs on the GPU would disturb the measurements
         groups = [[library], *diverse_by_kind(candidates)]
-        tuned = tune_candidates(run, groups, tuning)
+        tuned = tune_candidates(run, primitive, groups, tuning)
         measurements = tuned.measurements
-        chosen = deduplicated(tuned.fastest(groups), run.options, lambda entry: tuned.apply(entry, run.device))
+        chosen = tuned.applied(run.options, run.device)
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
         if run.on_gpu and candidates:
             run.watch.notes.append(

@@ -1,8 +1,8 @@
 """The stages of a run that use the GPU: tuning, and timing of candidates that were not tuned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from mirage_eg.backends.cost.devices import Device
@@ -10,40 +10,72 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
+from mirage_eg.optimizer.kernel_times import Group, Part
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
+from mirage_eg.pipeline.choose_candidates import deduplicated
 from mirage_eg.pipeline.compile_stage import optimized
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.search_stage import candidate_of
 from mirage_eg.pipeline.stage_records import Run, Watch
+from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
 
 
 @dataclass(frozen=True, slots=True)
 class TunedCandidates:
-    """The fastest schedule of each µGraph that is right, by the µGraph as found, fastest first, and every measurement."""
+    """The µGraphs that are right, as found and fastest first, each with its fastest schedule, and every measurement."""
 
-    tuned: Mapping[Graph, Tuned]
+    tuned: tuple[tuple[Candidate, Tuned], ...]
     measurements: tuple[Measurement, ...]
 
-    def fastest(self, groups: Sequence[Sequence[Candidate]]) -> list[Candidate]:
-        """The candidates that were timed, fastest first."""
-        timed = [candidate for group in groups for candidate in group if candidate.graph in self.tuned]
-        return sorted(timed, key=lambda candidate: self.tuned[candidate.graph].us)
-
-    def apply(self, candidate: Candidate, device: Device) -> Candidate:
-        """The candidate optimized, and as it was tuned if it was."""
-        entry, candidate = self.tuned.get(candidate.graph), optimized(candidate, device)
-        if entry is None:
-            return candidate
-        schedules = entry.variant.schedule
-        graph = with_warps(candidate.graph, [schedule.num_warps for schedule in schedules])
-        return replace(candidate, graph=graph, source=entry.variant.source, schedule=schedules, measured_us=entry.us)
+    def applied(self, options: Options, device: Device) -> list[Candidate]:
+        """The candidates that are kept, optimized, as they were tuned."""
+        entries = {candidate.graph: entry for candidate, entry in self.tuned}
+        candidates = [candidate for candidate, _ in self.tuned]
+        return deduplicated(candidates, options, lambda candidate: _as_tuned(candidate, entries[candidate.graph], device))
 
 
-def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tuning) -> TunedCandidates:
-    """Tune the µGraphs of several structures and plans, a group each."""
+def _as_tuned(candidate: Candidate, entry: Tuned, device: Device) -> Candidate:
+    candidate, schedules = optimized(candidate, device), entry.variant.schedule
+    graph = with_warps(candidate.graph, [schedule.num_warps for schedule in schedules])
+    return replace(candidate, graph=graph, source=entry.variant.source, schedule=schedules, measured_us=entry.us)
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Candidates as groups of µGraphs for the tuner, and those that it composes of the parts of a plan."""
+
+    run: Run
+    primitive: Graph
+    candidates: dict[Graph, Candidate] = field(default_factory=dict)  # by their µGraphs
+
+    def group(self, candidates: Sequence[Candidate]) -> Group:
+        """The candidates of a structure; or those of a plan, which differ from the first in the kernels of one part."""
+        plans = [() if candidate.plan is None else candidate.plan.parts for candidate in candidates]
+        segments = {tuple(part.segment for part in parts) for parts in plans}
+        if len(segments) == 1 and len(plans[0]) > 1:
+            choices = (dict.fromkeys(parts) for parts in zip(*plans, strict=True))
+            return Group(tuple(tuple(map(_part, kernels)) for kernels in choices), self._composed)
+        for candidate in candidates:
+            self.candidates.setdefault(candidate.graph, candidate)
+        return Group.of([candidate.graph for candidate in candidates])
+
+    def _composed(self, parts: Sequence[Part]) -> Graph:
+        plan = KernelPlan(tuple(part.choice for part in parts if isinstance(part.choice, PlanPart)))
+        candidate = candidate_of(self.run, self.primitive, plan)
+        return self.candidates.setdefault(candidate.graph, candidate).graph
+
+
+def _part(part: PlanPart) -> Part:
+    return Part(part, len(part.kernels.graph.blocks))
+
+
+def tune_candidates(run: Run, primitive: Graph, groups: Sequence[Sequence[Candidate]], tuning: Tuning) -> TunedCandidates:
+    """Tune the µGraphs of several structures and plans of a program in primitive ops, a group each."""
     measurements: list[Measurement] = []
     options = run.options
 
@@ -57,10 +89,11 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
         best = min((entry.us for entry in measurements if entry.us is not None), default=inf)
         run.watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
+    made = _Groups(run, primitive)
     with run.watch.stage("tune"), ExitStack() as stack:
         found = tune(
             run.program,
-            [[candidate.graph for candidate in group] for group in groups],
+            [made.group(group) for group in groups],
             run.device,
             tuning.wrap(open_timer(run, stack)),
             replace(tuning, record=record, find=tuning.find if database is None else database.find),
@@ -71,7 +104,8 @@ def tune_candidates(run: Run, groups: Sequence[Sequence[Candidate]], tuning: Tun
     for entry in found:
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)
-    return TunedCandidates(best, tuple(measurements))
+    tuned = sorted(((made.candidates[graph], entry) for graph, entry in best.items()), key=lambda pair: pair[1].us)
+    return TunedCandidates(tuple(tuned), tuple(measurements))
 
 
 def open_database(run: Run) -> TuningDatabase | None:

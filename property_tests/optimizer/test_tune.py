@@ -16,6 +16,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.heuristics import Effort
+from mirage_eg.optimizer.kernel_times import Group
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning, Variant, compile_variant, tune
 from mirage_eg.optimizer.tuning_space import Job
@@ -23,7 +24,7 @@ from mirage_eg.pipeline.make_report import tuning_summary
 from mirage_eg.pipeline.run.report_sections import TuningSummary
 from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
 
-SMALL = Effort(structures=3, best_structures=2, extents=2, best_graphs=1, finalists=2)
+SMALL = Effort(structures=3, best_structures=2, choices=2, best_graphs=1, finalists=2)
 
 
 class Clock:
@@ -51,21 +52,26 @@ def compiled_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_eg.optimizer.tune.compile_module", lambda module, target, resources: [])
 
 
-def pool() -> tuple[Graph, list[list[Graph]]]:
+def pool() -> tuple[Graph, list[Group]]:
     """A program and µGraphs of it, of two structures as it were."""
     graphs = [gated_mlp("float16", 8, 128, 128, blocks, loop) for blocks in (1, 2) for loop in (2, 4, 8)]
-    return graphs[0].program, [[graph.mugraph for graph in graphs[:3]], [graph.mugraph for graph in graphs[3:]]]
+    return graphs[0].program, [Group.of([graph.mugraph for graph in half]) for half in (graphs[:3], graphs[3:])]
 
 
 def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, ranked = pool()
+    program, groups = pool()
     clock, lines = Clock(), list[Measurement]()
-    tuned = tune(program, ranked, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
+    tuned = tune(program, groups, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
     assert tuned[0].us == min(clock.seen.values())
     assert tuned[0].timing is not None
     stages = {line.stage for line in lines}
-    perhaps = {"details", "schedules together", "details together"}  # all of which may have been tried before
+    perhaps = {
+        "details",
+        "extents together",
+        "schedules together",
+        "details together",
+    }  # all of which may have been tried before
     assert stages - perhaps == {"structures", "extents", "schedules", "final"}
     assert sum(line.stage != "final" for line in lines) == len(clock.seen)
 
@@ -73,17 +79,17 @@ def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])
 def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     compiled_everything(monkeypatch)
-    program, ranked = pool()
+    program, groups = pool()
     clock, lines = Clock(wrong=option), list[Measurement]()
-    tuned = tune(program, ranked, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
+    tuned = tune(program, groups, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
     assert all(option not in entry.variant.source for entry in tuned)
     assert any(line.outcome.problem for line in lines)
 
 
 def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, ranked = pool()
-    tuned = tune(program, ranked, DEVICES["H100"], Clock(), Tuning(SMALL))
+    program, groups = pool()
+    tuned = tune(program, groups, DEVICES["H100"], Clock(), Tuning(SMALL))
     first = {entry.variant.schedule for entry in tuned}
     assert len(first) > 10
 
@@ -93,8 +99,9 @@ class Additive(Clock):
 
     def quick(self, source: str) -> Outcome:
         found = re.findall(r'"num_warps": (\d+)', source)
-        self.seen[source] = us = 10.0 + sum(abs(int(have) - best) for have, best in zip(found, (2, 8), strict=True))
-        return Outcome(us, 1e-4, None)
+        kernels = tuple(1.0 + abs(int(have) - best) for have, best in zip(found, (2, 8), strict=True))
+        self.seen[source] = us = 10.0 + sum(kernels)
+        return Outcome(us, 1e-4, None, kernels)
 
 
 def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,17 +109,17 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
     graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
     for together in (True, False):
         if not together:
-            monkeypatch.setattr("mirage_eg.optimizer.tune.merged", lambda variant, faster: [])
-        best = tune(graphs.program, [[graphs.mugraph]], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
+            monkeypatch.setattr("mirage_eg.optimizer.tune._try_together", lambda *_: None)
+        best = tune(graphs.program, [Group.of([graphs.mugraph])], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
         assert ([kernel.num_warps for kernel in best.variant.schedule] == [2, 8]) is together
 
 
 def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, ranked = pool()
+    program, groups = pool()
     clock = Clock(seconds=0.5)
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tune(program, ranked, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
+    tune(program, groups, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
     assert len(clock.seen) == 4  # the last began at the deadline, not behind it
 
 
@@ -121,7 +128,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
     monkeypatch: pytest.MonkeyPatch, compiling: float, timed: int
 ) -> None:
     compiled_everything(monkeypatch)
-    program, ranked = pool()
+    program, groups = pool()
     clock = Clock(seconds=0.5)
 
     def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> list[Any]:
@@ -129,7 +136,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
         return [*map(work, items)]
 
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tuned = tune(program, ranked, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)), parallel=slow)
+    tuned = tune(program, groups, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)), parallel=slow)
     assert len(clock.seen) == timed
     assert tuned
 
@@ -139,7 +146,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
 def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
     seconds: float, compiling: float, timing: float, final: float
 ) -> None:
-    program, ranked = pool()
+    program, groups = pool()
     clock = Clock(seconds=timing)
 
     class Careful(Clock):
@@ -160,7 +167,7 @@ def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
     with pytest.MonkeyPatch.context() as patch:
         compiled_everything(patch)
         patch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-        tune(program, ranked, DEVICES["H100"], timer, Tuning(Effort(seconds=seconds)), parallel=slow)  # type: ignore[arg-type]
+        tune(program, groups, DEVICES["H100"], timer, Tuning(Effort(seconds=seconds)), parallel=slow)  # type: ignore[arg-type]
     assert clock.now <= seconds + max(timing, final) + timing + final  # one of each is timed at any rate
 
 
@@ -188,10 +195,12 @@ def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence
         return []
 
     program = attention("float16", 2, 32, 16, 64, 16, 4).program
-    ranked = [[attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)] for count in counts]
-    tune(program, ranked, DEVICES["H100"], Clock(), Tuning(SMALL), parallel=note)  # type: ignore[arg-type]
+    groups = [
+        Group.of([attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)]) for count in counts
+    ]
+    tune(program, groups, DEVICES["H100"], Clock(), Tuning(SMALL), parallel=note)  # type: ignore[arg-type]
     assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
-    assert all(len(graph.blocks) == 1 for graphs in ranked for graph in graphs)
+    assert all(len(graph.blocks) == 1 for group in groups for graph in map(group.compose, zip(*group.choices, strict=True)))
 
 
 def test_the_record_of_tuning_counts_each_candidate_once() -> None:

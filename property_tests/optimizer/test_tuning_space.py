@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
+from mirage_eg.backends.triton.schedule import Schedule, changed
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.tuning_space import Job, Variant, details, first, like, merged, schedules
+from mirage_eg.optimizer.kernel_times import KernelTimes, Part, kernels_of
+from mirage_eg.optimizer.tuning_space import Job, Variant, details, first, jointly, launched_dependently, like, schedules
 from property_tests.support.hand_written import attention, gated_mlp, n_transformer, split_attention, split_product
 
 VALUES: dict[str, Sequence[int]] = {"num_warps": range(3), "swapped": (False, True)}
@@ -60,7 +61,6 @@ def test_every_detail_is_one_choice_that_changes_the_source(name: str) -> None:
         ("use_reciprocal", {"attention", "split attention", "norm"}),
         ("hoist_loads", {"split attention", "norm"}),
         ("exp2", {"attention", "split attention"}),
-        ("dependent_launch", {"split attention"}),
     ],
 )
 def test_a_choice_is_offered_where_it_is_one(choice: str, where: set[str]) -> None:
@@ -131,26 +131,57 @@ def test_a_user_who_says_how_many_warps_gets_these() -> None:
     assert {job.schedule for job in schedules(variant, [2])} == {(replace(variant.schedule[0], num_warps=2),)}
 
 
-def test_a_style_is_taken_over_by_a_graph_of_as_many_kernels_alone() -> None:
+def test_a_style_is_taken_over_by_as_many_kernels_alone() -> None:
     fused, split = gated_mlp("float16", 16, 1024, 512, 4, 8).mugraph, split_product("float16", 16, 1024, 128, 4, 8).mugraph
     for graph, other in ((fused, split), (split, fused)):
         assert len(graph.blocks) != len(other.blocks)
         _, styled = first(graph, 0)
-        assert like(styled.schedule, graph) == styled.schedule
-        assert like(styled.schedule, other) == next(first(other, 0)).schedule
+        assert like(styled.schedule, graph.blocks) == styled.schedule
+        assert like(styled.schedule, other.blocks) == next(first(other, 0)).schedule
+
+
+def test_each_joint_change_changes_every_kernel_that_has_one_left() -> None:
+    variant = started(GRAPHS["split attention"])
+    alone = list(schedules(variant, None))
+    joint = list(jointly(variant, alone))
+    for kernel, base in enumerate(variant.schedule):
+        tried = [job.schedule[kernel] for job in alone if job.schedule[kernel] != base]
+        together = [job.schedule[kernel] for job in joint]
+        assert together == tried + [base] * (len(joint) - len(tried))
+    assert len(joint) < len(alone) / 1.2
+
+
+def test_kernels_overlap_where_there_are_several_and_the_target_can() -> None:
+    split, alone = started(GRAPHS["split attention"]), started(GRAPHS["attention"])
+    assert [changes(split, job) for job in launched_dependently(split, "sm_90")] == [{"dependent_launch"}]
+    assert not [*launched_dependently(alone, "sm_90"), *launched_dependently(split, "sm_80")]
 
 
 @given(costs=st.lists(st.lists(st.integers(1, 9), min_size=3, max_size=3), min_size=4, max_size=4))
 def test_changes_that_do_not_touch_each_other_add_up(costs: list[list[int]]) -> None:
     """Two kernels, two choices of three and two values: the best of single changes gives the best of all."""
-    graph = GRAPHS["split attention"]
-    base = tuple(replace(schedule, num_warps=0) for schedule in started(graph).schedule)
+    parts = [Part("a", 1), Part("b", 1)]
+    base = (Schedule(num_warps=0), Schedule(num_warps=0))
     places = [("num_warps", 0), ("num_warps", 1), ("swapped", 0), ("swapped", 1)]
 
-    def cost(schedule: Schedules) -> int:
-        return sum(row[getattr(schedule[kernel], name)] for row, (name, kernel) in zip(costs, places, strict=True))
+    def cost(schedule: Schedule, kernel: int) -> int:
+        return sum(row[getattr(schedule, name)] for row, (name, of) in zip(costs, places, strict=True) if of == kernel)
 
-    single = [changed(base, kernel, **{name: value}) for name, kernel in places for value in VALUES[name]]
-    faster = sorted((schedule for schedule in single if cost(schedule) < cost(base)), key=cost)
-    tried = [base, *faster, *(job.schedule for job in merged(Variant(graph, 0, base, "", None), faster))]
-    assert min(map(cost, tried)) == sum(min(row[: len(VALUES[name])]) for row, (name, _) in zip(costs, places, strict=True))
+    times = KernelTimes()
+    for tried in (base, *(changed(base, kernel, **{name: value}) for name, kernel in places for value in VALUES[name])):
+        times.learn(parts, tried, [cost(schedule, kernel) for kernel, schedule in enumerate(tried)])
+    best = list(times.schedules(parts, dict(zip(kernels_of(parts), base, strict=True))))
+    for kernel in range(2):
+        rows = [row[: len(VALUES[name])] for row, (name, of) in zip(costs, places, strict=True) if of == kernel]
+        assert cost(best[kernel], kernel) == sum(map(min, rows))
+
+
+def test_the_fastest_choice_is_that_of_the_fastest_kernels() -> None:
+    times, slow, fast, unknown = KernelTimes(), Part("slow", 2), Part("fast", 1), Part("unknown", 1)
+    plain, other = Schedule(), Schedule(num_warps=8)
+    times.learn([slow, fast], (plain, plain, plain), (2.0, 3.0, 6.0))
+    times.learn([slow, fast], (other, plain, other), (1.0, 4.0, 3.5))
+    assert (times.us(slow), times.us(fast), times.us(unknown), times.us(Part("library", 0))) == (4.0, 3.5, None, None)
+    assert times.fastest([unknown, slow, fast]) == fast
+    assert times.fastest([unknown]) is None
+    assert list(times.schedules([slow, fast], {})) == [other, plain, other]

@@ -15,6 +15,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.kernel_times import Group
 from mirage_eg.optimizer.tune import Tuning, tune
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
@@ -86,8 +87,8 @@ def test_blockdims_restrict_what_superoptimize_emits_and_reports(blockdims: list
 
 def test_tuning_tries_every_allowed_number_of_warps_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, ranked = pool()
-    ranked = [[with_warps(graph, 2) for graph in graphs] for graphs in ranked]
+    program, groups = pool()
+    groups = [Group.of([with_warps(group.compose([part]), 2) for part in group.choices[0]]) for group in groups]
     clock = Clock()
-    tune(program, ranked, device_for("sm_90"), clock, Tuning(SMALL), warps=(2, 16))
+    tune(program, groups, device_for("sm_90"), clock, Tuning(SMALL), warps=(2, 16))
     assert {count for source in clock.seen for count in emitted_warps(source)} == {2, 16}
