@@ -16,6 +16,7 @@ from time import perf_counter, thread_time
 from egglog import bindings
 
 from mirage_eg.egraph.terms import run_once, table_sizes
+from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
@@ -108,7 +109,7 @@ def _rules(extra: tuple[str, ...]) -> str:
     ]
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
     laws = [line for line in shared.splitlines() if line.startswith(_LAW) and ":ruleset simplify" in line]
-    return "\n".join([*own, *laws, tensor_laws(extra)])
+    return "\n".join([*own, *laws, group_laws(), tensor_laws(extra)])
 
 
 __all__ = ["ProgramSaturation", "SaturationLimits", "extended", "saturate"]

@@ -103,7 +103,7 @@ def test_bert_is_rewritten_with_its_marks_alone() -> None:
     whole = found.whole(found.rewritten.graph)
     assert [item.op for launch in launched_kernels(whole) for item, _ in launch].count("matmul") == 2 * (2 + 4)
     assert weight_only(whole, marked_weights(whole)) >= prepared_values(whole)
-    assert "one product with a bias for a group" in dict(found.laws)
+    assert "one term for a group: all (Matmul x y) that differ in y, with biases" in dict(found.laws)
 
 
 @pytest.mark.parametrize("seconds", [1e-3])

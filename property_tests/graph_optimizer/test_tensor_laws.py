@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.egraph.laws import Apply, Law, Literal, Variable
+from mirage_eg.egraph.rule_files import packaged_files
 from mirage_eg.graph_optimizer.check_enodes import check_enodes
+from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.optimize_graph import optimize_graph, saturated_classes
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws, translated
 from mirage_eg.graph_optimizer.weights import weights_of
@@ -127,3 +130,24 @@ def test_a_wrong_rule_file_is_one_line(text: str, tmp_path: Path, capsys: pytest
     code, _, error = run(["rewrite", "rmsnorm", "--rules", str(file), "--out", str(tmp_path / "out")], capsys)
     assert code == 2 and error.count("\n") == 1 and "laws.egg" in error
     assert not (tmp_path / "out").exists()
+
+
+def groups_of(lines: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The groups of the shipped file if it has, of all rules for members, those with this text only."""
+    [language, found, large] = packaged_files("tensor")
+    kept = [it for it in found.text.splitlines() if ":ruleset members" not in it or lines in it]
+    files = [language, replace(found, text="\n".join(kept)), large]
+    monkeypatch.setattr("mirage_eg.graph_optimizer.group_laws.packaged_files", lambda _: files)
+    return group_laws.__wrapped__()
+
+
+def test_groups_come_from_the_shipped_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups_of("of no op", monkeypatch) == ""
+    products, convolutions = groups_of("(Matmul x (Hole))", monkeypatch), groups_of("x (Hole)) 0 1 e)", monkeypatch)
+    assert sorted(f"{products}\n{convolutions}".splitlines()) == sorted(group_laws().splitlines())
+    assert "Conv" not in products and "Matmul" not in convolutions and products and convolutions
+
+
+def test_groups_that_share_a_weight_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their joined operands are computed in each run."""
+    assert groups_of("(Matmul (Hole) y)", monkeypatch) == groups_of('"none" (Hole) y)', monkeypatch) == ""

@@ -1,7 +1,8 @@
-"""The rule file of a tensor synthesis: each law with its evidence, then the merges that its laws of concatenations give."""
+"""The rule file of a tensor synthesis: each law with its evidence, then merges and groups that laws of concatenations give."""
 
 from collections.abc import Iterator
 
+from mirage_eg.synthesis.tensor.groups import groups
 from mirage_eg.synthesis.tensor.rule_lines import merges
 from mirage_eg.synthesis.tensor.synthesize import TensorLaw, TensorSynthesis
 from mirage_eg.synthesis.tensor.term import size, text
@@ -35,6 +36,8 @@ def tensor_rule_text(found: TensorSynthesis) -> str:
             "; Two terms anywhere that share an operand become the parts of one: laws of concatenations, read as merges.",
         ]
         lines += dict.fromkeys(it.line() for it in joint)
+        lines += ["", "; All terms that share an operand become the parts of one: each merge, for any number of terms."]
+        lines += [line for it in groups(joint) for line in it.lines()]
     return "\n".join(lines) + "\n"
 
 

@@ -30,8 +30,13 @@ def found() -> TensorSynthesis:
     return synthesize_tensor_laws(FEW, 2)
 
 
-def shipped() -> str:
-    return (resources.files("mirage_eg") / "rules" / "tensor" / "20_found_of_three_ops.egg").read_text(encoding="utf-8")
+@cache
+def found_of_two_ops() -> TensorSynthesis:
+    return synthesize_tensor_laws(["all"], 2)
+
+
+def shipped(name: str = "20_found_of_three_ops") -> str:
+    return (resources.files("mirage_eg") / "rules" / "tensor" / f"{name}.egg").read_text(encoding="utf-8")
 
 
 def rules_of(file: str) -> list[str]:
@@ -166,12 +171,41 @@ def test_the_merges_of_the_shipped_file_join_products() -> None:
         egraph.run_program(*egraph.parse_program("(check (= $a $b))"))
 
 
+GROUP = """
+    (set (shape (Input "x")) (vec-of 4 5)) (set (shape (Input "u")) (vec-of 5 6)) (set (shape (Input "w")) (vec-of 5 7))
+    (set (shape (Input "v")) (vec-of 5 8))
+    (let $a (Matmul (Input "x") (Input "u"))) (let $b (Matmul (Input "x") (Input "w")))
+    (let $c (Matmul (Input "x") (Input "v")))
+    (set (place $a) 3) (set (place $b) 1) (set (place $c) 2)
+    (run-schedule (saturate (run shapes)) (saturate (run members)) (saturate (seq (run joins) (saturate (run shapes)))))
+    (let $all (Matmul (Input "x") (Concat 1 (Concat 1 (Input "w") (Input "v")) (Input "u"))))
+    (check (= $a (Split1 1 15 $all)))
+    (check (= $c (Split1 1 7 (Split0 1 15 $all))))
+    (check (= $b (Split0 1 7 (Split0 1 15 $all))))
+"""
+
+
+def test_the_groups_of_the_shipped_file_join_any_number_of_products() -> None:
+    egraph = bindings.EGraph()
+    egraph.run_program(*egraph.parse_program(language() + packaged_files("tensor")[1].text))
+    egraph.run_program(*egraph.parse_program(GROUP))
+    for false in ("(= $a $c)", "(= $b (Split0 1 7 (Split1 1 15 $all)))"):
+        with pytest.raises(bindings.EggSmolError):
+            egraph.run_program(*egraph.parse_program(f"(check {false})"))
+
+
+def test_convolutions_of_a_group_have_equal_kernels_and_all_channels() -> None:
+    [line] = (it for it in shipped("10_found").splitlines() if 'member (group (Conv2d window 1 "none" x (Hole)) 0 1 e)' in it)
+    assert "(= e (vec-of (vec-get (shape y) 2) (vec-get (shape y) 3)))" in line
+    assert '(group (Conv2d window groups "none" x (Hole))' not in shipped("10_found")
+
+
 def test_the_shipped_rules_derive_the_axioms_of_taso() -> None:
     assert underived(AXIOMS, rules_of(shipped()), 3) == []
 
 
 def test_the_laws_of_two_ops_follow_from_the_shipped_file() -> None:
-    laws = synthesize_tensor_laws(["all"], 2).laws
+    laws = found_of_two_ops().laws
     assert len(laws) > 50
     missing = underived(tuple(law.equation for law in laws), rules_of(shipped()), 3)
     assert len(missing) <= 2, missing  # x + conv(x, w) in other orders
@@ -179,6 +213,10 @@ def test_the_laws_of_two_ops_follow_from_the_shipped_file() -> None:
 
 def test_the_shipped_file_has_few_laws() -> None:
     assert 100 < sum(line.startswith("; size ") for line in shipped().splitlines()) <= 250
+
+
+def test_all_ops_of_size_two_give_the_shipped_file() -> None:
+    assert tensor_rule_text(found_of_two_ops()) == shipped("10_found")
 
 
 @pytest.mark.slow
