@@ -9,6 +9,7 @@ from math import ceil
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.weights import marked_weights
 
 _CONDITIONS = frozenset({"mul", "maximum", "minimum", "max", "scale", "shift", "cast"})
 _FREE = 16  # of integers that index nothing
@@ -60,6 +61,20 @@ def whole_inputs(program: Graph) -> dict[int, int]:
     return integers | index_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 
 
+def causal_inputs(program: Graph) -> frozenset[int]:
+    """The positions of the inputs that are constant masks: indicators of two or more dims among the weights.
+
+    Their entries are not known before they are given; a causal mask stands for them where time is predicted or measured.
+    """
+    weights = marked_weights(program)
+    return frozenset(
+        place
+        for place in indicator_inputs(program)
+        if program.input_values[place] in weights
+        and all(extent > 1 for extent in (0, 0, *program.input_types[place].shape)[-2:])
+    )
+
+
 def root_inputs(program: Graph) -> frozenset[int]:
     """The positions of the inputs, as the variances of batch norms, of which the program takes roots and nothing else.
 
@@ -77,4 +92,4 @@ def root_inputs(program: Graph) -> frozenset[int]:
     return frozenset(i for i, value in enumerate(program.input_values) if value in taken - others)
 
 
-__all__ = ["index_bounds", "indicator_inputs", "root_inputs", "whole_inputs"]
+__all__ = ["causal_inputs", "index_bounds", "indicator_inputs", "root_inputs", "whole_inputs"]

@@ -305,11 +305,17 @@ EAGER: dict[str, Callable[..., Any]] = {
     "attention_prefill": _attention,
     "wide_attention_prefill": _wide_attention,
     "causal_attention_prefill": _masked_attention,
+    "wide_causal_attention_prefill": _masked_attention,
 }
 _ATTENTION = {
     "SDPA FlashAttention": _sdpa("FLASH_ATTENTION"),
     "SDPA cuDNN": _sdpa("CUDNN_ATTENTION"),
     "SDPA efficient": _sdpa("EFFICIENT_ATTENTION"),
+}
+_CAUSAL_ATTENTION = {
+    "SDPA FlashAttention": _sdpa("FLASH_ATTENTION", causal=True),
+    "SDPA cuDNN": _sdpa("CUDNN_ATTENTION", causal=True),
+    "FlexAttention": _flex(causal=True),
 }
 _LIBRARY: dict[str, dict[str, Callable[[Sequence[Any]], Run]]] = {
     "rmsnorm": {"F.rms_norm + matmul": _call(_rmsnorm_library)},
@@ -331,11 +337,8 @@ _LIBRARY: dict[str, dict[str, Callable[[Sequence[Any]], Run]]] = {
     "lora_prefill": {"addmm": _call(_lora_addmm)},
     "attention_prefill": _ATTENTION | {"FlexAttention": _flex()},
     "wide_attention_prefill": _ATTENTION | {"FlexAttention": _flex()},
-    "causal_attention_prefill": {
-        "SDPA FlashAttention": _sdpa("FLASH_ATTENTION", causal=True),
-        "SDPA cuDNN": _sdpa("CUDNN_ATTENTION", causal=True),
-        "FlexAttention": _flex(causal=True),
-    },
+    "causal_attention_prefill": _CAUSAL_ATTENTION,
+    "wide_causal_attention_prefill": _CAUSAL_ATTENTION,
 }
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from mirage_eg.backends.measure.kernel_profile import profile_kernels
-from mirage_eg.backends.measure.timing import Timing, captured, event_us, time_launches, timing_stream
+from mirage_eg.backends.measure.timing import Timing, captured, causal_mask, event_us, time_launches, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
@@ -57,6 +57,8 @@ class CandidateTimer:
                 ]
                 for position, below in getattr(module, "WHOLE", {}).items():
                     tensors[position] = torch.randint(below, self._kinds[position][0], device="cuda", generator=generator)
+                for position in getattr(module, "CAUSAL", ()):
+                    tensors[position] = causal_mask(self._kinds[position][0])
                 self._tensors.append(
                     [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, self._kinds, strict=True)]
                 )

@@ -1,7 +1,7 @@
 """Timing emitted programs on the current GPU: warm, and with the caches flushed."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -90,8 +90,21 @@ def normal_inputs(module: Any, seed: int = 0) -> list[Any]:
         numbers = torch.randn(shape, device="cuda", generator=generator)
         if below := getattr(module, "WHOLE", {}).get(position):
             numbers = torch.randint(below, shape, device="cuda", generator=generator)
+        if position in getattr(module, "CAUSAL", ()):
+            numbers = causal_mask(shape)
         tensors.append(tensor.copy_(numbers))
     return tensors
+
+
+def causal_mask(shape: Sequence[int]) -> Any:
+    """What stands for a constant mask: zeros and ones on the GPU, in each row both.
+
+    Ones up to the diagonal that ends in the last column, but for that column.
+    """
+    import torch
+
+    ones = torch.ones(tuple(shape), device="cuda").tril(max(0, shape[-1] - shape[-2]))
+    return ones * (torch.arange(shape[-1], device="cuda") < shape[-1] - 1)
 
 
 @contextmanager

@@ -25,11 +25,12 @@ from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
 from mirage_eg.backends.triton.storage import accumulates, needs_copy, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
 from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
-from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition
+from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase
@@ -37,14 +38,15 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
 ALIGNMENT = 16  # bytes of a vector load
-_RESERVED = {"triton", "tl", "i", "step", "range", "float", *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A block graph with pointers to its inputs, outputs, exported maxima and scales.
 
-    `maxima`: the positions of the inputs that are row maxima of another kernel.
+    `maxima`: the positions of the inputs that are row maxima of another kernel. `skipped`: which iterations have no effect,
+    with the pointer to the bounds of the others.
     """
 
     graph: Graph
@@ -54,11 +56,17 @@ class Part:
     exported_maxima: Sequence[tuple[ExportedMaximum, Pointer]] = ()
     scaled_halves: Sequence[tuple[ScaledHalfOutput, Pointer]] = ()
     maxima: frozenset[int] = NO_VALUES
+    skipped: tuple[SkippedIterations, Pointer] | None = None
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
-        """Pointers to inputs, outputs, exported maxima and scales."""
-        return (*self.inputs, *self.outputs, *self.extras)
+        """Pointers to inputs, bounds of the loop, outputs, exported maxima and scales."""
+        return (*self.inputs, *self.bounds, *self.outputs, *self.extras)
+
+    @property
+    def bounds(self) -> tuple[Pointer, ...]:
+        """The pointer to the bounds of the loop, if there is one."""
+        return () if self.skipped is None else (self.skipped[1],)
 
     @property
     def extras(self) -> tuple[Pointer, ...]:
@@ -85,7 +93,7 @@ def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     """
     wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in part.pointers)
     writer = _written(part, wide, sizes)
-    arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer)
+    arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer, part)
     taken = tuple(size for size in sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
     head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken])}):"]
     if part.schedule.dependent_launch:  # before the wait the next kernel would take the multiprocessors of the one before
@@ -102,11 +110,11 @@ def _decorator(part: Part, sizes: Sequence[str]) -> str:
 
 
 def _arguments(part: Part) -> list[str]:
-    """Inputs that are loaded, outputs, exported maxima, scales."""
+    """Inputs that are loaded, bounds of the loop, outputs, exported maxima, scales."""
     graph = prepared(part.graph)
     needed = {operand for item in graph.nodes for operand in item.operands}
     used = [pointer for value, pointer in zip(graph.input_values, part.inputs, strict=True) if value in needed]
-    return [pointer.name for pointer in (*used, *part.outputs, *part.extras)]
+    return [pointer.name for pointer in (*used, *part.bounds, *part.outputs, *part.extras)]
 
 
 def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
@@ -124,7 +132,8 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
     return writer
 
 
-def _assemble(writer: Writer) -> list[str]:
+def _assemble(writer: Writer, part: Part) -> list[str]:
+    bounds = _loop_bounds(writer, part)
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
     lines += coordinates(writer.graph.grid, writer.grid_used, writer.wide)
@@ -132,13 +141,27 @@ def _assemble(writer: Writer) -> list[str]:
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
         widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
-        steps = f"range({writer.graph.loop})"
+        lines += bounds
+        limits = "first, end" if bounds else f"{writer.graph.loop}"
+        steps = f"range({limits})"
         if not any(
             item.op == "matmul" for item in writer.graph.nodes
         ):  # else Triton pipelines the operands of the products alone
-            steps = f"tl.range({writer.graph.loop}, num_stages={writer.schedule.num_stages})"
+            steps = f"tl.range({limits}, num_stages={writer.schedule.num_stages})"
         lines += [f"for {counter} in {steps}:", *_indent([*widen, *body])]
     return lines + writer.lines[Phase.EPILOGUE]
+
+
+def _loop_bounds(writer: Writer, part: Part) -> list[str]:
+    """The lines that load this block's first iteration with an effect, and the end of the last one."""
+    if part.skipped is None:
+        return []
+    skipped, pointer = part.skipped
+    writer.grid_used.update(skipped.grid_dims)
+    *strides, _ = pointer.strides
+    where = " + ".join(times(GRID_NAMES[dim], stride) for dim, stride in zip(skipped.grid_dims, strides, strict=True))
+    places = [f"{pointer.name}{f' + {where}' if where else ''}{end}" for end in ("", " + 1")]
+    return [f"{name} = tl.load({place})" for name, place in zip(("first", "end"), places, strict=True)]
 
 
 def _indent(lines: Sequence[str]) -> list[str]:

@@ -43,7 +43,19 @@ from mirage_eg.ir.sizes import SizeArgument
 from mirage_eg.ir.weights import prepared_values
 
 # Names that the emitted file uses.
-_TABLES = ("INPUTS", "BUFFERS", "ARENA", "ARENA_BYTES", "SIGNATURES", "OPTIONS", "SCALES", "MAGNITUDES", "WHOLE", "SIZES")
+_TABLES = (
+    "INPUTS",
+    "BUFFERS",
+    "ARENA",
+    "ARENA_BYTES",
+    "SIGNATURES",
+    "OPTIONS",
+    "SCALES",
+    "MAGNITUDES",
+    "WHOLE",
+    "CAUSAL",
+    "SIZES",
+)
 _FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check")
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, "torch", "triton", "tl", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
@@ -174,7 +186,7 @@ def _functions(
     library = ["torch"] if file.calls_torch else []
     kernels = f"Launch the kernels, which write {', '.join(written)}" if written else "Call the library"
     buffers = [f"*(buffers or allocate({', '.join([f'{inputs[0]}.device', *sizes])}))"] if written else []
-    computed = [f"*prepared({', '.join(file.names[value] for value in weights_read(file))})"] if file.prepared else []
+    computed = [f"*prepared({', '.join(file.names[value] for value in weights_read(file))})"] if file.prepares else []
     arguments = [*inputs, *computed, *buffers, *sizes, *(f"{name}={name}" for name in library)]
     taken = [f"    {name} = {inputs[size.input]}.shape[{size.dim}]" for name, size in sizes.items()]
     taken += [f"    check(({', '.join(inputs)},), {', '.join(sizes)})"] if sizes else []

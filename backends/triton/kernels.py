@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.triton.addressing import Pointer, launch_grid, row_major
+from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
+from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.split_reduction import (
     ExportedMaximum,
@@ -31,7 +32,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     written = [*dict.fromkeys(file.write(value) for value in (*block.values, *block.extras))]
     for value in block.operands:
         file.use(value)
-    value_of = {file.pointer(value).name: value for value in (*block.operands, *written)}
+    value_of = {file.pointer(value).name: value for value in (*block.operands, *block.bounds, *written)}
     options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
     if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
         options["launch_pdl"] = True
@@ -95,6 +96,7 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     row_maxima = [_new_row_maxima(file, export, values) for export in exported_maxima]
     scaled_halves = scaled_half_outputs(inner, inside) if schedule.half_partials else []
     scales = [_halved(file, half, values[half.position]) for half in scaled_halves]
+    bounds = add_loop_bounds(file, inner, operands)
     part = Part(
         inner,
         [file.pointer(value) for value in operands],
@@ -103,8 +105,10 @@ def _prepared(file: ProgramFile, number: int) -> Block:
         [(export, file.pointer(value)) for export, value in zip(exported_maxima, row_maxima, strict=True)],
         [(half, file.pointer(value)) for half, value in zip(scaled_halves, scales, strict=True)],
         maxima,
+        None if bounds is None else (bounds[0], file.pointer(bounds[1])),
     )
-    return Block(number, part, operands, tuple(values), (*row_maxima, *scales), warps)
+    read = () if bounds is None else (bounds[1],)
+    return Block(number, part, operands, tuple(values), (*row_maxima, *scales), warps, read)
 
 
 def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
@@ -120,7 +124,7 @@ def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
 def _new_row_maxima(file: ProgramFile, export: ExportedMaximum, values: Sequence[int]) -> int:
     """A tensor of row maxima."""
     name = "_".join([*(file.names[values[position]] for position in export.degrees), "peak"])
-    maximum = _new_value(file, TensorType(export.shape, export.dtype), name)
+    maximum = file.add_value(TensorType(export.shape, export.dtype), name)
     for position, degree in export.degrees.items():
         file.row_maxima.setdefault(values[position], []).append(RowMaximum(maximum, export.shape, export.dtype, degree))
     return maximum
@@ -129,18 +133,9 @@ def _new_row_maxima(file: ProgramFile, export: ExportedMaximum, values: Sequence
 def _halved(file: ProgramFile, half: ScaledHalfOutput, value: int) -> int:
     """A tensor of scales for a value that is stored in float16 from now on."""
     file.types[value] = TensorType(file.types[value].shape, DType.float16)
-    scale = _new_value(file, TensorType(half.shape, DType.float32), f"{file.names[value]}_scale")
+    scale = file.add_value(TensorType(half.shape, DType.float32), f"{file.names[value]}_scale")
     file.row_maxima.setdefault(value, []).append(RowMaximum(scale, half.shape, DType.float32, 1, exponents=False))
     return scale
-
-
-def _new_value(file: ProgramFile, kind: TensorType, name: str) -> int:
-    """One more value, after those of the graph."""
-    file.types.append(kind)
-    file.strides.append(row_major(kind.shape))
-    value = len(file.types) - 1
-    file.names[value] = file.new_name(name)
-    return value
 
 
 __all__ = ["write_kernel"]

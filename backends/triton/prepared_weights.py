@@ -1,23 +1,30 @@
 """The part of an emitted program that computes values of weights alone: once, and again where a weight has changed.
 
-`prepare` computes them by torch. `prepared` keeps them by the addresses of the weights and torch's counter of changes in place,
-which inference tensors lack. In a CUDA graph that is being captured nothing is kept.
+`prepare` computes them by torch, and the iterations that a constant mask leaves (`skipped_iterations`). `prepared` keeps them
+by the addresses of the weights and torch's counter of changes in place, which inference tensors lack. In a CUDA graph that is
+being captured nothing is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf
 
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.skipped_iterations import SkippedIterations, skipped_iterations, tile_splits
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED, TensorType
+from mirage_eg.ir.weights import marked_weights
 
 MOST_KEPT = 256  # sets of weights: equal layers of a model share one program
-NAMES = ("PREPARED", "WEIGHTS", "KEPT", "prepare", "prepared")
+NAMES = ("PREPARED", "WEIGHTS", "KEPT", "prepare", "prepared", "live_iterations")
 
 
 def values_kept(file: ProgramFile) -> list[int]:
-    """The values of weights alone that the rest of the program reads, in their order."""
+    """The values of weights alone that the rest of the program reads, in their order; then the bounds of loops."""
     outside = {
         operand for item, values in file.graph.numbered() if file.prepared.isdisjoint(values) for operand in item.operands
     }
-    return sorted(file.prepared & outside)
+    return [*sorted(file.prepared & outside), *file.loop_bounds.values()]
 
 
 def weights_read(file: ProgramFile) -> list[int]:
@@ -26,12 +33,13 @@ def weights_read(file: ProgramFile) -> list[int]:
     read = {
         operand for item, values in file.graph.numbered() if not file.prepared.isdisjoint(values) for operand in item.operands
     }
+    read |= {value for value in marked_weights(file.graph) if file.names[value] in file.masks}
     return [value for value in inputs if value in read] or [file.first_weight]
 
 
 def preparation_tables(file: ProgramFile) -> Iterator[str]:
     """The lines of the tables PREPARED (types of prepared values) and WEIGHTS (positions of the weights among the inputs)."""
-    if not file.prepared:
+    if not file.prepares:
         return
     yield from ("", "# what `prepare` computes of the weights, once", "PREPARED = {")
     for value in values_kept(file):
@@ -43,8 +51,10 @@ def preparation_tables(file: ProgramFile) -> Iterator[str]:
 
 def preparation_functions(file: ProgramFile) -> Iterator[str]:
     """The lines of `prepare` and `prepared`."""
-    if not file.prepared:
+    if not file.prepares:
         return
+    if file.loop_bounds:
+        yield _LIVE_ITERATIONS
     names = [file.names[value] for value in values_kept(file)]
     weights = ", ".join(file.names[value] for value in weights_read(file))
     yield f"def prepare({weights}):"
@@ -55,6 +65,79 @@ def preparation_functions(file: ProgramFile) -> Iterator[str]:
     yield f"    return [{', '.join(names)}]\n\n"
     yield _PREPARED
 
+
+def add_loop_bounds(file: ProgramFile, block: Graph, operands: Sequence[int]) -> tuple[SkippedIterations, int] | None:
+    """Which iterations of a block graph have no effect, and the value with the bounds of the others; None if all have one."""
+    if file.sizes:
+        return None
+    held = {file.names[value] for value in marked_weights(file.graph) | file.prepared if value in file.names}
+    constants = [position for position, operand in enumerate(operands) if file.names[operand] in held]
+    skipped = skipped_iterations(block, constants)
+    if skipped is None:
+        return None
+    grid = tuple(block.grid[dim] for dim in skipped.grid_dims)
+    places = {dim: place for place, dim in enumerate(skipped.grid_dims)} | {REPLICATED: len(grid)}
+    cases = []
+    for case in skipped.cases:
+        tiles = []
+        for tile in case:
+            splits = [
+                ([(places[dim], count) for dim, count in split], size) for split, size in tile_splits(block, tile.position)
+            ]
+            number = repr(tile.number) if tile.number not in (inf, -inf) else f'float("{tile.number}")'
+            tiles.append(f"({_as_read(file, operands[tile.position])}, {number}, {splits})")
+        cases.append(f"[{', '.join(tiles)}]")
+        file.masks.update(file.names[operands[tile.position]] for tile in case)
+    call = f"live_iterations({grid}, {block.loop}, [{', '.join(cases)}])"
+    if call not in file.loop_bounds:
+        value = file.add_value(
+            TensorType((*grid, 2), DType.int32), f"{file.names[operands[skipped.cases[0][0].position]]}_bounds"
+        )
+        file.loop_bounds[call] = value
+        file.preparation.append(f"    {file.names[value]} = {call}")
+    return skipped, file.loop_bounds[call]
+
+
+def _as_read(file: ProgramFile, value: int) -> str:
+    """The tensor that a kernel reads: an argument or a result of `prepare`, or a view of one."""
+    name = file.names[value]
+    if value in file.prepared or value in file.graph.input_values:
+        return name
+    return (
+        f"{name}.as_strided({file.types[value].shape}, {file.strides[value]}, {name}.storage_offset() + {file.offsets[value]})"
+    )
+
+
+_LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases):
+    """For each block along the dims of `grid` the first iteration that has an effect, and the end of the last.
+
+    An iteration has none where all tiles of a case have its number everywhere. A tile is given by its tensor, the number, and
+    for each dim the parts, (dim of `grid` or its length for the loop, count), and the extent.
+    """
+    import torch
+
+    live = torch.ones((), dtype=torch.bool, device=cases[0][0][0].device)
+    for case in cases:
+        differs = False
+        for tensor, number, splits in case:
+            pads, shape, places, tiles = [], [], {}, []
+            for (parts, size), extent in zip(splits, tensor.shape):
+                places |= {place: len(shape) + step for step, (place, _) in enumerate(parts)}
+                whole = size
+                for _, count in parts:
+                    whole *= count
+                shape += [*(count for _, count in parts), size]
+                pads = [0, whole - extent, *pads]
+                tiles.append(len(shape) - 1)
+            entries = torch.nn.functional.pad(tensor != number, pads).reshape(shape)
+            entries = entries.permute(*(places[place] for place in sorted(places)), *tiles).flatten(len(places)).any(-1)
+            differs = differs | entries.reshape([n if place in places else 1 for place, n in enumerate((*grid, loop))])
+        live = live & differs
+    live = live.expand(*grid, loop).int()
+    some = live.amax(-1)
+    return torch.stack([some * live.argmax(-1), some * (loop - live.flip(-1).argmax(-1))], -1).int()
+
+'''
 
 _PREPARED = f'''def prepared(*weights):
     """The results of `prepare`, kept until a weight is another tensor or has changed in place."""
@@ -77,4 +160,4 @@ _PREPARED = f'''def prepared(*weights):
 
 '''
 
-__all__ = ["NAMES", "preparation_functions", "preparation_tables", "values_kept", "weights_read"]
+__all__ = ["NAMES", "add_loop_bounds", "preparation_functions", "preparation_tables", "values_kept", "weights_read"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirage_eg.backends.triton.addressing import Pointer
+from mirage_eg.backends.triton.addressing import Pointer, row_major
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedule
@@ -29,7 +29,10 @@ TRITON_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block graph at a node of the kernel graph before it is written; `extras`: its exported maxima and scales."""
+    """A block graph at a node of the kernel graph before it is written.
+
+    `extras`: its exported maxima and scales. `bounds`: the bounds of its loop, if a constant mask limits it.
+    """
 
     number: int
     part: Part
@@ -37,6 +40,7 @@ class Block:
     values: tuple[int, ...]
     extras: tuple[int, ...]
     warps: int
+    bounds: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -71,6 +75,22 @@ class ProgramFile:
     calls_torch: bool = False
     prepared: frozenset[int] = frozenset()  # values of weights alone, which are computed once
     preparation: list[str] = field(default_factory=list)  # the lines that compute them
+    loop_bounds: dict[str, int] = field(default_factory=dict)  # values that `prepare` computes too, by the text of their call
+
+    masks: set[str] = field(default_factory=set)  # the names of what these bounds are computed of
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the file has a part that computes functions of weights."""
+        return bool(self.prepared or self.loop_bounds)
+
+    def add_value(self, kind: TensorType, name: str) -> int:
+        """One more value, after those of the graph."""
+        self.types.append(kind)
+        self.strides.append(row_major(kind.shape))
+        value = len(self.types) - 1
+        self.names[value] = self.new_name(name)
+        return value
 
     @property
     def first_weight(self) -> int:

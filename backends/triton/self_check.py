@@ -11,7 +11,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeArgument, most
-from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
+from mirage_eg.ir.whole_inputs import causal_inputs, root_inputs, whole_inputs
 
 _TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
 _DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
@@ -53,6 +53,11 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
 
 
+# Each row has an entry that is 0 and one that is 1, so that no row is masked whole, whichever of them says so.
+CAUSAL_MASK = (
+    'torch.ones(shape, device="cuda").tril(max(0, shape[-1] - shape[-2]))'
+    ' * (torch.arange(shape[-1], device="cuda") < shape[-1] - 1)'
+)
 _RUN = "    timed = lambda: run(*tensors)"
 _TIMED = "    timed = lambda: run(*tensors, buffers=buffers)"
 
@@ -72,6 +77,9 @@ def write_main(program: Graph, outputs: Sequence[str], buffers: bool, sizes: Seq
     if whole:
         drawn = 'torch.randint(WHOLE[len(tensors)], shape, device="cuda")'
         values = f"{drawn} if len(tensors) in WHOLE else {values}"
+    if causal := sorted(causal_inputs(program)):
+        bounds += f"CAUSAL = {causal}  # constant masks: causal ones, without the last column\n"
+        values = f"{CAUSAL_MASK} if len(tensors) in CAUSAL else {values}"
     if roots := sorted(root_inputs(expand(program))):
         bounds += f"ROOTS = {roots}  # inputs whose roots are taken: positive\n"
         values = f'0.5 + torch.rand(shape, device="cuda") if len(tensors) in ROOTS else {values}'

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
-from mirage_eg.backends.measure.timing import Timing, gpu_available, time_launches, time_source
+from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.bench.gpu_row_records import (
     DEVICE_LOST,
@@ -40,7 +40,7 @@ from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.ir.whole_inputs import causal_inputs, whole_inputs
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuning
@@ -230,11 +230,13 @@ def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Js
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
-    whole, tensors = whole_inputs(program), []
+    whole, causal, tensors = whole_inputs(program), causal_inputs(program), []
     for position, (kind, scale) in enumerate(zip(program.input_types, input_scales(program), strict=True)):
         numbers = scale * torch.randn(kind.shape, device="cuda", generator=generator)
         if position in whole:
             numbers = torch.randint(whole[position], kind.shape, device="cuda", generator=generator)
+        if position in causal:
+            numbers = causal_mask(kind.shape)
         tensors.append(numbers.to(getattr(torch, str(kind.dtype))))
     try:
         with gpu_lock(folder) if baseline.slow else nullcontext():

@@ -49,8 +49,13 @@ def wide_attention_prefill(batch: int = 1) -> Graph:
 
 
 def causal_attention_prefill(batch: int = 1) -> Graph:
-    """The same, 64 wide, with a causal mask of indicators that is given."""
+    """The same, 64 wide, with a constant causal mask."""
     return _attention(batch, 64, causal=True)
+
+
+def wide_causal_attention_prefill(batch: int = 1) -> Graph:
+    """The same, 128 wide."""
+    return _attention(batch, 128, causal=True)
 
 
 def _attention(batch: int, width: int, causal: bool) -> Graph:
@@ -58,7 +63,7 @@ def _attention(batch: int, width: int, causal: bool) -> Graph:
     q = program.new_input((_HEADS * batch, _TOKENS, width), name="Q")
     k = program.new_input((_HEADS * batch, width, _TOKENS), name="K")
     v = program.new_input((_HEADS * batch, _TOKENS, width), name="V")
-    mask = program.new_input((_TOKENS, _TOKENS), "bool", name="mask") if causal else None
+    mask = program.new_input((_TOKENS, _TOKENS), "bool", name="mask", weight=True) if causal else None
     scores = program.scale(q @ k, 1 / sqrt(width))
     program.mark_output(program.softmax(scores, 2, mask) @ v, name="O")
     return program.graph()
@@ -73,5 +78,6 @@ PREFILL: dict[str, Callable[[int], Graph]] = {
         attention_prefill,
         wide_attention_prefill,
         causal_attention_prefill,
+        wide_causal_attention_prefill,
     )
 }
