@@ -1,7 +1,8 @@
 """Patches in emitted programs: one kernel for all blocks and their convolutions, in place where nobody else reads y."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from random import Random
 
 import numpy as np
@@ -15,7 +16,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.partial_equivalence.boxes import agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation
@@ -198,18 +200,79 @@ def test_a_correction_of_several_ops_is_one_launch_or_none(run: RunProgram, kind
     assert more == 1 - {"bias, sum and relu": 3, "silu of a scaled pool": 2}.get(kind, 0), "of the functions, one kernel"
 
 
-def test_a_wrong_correction_is_wrong_in_the_kernel_with_the_functions(run: RunProgram) -> None:
-    it = _batch_into_height(_image_program("bias, sum and relu"))
+def _one_row_short(it: Mutant) -> Graph:
+    """The correction without the last row of a rectangle; without the rectangle if it has one row."""
+    *others, last = it.rectangles
+    rows = last[2]
+    kept = [(*last[:2], range(rows.start, rows[-1], rows.step), last[3])] if len(rows) > 1 else []
+    return replaced(it.program, it.part, corrected(it.part.program, it.changed, [*others, *kept]))
+
+
+def _of_a_correction(it: Mutant) -> tuple[list[Node], list[int]]:
+    """The nodes of the corrected program, and the windowed ops at its borders, the last ones first."""
+    nodes = list(it.graph.nodes)
+    return nodes, [
+        number
+        for number in reversed(range(len(nodes)))
+        if nodes[number].op in ("conv2d", "avg_pool2d") and nodes[number]["pads"][0] != nodes[number]["pads"][2]
+    ]
+
+
+def _wrong_border(it: Mutant) -> Graph:
+    """The padding of the other border; for averages, which are the same with it, another divisor."""
+    nodes, [number, *_] = _of_a_correction(it)
+    item, (top, left, bottom, right) = nodes[number], nodes[number]["pads"]
+    average = item.op == "avg_pool2d"
+    changed = {"count_include_pad": 1 - item["count_include_pad"]} if average else {"pads": (bottom, left, top, right)}
+    nodes[number] = node(item.op, *item.operands, **item.mapping | changed)
+    return Graph(tuple(nodes))
+
+
+def _halo_one_row_short(it: Mutant) -> Graph:
+    """A rectangle that reads one row less of the images than its windows need, and zeros for that row."""
+    nodes, windowed = _of_a_correction(it)
+    number = next(
+        place for place in windowed if nodes[field := nodes[place].operands[0]].op == "slice" and nodes[field]["dim"] == 2
+    )
+    field, (top, left, bottom, right) = nodes[number].operands[0], nodes[number]["pads"]
+    start, stop = nodes[field]["start"], nodes[field]["stop"]
+    below = top > bottom  # the border is above, the other images are below
+    rows = {"stop": stop - 1} if below else {"start": start + 1}
+    pads = (top, left, bottom + 1, right) if below else (top + 1, left, bottom, right)
+    nodes[field] = node("slice", *nodes[field].operands, **nodes[field].mapping | rows)
+    nodes[number] = node(nodes[number].op, *nodes[number].operands, **nodes[number].mapping | {"pads": pads})
+    return Graph(tuple(nodes))
+
+
+WRONG = [_one_row_short, _halo_one_row_short, _wrong_border]
+CORRECTED = ["convolution", *KINDS, *FUSED]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda it: it.__name__.strip("_"))
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_a_wrong_correction_of_any_op_is_not_equal(kind: str, wrong: Callable[[Mutant], Graph]) -> None:
+    it = _batch_into_height(_image_program(kind))
+    graph = wrong(it)
+    assert graph != it.graph and verify(it.program, it.graph).verdict is Equality.EQUAL
+    assert verify(it.program, from_json(to_json(graph))).verdict is Equality.NOT_EQUAL
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [*zip(CORRECTED, cycle(WRONG), strict=False)])
+def test_an_emitted_wrong_correction_is_wrong_in_its_rectangles(
+    run: RunProgram, kind: str, wrong: Callable[[Mutant], Graph]
+) -> None:
+    it = _batch_into_height(_image_program(kind))
+    graph = wrong(it)
     arrays = [np.random.default_rng(0).standard_normal(kind.shape).astype(np.float32) for kind in it.program.input_types]
     [wanted] = evaluate(it.program, [array.astype(float) for array in arrays], FloatAlgebra())
-    first, *others = it.rectangles
-    short = (*first[:3], range(first[3].start, first[3][-1]))
-    for rectangles in ([short, *others], others):
-        graph = replaced(it.program, it.part, corrected(it.part.program, it.changed, rectangles))
-        assert verify(it.program, graph).verdict is Equality.NOT_EQUAL
-        [got] = run(emit(graph), arrays)
-        wrong = np.abs(got - wanted) > 1e-3
-        assert wrong.any() and not wrong[1 - first[0].start].any(), "the other image has its own rectangle"
+    source = emit(graph)
+    assert _launched(source).count("_kernel[") == 1, "all rectangles, and the functions after them"
+    [got] = run(source, arrays)
+    differs = np.abs(got - wanted) > 1e-3
+    inside = np.zeros(differs.shape, bool)
+    for rectangle in it.rectangles:
+        inside[np.ix_(*rectangle)] = True
+    assert differs.any() and not differs[~inside].any()
 
 
 def test_a_patch_with_functions_moves_y_and_the_result_once() -> None:
