@@ -79,6 +79,10 @@ def mutants(
         device = options.device_record
         with progress() as observe:
             found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
+            if not found:
+                raise UnsupportedError(
+                    f"{name}: got no mutant that is right on {least:.0%} of its positions; try: a smaller --least"
+                )
             timed = _by_time(found, device, observe)[:limit]
             by_time = [it for _, it in timed]
             verdicts = _verdicts(by_time, options, observe) if verified else []
@@ -209,7 +213,7 @@ def _print(name: str, found: int, original: dict[str, Any], rows: list[MutantRow
     console().print(table)
     for row in rows:
         if row.for_all_sizes is not None:
-            print(f"{row.number}: wrong at {row.for_all_sizes}")
+            print(f"{row.number}: {row.for_all_sizes}")
     faster = [row for row in rows if (row.measured_us or row.predicted_us) < (original.get("measured_us") or us)]
     how = "measured" if timed else "predicted"
     print(f"{name}: {found} mutants, {len(rows)} listed; {how} faster than the program: {len(faster)}")

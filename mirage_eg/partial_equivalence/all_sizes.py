@@ -75,7 +75,7 @@ class SizedMutant:
         period, offset = self.sizes.multiple_of, self.sizes.least - self.sizes.multiple_of * self.first
         shown = [", ".join(_text(one, name, period, offset) for one in rectangle) for rectangle in self.rectangles]
         sizes = f"{name} = {self.sizes.least}, {self.sizes.least + period}, …"
-        return f"[{'] and ['.join(shown)}] for {sizes}" if shown else f"nowhere for {sizes}"
+        return f"wrong at [{'] and ['.join(shown)}] for {sizes}" if shown else f"wrong nowhere for {sizes}"
 
 
 def at_extent(program: Graph, place: int, dim: int, extent: int) -> Graph:

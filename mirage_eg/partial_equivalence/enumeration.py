@@ -26,6 +26,7 @@ from mirage_eg.partial_equivalence.window_changes import Change, changes_of, wit
 
 MAX_OPS = 5
 MAX_MOVES = 4  # with one op of the program
+BITS = (20, 14, 10, 7)  # of the whole numbers: the most with which results are exact in float64
 Moves = tuple[LayoutMove, ...]
 
 
@@ -101,9 +102,12 @@ class _Trial:
 
     def __init__(self, program: Graph, least: float) -> None:
         self.program, self.least = program, least
-        generator = np.random.default_rng(0)
-        self.inputs = [generator.integers(0, 1 << 20, kind.shape).astype(float) for kind in program.input_types]
-        [self.wanted] = evaluate(program, self.inputs, FloatAlgebra())
+        for bits in BITS:
+            generator = np.random.default_rng(0)
+            self.inputs = [generator.integers(0, 1 << bits, kind.shape).astype(float) for kind in program.input_types]
+            [self.wanted] = evaluate(program, self.inputs, FloatAlgebra())
+            if np.abs(self.wanted).max() < 1 << 53:
+                break
         self.values = np.unique(self.wanted)
         self.factors = _factors(program)
         self.seen: set[int] = set()
@@ -164,13 +168,14 @@ class _Trial:
         return computed if found.mean() >= self.least else None
 
     def _moved_back(self, mutation: Mutation, result: Any) -> Iterator[tuple[Mutation, float]]:
-        """The best moves of a result to the program's shape."""
-        best: tuple[float, int, Moves] = (0.0, 0, ())
+        """The best moves of a result to the program's shape; of equally good ones those that undo moves of an input."""
+        best: tuple[float, int, bool, Moves] = (0.0, 0, False, ())
+        undone = [tuple(move.inverse for move in reversed(moves)) for moves in mutation.before if moves]
         for moves, moved in self._moved_results(result, MAX_MOVES - mutation.moves):
             equal = float((moved == self.wanted).mean())
-            best = max(best, (equal, -len(moves), moves), key=lambda it: it[:2])
+            best = max(best, (equal, -len(moves), moves in undone, moves), key=lambda it: it[:3])
         if best[0] >= self.least:
-            yield Mutation(mutation.before, mutation.changes, best[2]), best[0]
+            yield Mutation(mutation.before, mutation.changes, best[3]), best[0]
 
     def _moved_results(self, result: Any, most: int) -> Iterator[tuple[Moves, Any]]:
         """The result after up to `most` moves, two at most, that give the program's shape."""

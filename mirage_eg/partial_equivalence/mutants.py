@@ -95,16 +95,18 @@ def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart
         program = program.graph()
     if not 0 < least <= 1:
         raise OptionError(f"least: got {least}, wanted a part above 0 and at most 1")
-    parts, found = linear_parts(program), list[Mutant]()
+    parts, found, errors = linear_parts(program), list[Mutant](), list[tuple[LinearPart, UnsupportedError]]()
     for number, part in enumerate(parts):
         if on_part:
             on_part(number, len(parts))
         try:
             found += _of_part(program, part, least)
         except UnsupportedError as error:
-            if len(parts) == 1:
-                raise
-            _LOG.warning("a part of the program is left as it is: %s", error)
+            errors.append((part, error))
+    if errors and not found:
+        raise errors[0][1]
+    for part, reason in errors:  # of several ops, each contraction is a part, too
+        _LOG.log(logging.INFO if part.ops > 1 else logging.WARNING, "a part of the program is left as it is: %s", reason)
     return sorted(found, key=lambda it: (-it.equal_fraction, it.mutation.moves))
 
 

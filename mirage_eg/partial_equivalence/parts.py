@@ -1,6 +1,6 @@
-"""The linear parts of a program: all of it, or each contraction between nonlinear ops; programs with a part replaced."""
+"""The linear parts of a program: subprograms of several contractions, and each contraction; programs with a part replaced."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.ir.builder import KernelGraph, Tensor
@@ -17,14 +17,23 @@ MOST_OPS = 5  # of a linear program that is changed as a whole
 
 @dataclass(frozen=True, slots=True)
 class LinearPart:
-    """A linear program with one output, and the nodes of the whole program that compute it: one, or all of them (`()`)."""
+    """A linear program with one output, and where it is in a whole program: its last nodes, and the values that each reads.
+
+    Without nodes it is the whole program.
+    """
 
     program: Graph
     nodes: tuple[int, ...] = ()
+    reads: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def ops(self) -> int:
+        """The number of its ops."""
+        return len(self.program.nodes) - len(self.program.inputs) - len(self.program.outputs)
 
 
 def linear_parts(program: Graph) -> list[LinearPart]:
-    """The linear parts of a program, equal ones once.
+    """The linear parts of a program, equal ones once: subprograms of several contractions first, then each contraction.
 
     Raises:
         UnsupportedError: there is none with a sum of products.
@@ -34,44 +43,76 @@ def linear_parts(program: Graph) -> list[LinearPart]:
     if not found:
         names = ", ".join(sorted({item.op for item in given.nodes} - {"input", "output"})) or "no op"
         raise UnsupportedError(f"nothing to mutate: got {names}; wanted a convolution, a product, an average pool or a sum")
-    ops = [item.op for item in given.nodes if item.op not in ("input", "output")]
-    if all(map(is_linear, ops)) and len(ops) <= MOST_OPS and len(given.outputs) == 1:
+    ops = [number for number, item in enumerate(given.nodes) if item.op not in ("input", "output")]
+    is_whole = all(is_linear(given.nodes[number].op) for number in ops) and len(ops) <= MOST_OPS and len(given.outputs) == 1
+    if is_whole and len(ops) == 1:
         return [LinearPart(given)]
-    parts: dict[Graph, list[int]] = {}
-    for number in found:
-        if is_linear(given.nodes[number].op):
-            parts.setdefault(_alone(given, given.nodes[number]), []).append(number)
+    subprograms = [] if is_whole else [it for it in _subprograms(given) if len(it & {*found}) > 1]
+    parts: dict[Graph, dict[int, tuple[int, ...]]] = {}
+    for numbers in (*subprograms, *({number} for number in found if is_linear(given.nodes[number].op))):
+        part, reads = _alone(given, sorted(numbers))
+        parts.setdefault(part, {})[max(numbers)] = reads
     if not parts:
         names = ", ".join(sorted({given.nodes[number].op for number in found}))
         raise UnsupportedError(f"nothing to mutate: got {names}, which is not linear; wanted a convolution, a product or a sum")
-    return [LinearPart(part, tuple(numbers)) for part, numbers in parts.items()]
+    whole = [LinearPart(given)] if is_whole else []
+    return [*whole, *(LinearPart(part, tuple(places), tuple(places.values())) for part, places in parts.items())]
 
 
-def _alone(program: Graph, item: Node) -> Graph:
-    """One op as a program; an operand that it takes twice is one input."""
-    operands = list(dict.fromkeys(item.operands))
-    types = [program.types[operand] for operand in operands]
-    inputs = [node("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in types]
-    places = tuple(operands.index(operand) for operand in item.operands)
-    return Graph((*inputs, Node(item.op, places, item.attributes), node("output", len(inputs))))
+def _subprograms(program: Graph) -> Iterator[set[int]]:
+    """Sets of up to MOST_OPS linear nodes of which only the last one is read by other nodes, from the last one on."""
+    nodes, taken = [*program.numbered()], set[int]()
+    linear = [item.op not in ("input", "output") and is_linear(item.op) for item, _ in nodes]
+    for last in reversed(range(len(nodes))):
+        if not linear[last] or last in taken:
+            continue
+        found = {last}
+        for number in reversed(range(last)):
+            readers = [reader for value in nodes[number][1] for reader in program.readers[value]]
+            if linear[number] and readers and {*readers} <= found and len(found) < MOST_OPS:
+                found.add(number)
+        taken |= found
+        yield found
+
+
+def _alone(program: Graph, numbers: Sequence[int]) -> tuple[Graph, tuple[int, ...]]:
+    """Some nodes as a program, and the values that it reads; a value that is read twice is one input."""
+    nodes = [*program.numbered()]
+    own = [value for number in numbers for value in nodes[number][1]]
+    reads = tuple(dict.fromkeys(it for number in numbers for it in nodes[number][0].operands if it not in own))
+    inputs = [node("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in (program.types[it] for it in reads)]
+    places = {value: place for place, value in enumerate((*reads, *own))}
+    ops = [
+        Node(item.op, tuple(places[it] for it in item.operands), item.attributes) for item, _ in (nodes[it] for it in numbers)
+    ]
+    return Graph((*inputs, *ops, node("output", len(inputs) + len(ops) - 1))), reads
 
 
 def replaced(program: Graph, part: LinearPart, replacement: Graph) -> Graph:
     """The program with another program in the place of a part, everywhere."""
     if not part.nodes:
         return replacement
-    builder = KernelGraph()
-    values: list[Tensor] = []
-    for number, item in enumerate(expand(program).nodes):
-        operands = [values[operand] for operand in item.operands]
+    program, reads = expand(program), dict(zip(part.nodes, part.reads, strict=True))
+    builder, values = KernelGraph(), dict[int, Tensor]()
+    live = _read_with(program, reads)
+    for number, (item, own) in enumerate(program.numbered()):
         if item.op == "output":
-            builder.mark_output(operands[0], item.get("name"))
-        elif number in part.nodes:
-            inner = Restriction(replacement, builder, list(dict.fromkeys(operands)))
-            values.append(inner.whole(replacement.outputs[0].operands[0]))
-        else:
-            values += _copied(builder, item, operands)
+            builder.mark_output(values[item.operands[0]], item.get("name"))
+        elif number in reads:
+            inner = Restriction(replacement, builder, [values[it] for it in reads[number]])
+            values[own[0]] = inner.whole(replacement.outputs[0].operands[0])
+        elif live.intersection(own) or item.op == "input":
+            values |= zip(own, _copied(builder, item, [values[it] for it in item.operands]), strict=True)
     return builder.graph()
+
+
+def _read_with(program: Graph, reads: Mapping[int, tuple[int, ...]]) -> set[int]:
+    """The values that the outputs need if some nodes read other values than their operands."""
+    live = set[int]()
+    for number, (item, own) in reversed([*enumerate(program.numbered())]):
+        if item.op == "output" or live.intersection(own):
+            live |= {*reads.get(number, item.operands)}
+    return live
 
 
 def _copied(builder: KernelGraph, item: Node, operands: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -110,8 +110,11 @@ class SymbolicExtent(int):
 
 
 def parts(extent: int) -> tuple[int, int]:
-    """The constant and the slope of an extent."""
-    return (extent.constant, extent.slope) if isinstance(extent, SymbolicExtent) else (int(extent), 0)
+    """The constant and the slope of an extent; also of the int that lost them."""
+    if isinstance(extent, SymbolicExtent):
+        return extent.constant, extent.slope
+    slope = (int(extent) + LARGE // 2) // LARGE
+    return int(extent) - slope * LARGE, slope
 
 
 def symbolic(constant: int, slope: int, trace: Trace) -> int:
@@ -131,8 +134,7 @@ def read_symbolic(number: Any, trace: Trace) -> Any:
         return tuple(read_symbolic(it, trace) for it in number)
     if not isinstance(number, int) or isinstance(number, bool) or abs(number) < LARGE // 2:
         return number
-    slope = (number + LARGE // 2) // LARGE
-    return symbolic(number - slope * LARGE, slope, trace)
+    return symbolic(*parts(number), trace)
 
 
 def _divided(x: int, y: int, trace: Trace) -> tuple[int, int]:

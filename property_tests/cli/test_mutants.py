@@ -43,7 +43,7 @@ def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Pat
     assert {row["verdict"] for row in rows.values()} == {"equal"}
     [moved] = [row for name, row in rows.items() if name == "x: n→h (2, inner to outer); result: h→n (2, outer to inner)"]
     assert (moved["rectangles"], moved["recomputed"], moved["wrong"]) == (2, 160, 160) and moved["predicted_us"] > 0
-    assert moved["for_all_sizes"] == "[0:3:2, 0:4, H − 1:H, 0:10] and [1:4:2, 0:4, 0:1, 0:10] for H = 4, 5, …"
+    assert moved["for_all_sizes"] == "wrong at [0:3:2, 0:4, H − 1:H, 0:10] and [1:4:2, 0:4, 0:1, 0:10] for H = 4, 5, …"
     graphs = sorted((tmp_path / "mutants").glob("*.json"))
     assert len(graphs) == len(rows) == len([ElementTree.parse(it) for it in (tmp_path / "mutants").glob("*.svg")])
     namespace: dict[str, object] = {}
@@ -82,6 +82,11 @@ MISTAKES = {  # program, further arguments, and the message
         "graph.mark_output(graph.relu(graph.new_input((4, 4))))",
         (),
         "nothing to mutate: got relu; wanted a convolution",
+    ),
+    "nothing that moves": (
+        "graph.mark_output(graph.softmax(graph.new_input((4, 4)), 1))",
+        ("--least", "0.75"),
+        "given: got no mutant that is right on 75% of its positions; try: a smaller --least",
     ),
     "no op": ("graph.mark_output(graph.new_input((4, 4)))", (), "nothing to mutate: got no op"),
     "a part above 1": (

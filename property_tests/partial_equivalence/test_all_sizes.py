@@ -39,7 +39,7 @@ def _mask(shape: tuple[int, ...], rectangles: list[tuple[range, ...]]) -> np.nda
 def test_one_region_in_terms_of_the_height_serves_every_height() -> None:
     program = convolution((4, 2, 12, 6), (3, 2, 3, 3))
     sized = for_all_sizes(program, BATCH_INTO_HEIGHT, *HEIGHT)
-    assert sized.show("H") == "[0:3:2, 0:3, H − 1:H, 0:6] and [1:4:2, 0:3, 0:1, 0:6] for H = 4, 5, …"
+    assert sized.show("H") == "wrong at [0:3:2, 0:3, H − 1:H, 0:6] and [1:4:2, 0:3, 0:1, 0:6] for H = 4, 5, …"
     for height in (4, 5, 7, 12, 29, 64):
         at_height, corrected = sized.at(height)
         assert set(sized.wrong(height)) == _wrong(at_height, BATCH_INTO_HEIGHT)
@@ -54,7 +54,7 @@ def test_planes_of_a_dilated_convolution_are_right_for_all_even_heights() -> Non
     half = SideChange(dilation=(1, 2), padding=(1, 2))
     planes = LayoutMove(2, 0, 2)
     sized = for_all_sizes(program, Mutation(((planes,), ()), ((2, Change((half, SideChange()))),), (planes.inverse,)), *HEIGHT)
-    assert sized.rectangles == () and sized.sizes.multiple_of == 2 and "nowhere for H = " in sized.show("H")
+    assert sized.rectangles == () and sized.sizes.multiple_of == 2 and "wrong nowhere for H = " in sized.show("H")
     assert verify(*sized.at(30)).verdict is Equality.EQUAL
     with pytest.raises(OptionError, match="got 31"):
         sized.at(31)

@@ -18,7 +18,7 @@ from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.moves import LayoutMove, moves_of
 from mirage_eg.partial_equivalence.mutants import Mutant, mutant_of, mutants
-from mirage_eg.partial_equivalence.parts import LinearPart
+from mirage_eg.partial_equivalence.parts import LinearPart, linear_parts, replaced
 from mirage_eg.partial_equivalence.rectangles import Rectangle
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
@@ -166,6 +166,34 @@ def test_linear_parts_of_a_model_are_mutated_between_its_functions() -> None:
     assert len(moved.part.nodes) == 2, "both convolutions are one part"
     assert sum(item.op == "patch" for item in moved.graph.nodes) == 2
     assert verify(moved.program, moved.graph).verdict is Equality.EQUAL
+
+
+@pytest.mark.parametrize("after", ["relu", "slice"])
+def test_two_convolutions_in_a_row_are_mutated_together_and_alone(after: str) -> None:
+    graph = KernelGraph()
+    x, v = graph.new_input((2, 1, 6, 4), "float32"), graph.new_input((1, 1, 3, 1), "float32")
+    y = graph.conv2d(x, v, pads=(1, 0, 1, 0))
+    y = graph.conv2d(y, graph.new_input((1, 1, 3, 1), "float32"), pads=(1, 0, 1, 0))
+    graph.mark_output(graph.relu(y) if after == "relu" else graph.slice(y, 2, 0, 5))
+    program = graph.graph()
+    parts = linear_parts(program)
+    assert [part.ops for part in parts] == ([2, 1] if after == "relu" else [3, 1]), "equal convolutions are one part"
+    found = mutants(program)
+    for part in parts:
+        assert any(it.rectangles for it in found if it.part == part) or part.ops == 3, "a slice does not move"
+    wanted = values(program)
+    for it in found:
+        np.testing.assert_allclose(values(it.graph), wanted, rtol=1e-12, err_msg=it.name)
+        assert sum(item.op == "conv2d" for item in replaced(program, it.part, it.changed).nodes) == 2
+
+
+def test_a_value_that_others_read_ends_a_part() -> None:
+    graph = KernelGraph()
+    x = graph.new_input((2, 1, 6, 4), "float32")
+    y = graph.conv2d(x, graph.new_input((1, 1, 3, 1), "float32"), pads=(1, 0, 1, 0))
+    z = graph.conv2d(y, graph.new_input((1, 1, 1, 3), "float32"), pads=(0, 1, 0, 1))
+    graph.mark_output(graph.relu(z) + y)
+    assert [part.ops for part in linear_parts(graph.graph())] == [1, 1]
 
 
 def test_a_dilated_convolution_of_odd_images_goes_to_planes_by_zeros() -> None:
