@@ -3,13 +3,14 @@
 A candidate that fails is an outcome, no exception; only a GPU context that is lost for all that follow is one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from mirage_eg.backends.measure.kernel_profile import profile_kernels
+from mirage_eg.backends.measure.kernel_events import EventDriver
 from mirage_eg.backends.measure.timing import Timing, captured, causal_mask, event_us, time_launches, timing_stream
+from mirage_eg.backends.runtime.cuda_driver import cuda_driver
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
@@ -92,7 +93,8 @@ class CandidateTimer:
 
         library = torch_library()
         with loaded(source) as module, timing_stream():
-            program, worst = RunningProgram(module, list(module.INPUTS)), 0.0
+            driver, worst = EventDriver(cuda_driver()), 0.0
+            program = RunningProgram(module, list(module.INPUTS), driver=driver)
             for tensors, wanted in list(zip(self._tensors, self._wanted, strict=True))[: None if full else 1]:
                 arguments = self._laid_out(module.INPUTS.values(), tensors)
                 results = program(arguments, library)
@@ -110,7 +112,11 @@ class CandidateTimer:
             if replay is None:
                 return Outcome(median(event_us(run, repeats=5)), worst, None), None
             us = median(event_us(replay, repeats=3)) / _QUICK_RUNS
-            return Outcome(us, worst, None, _kernels_us(module, replay)), None
+            names = list(getattr(module, "SIGNATURES", ()))
+            if len(names) < 2:
+                return Outcome(us, worst, None), None
+            times, functions = driver.kernels_us(run), program.functions(torch.cuda.current_device())
+            return Outcome(us, worst, None, tuple(times[functions[name].handle] for name in names) if times else ()), None
 
     def _laid_out(self, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
         """The tensors with the strides that a candidate declares."""
@@ -123,15 +129,6 @@ class CandidateTimer:
                 tensor if same else torch.empty_strided(shape, strides, dtype=tensor.dtype, device="cuda").copy_(tensor)
             )
         return made
-
-
-def _kernels_us(module: Any, replay: Callable[[], object]) -> tuple[float, ...]:
-    """The time of each generated kernel in one run, by the profiler; none for a program of one, or that the profiler misses."""
-    names = list(getattr(module, "SIGNATURES", ()))
-    if len(names) < 2:
-        return ()
-    found = {kernel.name: kernel.us / _QUICK_RUNS for kernel in profile_kernels(replay, warm_up=0, calls=1)}
-    return tuple(found[name] for name in names) if found.keys() >= set(names) else ()
 
 
 def _error(results: Sequence[Any], wanted: Sequence[Any]) -> tuple[float, float]:

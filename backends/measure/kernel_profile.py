@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+_CALLS = 10
+
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
@@ -14,19 +16,19 @@ class KernelTime:
     us: float
 
 
-def profile_kernels(run: Callable[[], object], warm_up: int = 3, calls: int = 10) -> tuple[KernelTime, ...]:
-    """The kernels of one call, the longest first: means of `calls` on the current GPU, after `warm_up` without the profiler."""
+def profile_kernels(run: Callable[[], object]) -> tuple[KernelTime, ...]:
+    """The kernels of one call, the longest first: means of ten calls on the current GPU, after three without the profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    for _ in range(warm_up):
+    for _ in range(3):
         run()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as recorded:
-        for _ in range(calls):
+        for _ in range(_CALLS):
             run()
         torch.cuda.synchronize()
-    return kernel_times(recorded.key_averages(), calls)
+    return kernel_times(recorded.key_averages(), _CALLS)
 
 
 def kernel_times(averages: Iterable[Any], calls: int) -> tuple[KernelTime, ...]:

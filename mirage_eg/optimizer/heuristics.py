@@ -20,7 +20,7 @@ class Effort:
 
     structures: int = 32
     best_structures: int = 8
-    choices: int = 8  # µGraphs of a structure, or kernels for each part of a plan
+    choices: int = 8  # µGraphs of each structure of the whole program
     best_graphs: int = 6
     detailed_graphs: int = 2  # whose schedules are refined
     finalists: int = 6  # of the final round, besides the best variant of each of the `reported` µGraphs

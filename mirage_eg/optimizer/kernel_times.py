@@ -1,7 +1,7 @@
 """What each kernel took: programs run their kernels one after another, so that the fastest kernels make the fastest program.
 
 A program of several kernels is measured once with another choice for each of them. Its parts (segments of a plan) and their
-kernels are then chosen one by one: a time belongs to a kernel of a part with its schedule, whatever program it was measured in.
+kernels are then chosen one by one: a time belongs to a kernel of a part with its schedule, in each program that has both.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartChoice:
     """One choice for a part of a program: what is chosen, and of how many kernels of block graphs it is."""
 
     choice: Hashable
@@ -26,24 +26,24 @@ class Part:
 class Group:
     """µGraphs that differ in the kernels of their parts: the choices for each part, cheapest first, and how they are joined."""
 
-    choices: tuple[tuple[Part, ...], ...]
-    compose: Callable[[Sequence[Part]], Graph]
+    choices: tuple[tuple[PartChoice, ...], ...]
+    compose: Callable[[Sequence[PartChoice]], Graph]
 
     @classmethod
     def of(cls, graphs: Sequence[Graph]) -> "Group":
         """µGraphs of one part, the whole program."""
-        return cls((tuple(Part(graph, len(graph.blocks)) for graph in graphs),), lambda parts: _graph(parts[0]))
+        return cls((tuple(PartChoice(graph, len(graph.blocks)) for graph in graphs),), lambda parts: _graph(parts[0]))
 
 
-def _graph(part: Part) -> Graph:
+def _graph(part: PartChoice) -> Graph:
     assert isinstance(part.choice, Graph)
     return part.choice
 
 
-Kernel = tuple[Part, int]  # a kernel by its place in a part
+Kernel = tuple[PartChoice, int]  # a kernel by its place in a part
 
 
-def kernels_of(parts: Sequence[Part]) -> list[Kernel]:
+def kernels_of(parts: Sequence[PartChoice]) -> list[Kernel]:
     """The kernels of a µGraph of these parts, in the order of its block graphs."""
     return [(part, place) for part in parts for place in range(part.kernels)]
 
@@ -54,23 +54,23 @@ class KernelTimes:
 
     times: dict[Kernel, dict[Schedule, float]] = field(default_factory=dict)
 
-    def learn(self, parts: Sequence[Part], schedules: Schedules, us: Sequence[float]) -> None:
+    def learn(self, parts: Sequence[PartChoice], schedules: Schedules, us: Sequence[float]) -> None:
         """The times of the kernels of one program."""
         for kernel, schedule, time in zip(kernels_of(parts), schedules, us, strict=True):
             known = self.times.setdefault(kernel, {})
             known[schedule] = min(time, known.get(schedule, time))
 
-    def us(self, part: Part) -> float | None:
+    def us(self, part: PartChoice) -> float | None:
         """The sum of the shortest times of a part's kernels; None for one without kernels, or not measured."""
         known = [self.times.get(kernel) for kernel in kernels_of([part])]
         return sum(min(times.values()) for times in known if times) if known and all(known) else None
 
-    def fastest(self, choices: Sequence[Part]) -> Part | None:
+    def fastest(self, choices: Sequence[PartChoice]) -> PartChoice | None:
         """The choice whose kernels took least; None where none was measured."""
         known = {part: us for part in choices if (us := self.us(part)) is not None}
         return min(known, key=lambda part: known[part], default=None)
 
-    def schedules(self, parts: Sequence[Part], bases: Mapping[Kernel, Schedule]) -> Iterator[Schedule]:
+    def schedules(self, parts: Sequence[PartChoice], bases: Mapping[Kernel, Schedule]) -> Iterator[Schedule]:
         """The fastest schedule of each kernel, which must be known; that of a base with all changes that made it faster."""
         for kernel in kernels_of(parts):
             known = self.times[kernel]
@@ -98,4 +98,4 @@ def merged(base: Schedule, faster: Sequence[Schedule]) -> Schedule:
     return result
 
 
-__all__ = ["Group", "Kernel", "KernelTimes", "Part", "kernels_of", "merged"]
+__all__ = ["Group", "Kernel", "KernelTimes", "PartChoice", "kernels_of", "merged"]

@@ -26,7 +26,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.heuristics import EFFORT, Effort
-from mirage_eg.optimizer.kernel_times import Group, Kernel, KernelTimes, Part, kernels_of
+from mirage_eg.optimizer.kernel_times import Group, Kernel, KernelTimes, PartChoice, kernels_of
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.multi_gpu import MultiGpuTimer
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -98,7 +98,7 @@ class _Run:
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
     right: list[Tuned] = field(default_factory=list)
     kernels: KernelTimes = field(default_factory=KernelTimes)
-    parts: dict[Graph, Sequence[Part]] = field(default_factory=dict)  # of the µGraphs so far
+    parts: dict[Graph, Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs so far
     predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
     memo: dict[Graph, Graph] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ class _Run:
             self.memo[graph] = optimize_mugraph(graph, self.device).graph
         return self.memo[graph]
 
-    def composed(self, structure: int, parts: Sequence[Part]) -> Graph:
+    def composed(self, structure: int, parts: Sequence[PartChoice]) -> Graph:
         """The µGraph of these parts."""
         graph = self.groups[structure].compose(parts)
         self.parts.setdefault(graph, parts)
@@ -153,13 +153,18 @@ def tune(
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
 
 
-def _members(groups: Sequence[Group], most: int) -> Iterator[tuple[int, Sequence[Part]]]:
+def _members(groups: Sequence[Group], most: int) -> Iterator[tuple[int, Sequence[PartChoice]]]:
     """The cheapest µGraph of each group, then of each one with other choices for all parts, and so on."""
-    samples = [[sample(choices, most) for choices in group.choices] for group in groups]
-    for place in range(most):
+    samples = [_sampled(group, most) for group in groups]
+    for place in range(max((len(choices) for sampled in samples for choices in sampled), default=0)):
         for number, sampled in enumerate(samples):
             if any(place < len(choices) for choices in sampled):
                 yield number, [choices[place] if place < len(choices) else choices[0] for choices in sampled]
+
+
+def _sampled(group: Group, most: int) -> Sequence[Sequence[PartChoice]]:
+    """The choices that are measured: all of a plan, whose parts are measured together, `most` of the whole program."""
+    return group.choices if len(group.choices) > 1 else [sample(choices, most) for choices in group.choices]
 
 
 def _other_choices(run: _Run) -> Iterator[Job]:
@@ -170,14 +175,14 @@ def _other_choices(run: _Run) -> Iterator[Job]:
         leading.setdefault(tuned.variant.structure, tuned.variant)
     tried = {part for graph in run.parts for part in run.parts[graph]}
     for number, variant in islice(leading.items(), effort.best_structures):
-        samples = [sample(choices, effort.choices) for choices in run.groups[number].choices]
+        samples = _sampled(run.groups[number], effort.choices)
         while any(new := [next((part for part in choices if part not in tried), None) for choices in samples]):
             parts = [choices[0] if part is None else part for part, choices in zip(new, samples, strict=True)]
             tried.update(parts)
             yield Job(run.composed(number, parts), number, _styled(run, variant, number, parts))
 
 
-def _styled(run: _Run, variant: Variant, number: int, parts: Sequence[Part]) -> Schedules:
+def _styled(run: _Run, variant: Variant, number: int, parts: Sequence[PartChoice]) -> Schedules:
     """The schedule of a variant for other parts of its group."""
     graph, result, place, old_place = run.composed(number, parts), list[Schedule](), 0, 0
     for part, old in zip(parts, run.parts[variant.graph], strict=True):

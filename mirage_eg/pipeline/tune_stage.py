@@ -10,7 +10,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
-from mirage_eg.optimizer.kernel_times import Group, Part
+from mirage_eg.optimizer.kernel_times import Group, PartChoice
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
@@ -64,14 +64,14 @@ class _Groups:
             self.candidates.setdefault(candidate.graph, candidate)
         return Group.of([candidate.graph for candidate in candidates])
 
-    def _composed(self, parts: Sequence[Part]) -> Graph:
+    def _composed(self, parts: Sequence[PartChoice]) -> Graph:
         plan = KernelPlan(tuple(part.choice for part in parts if isinstance(part.choice, PlanPart)))
         candidate = candidate_of(self.run, self.primitive, plan)
         return self.candidates.setdefault(candidate.graph, candidate).graph
 
 
-def _part(part: PlanPart) -> Part:
-    return Part(part, len(part.kernels.graph.blocks))
+def _part(part: PlanPart) -> PartChoice:
+    return PartChoice(part, len(part.kernels.graph.blocks))
 
 
 def tune_candidates(run: Run, primitive: Graph, groups: Sequence[Sequence[Candidate]], tuning: Tuning) -> TunedCandidates:

@@ -16,7 +16,7 @@ from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, changed
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.kernel_times import KernelTimes, Part, kernels_of
+from mirage_eg.optimizer.kernel_times import KernelTimes, PartChoice, kernels_of
 from mirage_eg.optimizer.tuning_space import Job, Variant, details, first, jointly, launched_dependently, like, schedules
 from property_tests.support.hand_written import attention, gated_mlp, n_transformer, split_attention, split_product
 
@@ -160,7 +160,7 @@ def test_kernels_overlap_where_there_are_several_and_the_target_can() -> None:
 @given(costs=st.lists(st.lists(st.integers(1, 9), min_size=3, max_size=3), min_size=4, max_size=4))
 def test_changes_that_do_not_touch_each_other_add_up(costs: list[list[int]]) -> None:
     """Two kernels, two choices of three and two values: the best of single changes gives the best of all."""
-    parts = [Part("a", 1), Part("b", 1)]
+    parts = [PartChoice("a", 1), PartChoice("b", 1)]
     base = (Schedule(num_warps=0), Schedule(num_warps=0))
     places = [("num_warps", 0), ("num_warps", 1), ("swapped", 0), ("swapped", 1)]
 
@@ -177,11 +177,11 @@ def test_changes_that_do_not_touch_each_other_add_up(costs: list[list[int]]) -> 
 
 
 def test_the_fastest_choice_is_that_of_the_fastest_kernels() -> None:
-    times, slow, fast, unknown = KernelTimes(), Part("slow", 2), Part("fast", 1), Part("unknown", 1)
+    times, slow, fast, unknown = KernelTimes(), PartChoice("slow", 2), PartChoice("fast", 1), PartChoice("unknown", 1)
     plain, other = Schedule(), Schedule(num_warps=8)
     times.learn([slow, fast], (plain, plain, plain), (2.0, 3.0, 6.0))
     times.learn([slow, fast], (other, plain, other), (1.0, 4.0, 3.5))
-    assert (times.us(slow), times.us(fast), times.us(unknown), times.us(Part("library", 0))) == (4.0, 3.5, None, None)
+    assert (times.us(slow), times.us(fast), times.us(unknown), times.us(PartChoice("library", 0))) == (4.0, 3.5, None, None)
     assert times.fastest([unknown, slow, fast]) == fast
     assert times.fastest([unknown]) is None
     assert list(times.schedules([slow, fast], {})) == [other, plain, other]

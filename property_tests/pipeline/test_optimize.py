@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.cli.optimize import verification_text
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.kernel_times import Group, Part
+from mirage_eg.optimizer.kernel_times import Group, PartChoice
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuned, Variant
 from mirage_eg.optimizer.tuning_space import first
@@ -75,7 +75,7 @@ def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: s
     assert times == sorted(times, key=lambda us: us or inf)
 
 
-def _one_changed(group: Group) -> list[Sequence[Part]]:
+def _one_changed(group: Group) -> list[Sequence[PartChoice]]:
     """The first choices, and those with another one for one part."""
     first = [choices[0] for choices in group.choices]
     others = [
