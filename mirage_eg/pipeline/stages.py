@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from math import inf
 from pathlib import Path
 
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.custom_op_check import check_custom_ops
+from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
 from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import check_cache
@@ -26,6 +28,7 @@ from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
 from mirage_eg.pipeline.verify_stage import Verified, at_full_size, with_steps
 from mirage_eg.search.partition.regions import regions
+from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.search.trace import Tracer
 from mirage_eg.verify.verdict import Observer
 
@@ -57,7 +60,7 @@ def _run(run: Run, tuning: Tuning) -> Result:
     if REGISTRY:
         with run.watch.stage("custom ops"):
             run.watch.notes += check_custom_ops(run.program)
-    if len(segments := regions(run.program, HEURISTICS.region_ops)) > 1:
+    if len(segments := _regions(run)) > 1:
         return run_regions(run, segments, tuning)
     with at_full_size(run) as full_size:
         searched = search_program(run, full_size, tuning)
@@ -79,6 +82,18 @@ def _run(run: Run, tuning: Tuning) -> Result:
             )
     report = make_report(run, searched, candidates, explanation)
     return Result(tuple(map(finished, candidates)), report, finalists.measurements, known=finalists.plans.known)
+
+
+def _regions(run: Run) -> tuple[Segment, ...]:
+    """The regions of the program, cut between kernels of the program as rewritten where other cuts take substitutions away."""
+    segments = regions(run.program, HEURISTICS.region_ops)
+    if len(segments) == 1:
+        return segments
+    with run.watch.stage("regions"):
+        programs = [segment_program(run.program, segment) for segment in segments]
+        seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
+        cut_at = values_to_cut_at(run.program, programs, run.device, seconds)
+    return segments if cut_at is None else regions(run.program, HEURISTICS.region_ops, cut_at)
 
 
 def _failed_run(run: Run, whole: WholeProgram, verified: Verified, candidates: Sequence[Candidate]) -> FailedRun:

@@ -6,7 +6,7 @@ Outputs of the program that no later op reads do not count. A region is a segmen
 its own, and equal regions are equal graphs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -15,10 +15,11 @@ from mirage_eg.search.partition.segments import Segment, counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 
-def regions(program: Graph, most: int) -> tuple[Segment, ...]:
+def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
-    Regions are as large as that allows: consecutive ones are merged from the first on.
+    Regions are as large as that allows: consecutive ones are merged from the first on. With `cut_at` they are cut at these
+    values if that leaves at most four times as many ops.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -26,12 +27,18 @@ def regions(program: Graph, most: int) -> tuple[Segment, ...]:
     programs = [segment_program(program, piece) for piece in pieces]
     ops = {each: sum(map(counts, expand(each).nodes)) for each in dict.fromkeys(programs)}
     kept: list[Cut] = []
-    inside = ops[programs[0]]
+    last: Cut | None = None  # the last one in the region that is wanted
+    inside = behind = ops[programs[0]]  # in the region, and behind the last cut
     for cut, each in zip(cuts, programs[1:], strict=True):
-        if inside + ops[each] > most:
+        if cut_at is None or cut[0] in cut_at:
+            last, behind = cut, 0
+        if inside + ops[each] > most and last is not None:
+            kept.append(last)
+            inside, last = behind, None
+        elif inside + ops[each] > 4 * most:
             kept.append(cut)
-            inside = 0
-        inside += ops[each]
+            inside = behind = 0
+        inside, behind = inside + ops[each], behind + ops[each]
     return tuple(graph.segments(kept))
 
 
