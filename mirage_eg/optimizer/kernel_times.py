@@ -4,7 +4,7 @@ A program of several kernels is measured once with another choice for each of th
 kernels are then chosen one by one: a time belongs to a kernel of a part with its schedule, in each program that has both.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,11 +14,14 @@ from mirage_eg.ir.graph import Graph
 _COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that change together
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PartChoice:
-    """One choice for a part of a program: what is chosen, and of how many kernels of block graphs it is."""
+    """One choice for a part of a program: what is chosen, and of how many kernels of block graphs it is.
 
-    choice: Hashable
+    An object is equal to itself alone: choices contain large graphs, and are looked up all the time.
+    """
+
+    choice: object
     kernels: int
 
 

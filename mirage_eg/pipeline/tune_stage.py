@@ -52,6 +52,7 @@ class _Groups:
     run: Run
     primitive: Graph
     candidates: dict[Graph, Candidate] = field(default_factory=dict)  # by their µGraphs
+    parts: dict[PlanPart, PartChoice] = field(default_factory=dict)
 
     def group(self, candidates: Sequence[Candidate]) -> Group:
         """The candidates of a structure; or those of a plan, which differ from the first in the kernels of one part."""
@@ -59,19 +60,18 @@ class _Groups:
         segments = {tuple(part.segment for part in parts) for parts in plans}
         if len(segments) == 1 and len(plans[0]) > 1:
             choices = (dict.fromkeys(parts) for parts in zip(*plans, strict=True))
-            return Group(tuple(tuple(map(_part, kernels)) for kernels in choices), self._composed)
+            return Group(tuple(tuple(map(self._choice, kernels)) for kernels in choices), self._composed)
         for candidate in candidates:
             self.candidates.setdefault(candidate.graph, candidate)
         return Group.of([candidate.graph for candidate in candidates])
+
+    def _choice(self, part: PlanPart) -> PartChoice:
+        return self.parts.setdefault(part, PartChoice(part, len(part.kernels.graph.blocks)))
 
     def _composed(self, parts: Sequence[PartChoice]) -> Graph:
         plan = KernelPlan(tuple(part.choice for part in parts if isinstance(part.choice, PlanPart)))
         candidate = candidate_of(self.run, self.primitive, plan)
         return self.candidates.setdefault(candidate.graph, candidate).graph
-
-
-def _part(part: PlanPart) -> PartChoice:
-    return PartChoice(part, len(part.kernels.graph.blocks))
 
 
 def tune_candidates(run: Run, primitive: Graph, groups: Sequence[Sequence[Candidate]], tuning: Tuning) -> TunedCandidates:
