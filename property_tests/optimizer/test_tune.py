@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.heuristics import Effort
-from mirage_eg.optimizer.kernel_times import Group
+from mirage_eg.optimizer.kernel_times import Group, PartChoice
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning, Variant, compile_variant, tune
 from mirage_eg.optimizer.tuning_space import Job
@@ -112,6 +113,46 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr("mirage_eg.optimizer.tune._try_together", lambda *_: None)
         best = tune(graphs.program, [Group.of([graphs.mugraph])], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
         assert ([kernel.num_warps for kernel in best.variant.schedule] == [2, 8]) is together
+
+
+LOOPS, ROWS = (2, 8, 4, 16), (16, 8, 4, 2)  # choices for the two kernels of split attention
+SPLIT = {
+    (loop, rows): split_attention("float16", 2, 256, 64, 4096, 128, 4, loop, rows).mugraph for loop in LOOPS for rows in ROWS
+}
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 99), min_size=4, max_size=4), st.lists(st.integers(1, 99), min_size=4, max_size=4))
+def test_the_fastest_kernels_of_all_parts_are_found_without_trying_all(first: list[int], second: list[int]) -> None:
+    """Kernels that take these times whatever the other is: four choices for each of two parts, measured a pair at a time."""
+    us = {"loop": dict(zip(LOOPS, first, strict=True)), "rows": dict(zip(ROWS, second, strict=True))}
+    number_of = {graph: pair for pair, graph in SPLIT.items()}
+
+    class Kernels(Clock):
+        def quick(self, source: str) -> Outcome:
+            loop, rows, _ = literal_eval(source)
+            kernels = (float(us["loop"][loop]), float(us["rows"][rows]))
+            self.seen[source] = sum(kernels)
+            return Outcome(sum(kernels), 1e-4, None, kernels)
+
+    def uncompiled(item: tuple[Graph, Graph, Job, str]) -> Variant:
+        job = item[2]
+        source = repr((*number_of[job.graph], str(job.schedule)))
+        return Variant(job.graph, job.structure, job.schedule, source, None)
+
+    def compose(parts: Sequence[PartChoice]) -> Graph:
+        loop, rows = (part.choice for part in parts)
+        return next(graph for pair, graph in SPLIT.items() if pair == (loop, rows))
+
+    group = Group(tuple(tuple(PartChoice(choice, 1) for choice in choices) for choices in (LOOPS, ROWS)), compose)
+    lines: list[Measurement] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mirage_eg.optimizer.tune.compile_variant", uncompiled)
+        patch.setattr("mirage_eg.optimizer.tune._try_near", lambda *_: None)
+        program = attention("float16", 2, 256, 64, 4096, 128, 1).program
+        tuned = tune(program, [group], DEVICES["H100"], Kernels(), Tuning(SMALL, record=lines.append))
+    assert tuned[0].us == min(first) + min(second)
+    assert sum(line.stage in ("structures", "extents", "extents together") for line in lines) <= 6
 
 
 def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
