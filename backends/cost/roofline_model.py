@@ -14,13 +14,14 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
 from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
+from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, Phase, is_kernel
+from mirage_eg.ir.node import REPLICATED, Node, Phase, is_kernel
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.weights import marked_weights, prepared_values
 
 FUNCTIONS = frozenset(
     {
@@ -92,7 +93,7 @@ def launched_kernels(graph: Graph) -> list[Launch]:
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
     kernels = []
-    works: dict[Graph, BlockWork] = {}  # of each different block graph
+    works: dict[tuple[Graph, float], BlockWork] = {}  # of each different block graph
     patches = patch_kernels(graph)
     for launch in launched_kernels(graph):
         read = dict.fromkeys(operand for item, _ in launch for operand in item.operands)
@@ -108,9 +109,10 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
             kernels.append(KernelWork("patch", moved, flops, slowdown(graph.types[values[0]].dtype)))
         elif item.op == "block":
             block: Graph = item["graph"]
-            if block not in works:
-                works[block] = block_work(block)
-            kernels.append(KernelWork(item.op, dram, work=works[block], blocks=prod(block.grid), loop=block.loop))
+            key = block, live_share(graph, item)
+            if key not in works:
+                works[key] = block_work(*key)
+            kernels.append(KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid), loop=block.loop))
         elif item.op in PRODUCTS:
             flops = flops_of_product(graph, item, values[0])
             kernels.append(KernelWork(item.op, dram, flops, slowdown(graph.types[item.operands[0]].dtype)))
@@ -189,7 +191,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are prefetched, others are not.
     rounds = max(1.0, waves / RESIDENT)
     step = device.step_us if dram > device.cache_bytes / 2 else device.hit_us
-    waits = loop * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
     times["latency"] = rounds * waits * 1e-6 + (0.0 if work.ahead else max(times["memory"], times["cache"]))
     return _cost(times, dram, blocks * work.flops, device.launch_us)
@@ -204,7 +206,8 @@ class BlockWork:
     sector, matrix operations, elementwise operations, functions.
 
     `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
-    prefetched; `staged`: bytes of computed operands of tl.dot, which go through registers in every iteration.
+    prefetched; `staged`: bytes of computed operands of tl.dot, which go through registers in every iteration; `live`: the share
+    of the iterations that run.
     """
 
     loaded: int
@@ -216,20 +219,60 @@ class BlockWork:
     once: int = 0
     ahead: bool = True
     staged: int = 0
+    live: float = 1.0
 
 
-def block_work(block: Graph) -> BlockWork:
-    """The work of a block graph, as it is lowered."""
+def causal_share(rows: int, columns: int) -> float:
+    """The share of tiles that a causal mask leaves, of `rows` times `columns`: exact where one divides the other."""
+    return (1 + 1 / min(rows, columns)) / 2
+
+
+def live_share(graph: Graph, item: Node) -> float:
+    """The share of the iterations of a block graph, a node of a kernel graph, that run, if constant masks are causal."""
+    block: Graph = item["graph"]
+    shares = [1.0]
+    for position in skipping_masks(graph, item):
+        mask = block.inputs[position]
+        split = [(target, count) for target, count in zip(mask["imap"], block.grid, strict=True) if target != REPLICATED]
+        rows = prod(count for target, count in split if target != mask["fmap"])
+        shares.append(causal_share(rows, block.loop * prod(count for target, count in split if target == mask["fmap"])))
+    return min(shares)
+
+
+def skipping_masks(graph: Graph, item: Node) -> tuple[int, ...]:
+    """The positions of the inputs of a block graph that are constant masks for which its kernel skips iterations.
+
+    They are of bool; a float that is added may be −∞ nowhere.
+    """
+    block: Graph = item["graph"]
+    constants = prepared_values(graph) | marked_weights(graph)
+    masks = [
+        position
+        for position, (operand, given) in enumerate(zip(item.operands, block.inputs, strict=True))
+        if operand in constants and given["dtype"] == str(DType.bool) and given.get("fmap", REPLICATED) != REPLICATED
+    ]
+    if not masks or block.loop == 1:
+        return ()
+    known = [position for position, operand in enumerate(item.operands) if operand in constants]
+    skipped = skipped_iterations(expanded(block), known)
+    cases = () if skipped is None else skipped.cases
+    return tuple(position for position in masks if any(tile.position == position for case in cases for tile in case))
+
+
+def block_work(block: Graph, live: float = 1.0) -> BlockWork:
+    """The work of a block graph, as it is lowered; `live` is the share of its iterations that run."""
     block = expanded(block)
-    return work_of_tiles(block, [kind.shape for kind in block.types], block.loop)
+    return work_of_tiles(block, [kind.shape for kind in block.types], block.loop, live)
 
 
-def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int) -> BlockWork:
-    """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations."""
-    loaded = wasted = flops = arithmetic = functions = 0
+def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, live: float = 1.0) -> BlockWork:
+    """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations, of which a share is
+    `live`."""
+    iterations = loop if live == 1 else loop * live
+    loaded = wasted = flops = arithmetic = functions = 0.0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
-    staged = 0
+    staged = 0.0
     op_of = {value: item.op for item, values in block.numbered() for value in values}
     for item, values in block.numbered():
         if item.op == "output":
@@ -240,7 +283,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int) ->
         elements = prod(map(power_of_two, shape))
         operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
         looped = operand_phase is Phase.LOOP
-        times = loop if looped else 1
+        times = iterations if looped else 1
         match kind:
             case Kind.BOUNDARY:
                 moved = prod(shape) * size * times
@@ -259,7 +302,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int) ->
                         flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
                         staged += sum(
-                            prod(map(power_of_two, shapes[i])) * block.types[i].dtype.itemsize * loop
+                            prod(map(power_of_two, shapes[i])) * block.types[i].dtype.itemsize * iterations
                             for i in item.operands
                             if block.phases[i] is Phase.LOOP and op_of[i] != "input"
                         )
@@ -274,4 +317,5 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int) ->
                 operand = prod(map(power_of_two, shapes[item.operands[0]]))
                 arithmetic += max(elements, operand) * times
                 steps[looped] += kind is Kind.REDUCTION and elements < operand
-    return BlockWork(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged)
+    loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
+    return BlockWork(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged, live)

@@ -8,6 +8,7 @@ being captured nothing is kept.
 from collections.abc import Iterator, Sequence
 from math import inf
 
+from mirage_eg.backends.triton.block_order import prepared as in_order
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations, skipped_iterations, tile_splits
 from mirage_eg.ir.dtypes import DType
@@ -72,7 +73,7 @@ def add_loop_bounds(file: ProgramFile, block: Graph, operands: Sequence[int]) ->
         return None
     held = {file.names[value] for value in marked_weights(file.graph) | file.prepared if value in file.names}
     constants = [position for position, operand in enumerate(operands) if file.names[operand] in held]
-    skipped = skipped_iterations(block, constants)
+    skipped = skipped_iterations(in_order(block), constants)
     if skipped is None:
         return None
     grid = tuple(block.grid[dim] for dim in skipped.grid_dims)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isinf
 
-from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.ir.dtypes import DType
@@ -45,19 +44,18 @@ class SkippedIterations:
     grid_dims: tuple[int, ...]
 
 
-def skipped_iterations(block: Graph, constants: Iterable[int]) -> SkippedIterations | None:
-    """When an iteration has no effect, if the inputs at the positions `constants` decide it; None if they do not."""
-    known = frozenset(constants)
-    if block.loop == 1 or not known:
+def skipped_iterations(graph: Graph, constants: Iterable[int]) -> SkippedIterations | None:
+    """When an iteration of a flat block graph of primitive ops has no effect, if the inputs at the positions `constants` decide
+    it; None if they do not."""
+    known, inputs = frozenset(constants), graph.inputs
+    if graph.loop == 1 or not any(_is_mask(inputs[position]) for position in known):
         return None
-    graph = prepared(block)
     search = _Search(graph, known)
     cases = _ALWAYS
     accumulators = [item for item, _ in graph.numbered() if OPS[item.op].kind is Kind.ACCUMULATOR]
     for item in accumulators:
         if graph.phases[item.operands[0]] is Phase.LOOP:
             cases = _both(cases, search.cases(item.operands[0], -inf if item.op == "accum_max" else 0.0))
-    inputs = graph.inputs
     useful = [sorted(case) for case in cases if any(_is_mask(inputs[tile.position]) for tile in case)]
     if not useful:
         return None

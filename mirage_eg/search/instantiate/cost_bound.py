@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import BlockWork, block_cost, is_function, slowdown, tile_flops
+from mirage_eg.backends.cost.roofline_model import BlockWork, block_cost, causal_share, is_function, slowdown, tile_flops
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Kind
@@ -46,7 +46,8 @@ class _Counted:
 class CostBound:
     """The least cost of one kernel. The constructor computes everything that does not depend on the tiling.
 
-    `dtypes` are those of its possible loads, `split_axis` is the axis of its partial results.
+    `dtypes` are those of its possible loads, `split_axis` is the axis of its partial results, `masks` are the inputs that are
+    constant masks.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class CostBound:
         outputs: Sequence[DType],
         device: Device,
         split_axis: int | None,
+        masks: frozenset[int] = frozenset(),
     ) -> None:
         self._split_axis, self._device = split_axis, device
         self._looped = looped = structure.split.looped
@@ -79,9 +81,13 @@ class CostBound:
         self._dram: dict[
             tuple[int, ...], tuple[int, int]
         ] = {}  # for sizes: bytes read, and written of one part of the split axis
-        self._coarse = min(dtypes, key=lambda dtype: dtype.itemsize)
+        floats = [dtype for dtype in dtypes if dtype is not DType.bool]  # products of masks have the other operand's type
+        self._coarse = min(floats or dtypes, key=lambda dtype: dtype.itemsize)
         self._products: list[_Product] = []
         self._counted: list[_Counted] = []
+        self._masks = [
+            shapes[place].axes for place, load in enumerate(structure.loads) if load.input in masks and varies[place]
+        ]
         first = len(structure.loads)
         for place, step in enumerate(structure.steps, first):
             operands = [shapes[i] for i in step.operands]
@@ -101,9 +107,19 @@ class CostBound:
                     constants = dict(zip(OPS[step.op].attributes, step.constants, strict=True))
                     self._counted.append(_Counted(tiles[place], loops, function=is_function(step.op, constants)))
 
+    def live(self, tiling: Tiling) -> float:
+        """The least share of its iterations that constant masks leave, as `roofline_model.live_share` has it."""
+        shares = [1.0]
+        for axes in self._masks if tiling.loop > 1 else ():
+            counts = [(self._looped in group, count) for group, count in tiling.grid if not axes.isdisjoint(group)]
+            rows = prod(count for looped, count in counts if not looped)
+            shares.append(causal_share(rows, tiling.loop * prod(count for looped, count in counts if looped)))
+        return min(shares)
+
     def us(self, tiling: Tiling) -> float:
         """Microseconds under the cost model."""
-        loop = tiling.loop
+        live = self.live(tiling)
+        loop = tiling.loop if live == 1 else tiling.loop * live
         whole, piece = tiling.tiles(self._looped)
         elements = []  # of every tile
         for axes, cut in self._tiles:
@@ -112,7 +128,7 @@ class CostBound:
                 product *= of[axis]
             elements.append(product)
         loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
-        flops = arithmetic = functions = staged = 0
+        flops = arithmetic = functions = staged = 0.0
         steps = {True: 0, False: 0}  # in the loop, and outside
         ahead = False
         for product_of in self._products:
@@ -134,7 +150,8 @@ class CostBound:
             for tile in counted.reduced:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
-        return self.us_of(BlockWork(loaded, 0, flops, arithmetic, functions, *waits, ahead=ahead, staged=staged), tiling)
+        counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
+        return self.us_of(BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live), tiling)
 
     def us_of(self, work: BlockWork, tiling: Tiling) -> float:
         """Microseconds under the cost model, if a block does this work."""

@@ -12,12 +12,13 @@ from time import time
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
-from mirage_eg.backends.cost.roofline_model import predict_us, work_of_tiles
+from mirage_eg.backends.cost.roofline_model import predict_us, skipping_masks, work_of_tiles
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.cost_bound import CostBound
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler
@@ -145,11 +146,14 @@ class Instantiation:
         self.plan, self.program, self.axes, self.avoided = plan, program, axes, avoided
         self.limits, self.filters = limits or TileLimits(), filters or Filters()
         self._kernels = kernels_of(plan, program, axes)
+        self._masks = causal_inputs(program)
         self.built = 0  # µGraphs that fit
         self.waiting = 0  # choices that were not taken
         self._too_large: list[Choice] = []
         self._bounds: list[CostBound] = []  # of the kernels
-        self._outlines: dict[tuple[object, ...], tuple[tuple[Outline, LiveTiles], ...]] = {}  # of each form built: its kernels
+        self._outlines: dict[
+            tuple[object, ...], tuple[tuple[Outline, LiveTiles, bool], ...]
+        ] = {}  # of each form built: its kernels
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that pass the bounds."""
@@ -180,7 +184,7 @@ class Instantiation:
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
         self._bounds = [
-            CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.split_axis)
+            CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.split_axis, self._masks)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
         ]
         self.waiting = len(chosen)
@@ -198,11 +202,14 @@ class Instantiation:
     def us_of_tiles(self, choice: Choice) -> float | None:
         """The predicted microseconds of a choice by the shapes of its tiles; None before a µGraph of its form was built."""
         known = self._outlines.get(self._form(choice))
-        if known is None or any(expanded(outline.block) is not outline.block for outline, _ in known):
+        if known is None or any(expanded(outline.block) is not outline.block for outline, _, _ in known):
             return None
         return sum(
-            bound.us_of(work_of_tiles(outline.block, outline.shapes(tiling), tiling.loop), tiling)
-            for (outline, _), tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
+            bound.us_of(
+                work_of_tiles(outline.block, outline.shapes(tiling), tiling.loop, bound.live(tiling) if is_masked else 1.0),
+                tiling,
+            )
+            for (outline, _, is_masked), tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
         )
 
     def _form(self, choice: Choice) -> tuple[object, ...]:
@@ -217,7 +224,11 @@ class Instantiation:
         if not self._has_too_large_tiles(choice):
             graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.tilings)
             if (form := self._form(choice)) not in self._outlines:
-                self._outlines[form] = tuple((outline, live_tiles(outline.block)) for outline in outlines)
+                blocks = [item for item in graph.nodes if item.op == "block"]
+                self._outlines[form] = tuple(
+                    (outline, live_tiles(outline.block), bool(skipping_masks(graph, item)))
+                    for outline, item in zip(outlines, blocks, strict=True)
+                )
         if graph is None or not self.fits(graph):
             self.refuse(choice)
             return None
@@ -238,5 +249,5 @@ class Instantiation:
         """Whether registers cannot hold the tiles, by a bound that builds no tile."""
         return any(
             live.nbytes(outline.shapes(tiling)) > self.limits.registers
-            for (outline, live), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
+            for (outline, live, _), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
         )

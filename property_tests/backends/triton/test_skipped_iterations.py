@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
@@ -184,7 +185,7 @@ def cases_of(body: Callable[[ThreadblockGraph, Tensor, Tensor], Tensor], kind: s
     value = body(block, block.new_input(x, (0,), 1), block.new_input(y, (0,), 1))
     block.new_output(block.forloop_accum(value, accumulate), (0,))
     kernel.customized([x, y], block)
-    found = skipped_iterations(kernel.graph().blocks[0], [1])
+    found = skipped_iterations(prepared(kernel.graph().blocks[0]), [1])
     return None if found is None else found.cases
 
 

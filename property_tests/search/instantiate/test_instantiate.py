@@ -1,22 +1,25 @@
 """From structures to µGraphs: every instance is legal, fits, equals the program, and keeps to the filters."""
 
 from functools import cache
+from itertools import islice
 
 import numpy as np
 import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES, device_for
-from mirage_eg.backends.cost.roofline_model import predict, predict_us
+from mirage_eg.backends.cost.roofline_model import causal_share, predict, predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM
-from mirage_eg.search.instantiate.instantiate import Instantiation, instances, small_instance
+from mirage_eg.ir.weights import without_weights
+from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits
 from mirage_eg.search.instantiate.lower_structure import lower_structure, lower_with_outlines
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
@@ -27,7 +30,7 @@ H100 = DEVICES["H100"]
 
 @cache
 def found(name: str) -> tuple[Graph, Axes, SearchResult]:
-    program = expand(PROGRAMS[name]() if name in PROGRAMS else WORKLOADS[name](1))
+    program = expand(PROGRAMS[name]() if name in PROGRAMS else (WORKLOADS | PREFILL)[name](1))
     axes = infer_axes(program)
     return program, axes, search(program, axes, load_rules("indexed"), SearchLimits(11, max_states=5_000))
 
@@ -124,7 +127,7 @@ def test_every_target_has_a_device_and_an_unknown_one_is_refused() -> None:
         device_for("sm_70")
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "lora", "gqa", "ntrans"])
+@pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "lora", "gqa", "ntrans", "causal_attention_prefill"])
 def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str) -> None:
     program, axes, result = found(name)
     ratios = []
@@ -136,6 +139,17 @@ def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str)
     assert ratios
     assert max(ratios) <= 1 + 1e-9
     assert sum(ratio > 0.8 for ratio in ratios) >= len(ratios) / 2  # and it says something
+
+
+def test_a_constant_causal_mask_halves_the_iterations_that_are_counted() -> None:
+    assert causal_share(16, 32) == causal_share(32, 16) == causal_share(16, 16) == 17 / 32 and causal_share(1, 8) == 1
+    program, axes, result = found("causal_attention_prefill")
+    instantiations = [Instantiation(plan, program, axes) for plan in result.structures]
+    [(position, graph, us)] = islice(best_first(instantiations, H100), 1)
+    assert graph.blocks[0].loop > 1 and us == predict_us(graph, H100) < 0.6 * predict_us(without_weights(graph), H100)
+    for choice in instantiations[position].choices(H100)[:20]:
+        if (built := instantiations[position].take(choice)) is not None:
+            assert instantiations[position].us_of_tiles(choice) == pytest.approx(predict_us(built, H100))
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa"])
