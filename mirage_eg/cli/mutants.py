@@ -11,6 +11,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
@@ -73,6 +74,10 @@ def mutants(
                 raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
             check_writable(out)
         name, graph = load(program, options.batch)
+        if dims_of(graph):
+            raise OptionError(
+                f"{name}: got a program with named dims, wanted fixed sizes; --every states regions for all sizes"
+            )
         where = None if every is None else _place(every, graph)
         from mirage_eg.partial_equivalence.mutants import mutants as find
 

@@ -3,6 +3,8 @@
 A rule matches every linear op of the e-graph with these attributes, shapes and element types, also ops that other laws
 added. The moves of a mutant are ordinary terms. Its correction is one e-node, as it is one kernel: a patch with the
 original op on the rectangles. A rule does not fire on the op of another mutant.
+
+Ops that differ in one extent of their first operand alone share their mutants, whose rectangles are stated for all sizes.
 """
 
 import logging
@@ -13,10 +15,11 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.ir.builder import KernelGraph
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
 from mirage_eg.partial_equivalence.correct import with_patches
 from mirage_eg.partial_equivalence.mutants import Mutant, mutants
 from mirage_eg.verify.verdict import Observer
@@ -55,17 +58,37 @@ def linear_ops(classes: EClasses) -> dict[LinearOp, bool]:
     return found
 
 
+def _of_another_size(op: LinearOp, known: Mapping[LinearOp, list[Mutant]], names: Mapping[str, Node]) -> list[Mutant] | None:
+    """The mutants of an op with another extent of one dim of the first operand, at this size; None if there is no such op."""
+    program, (x, w) = op.program(names), op.operands
+    for other, own in known.items():
+        (y, v), extents = other.operands, x.shape
+        if (other.constructor, other.name, v, y.dtype) != (op.constructor, op.name, w, x.dtype) or len(y.shape) != len(extents):
+            continue
+        different = [dim for dim, extent in enumerate(y.shape) if extent != extents[dim]]
+        if len(different) == 1 and not any(it.padded for it in own):
+            [dim] = different
+            try:
+                return [for_all_sizes(it.program, it.mutation, 0, dim).mutant(program, extents[dim]) for it in own]
+            except (OptionError, UnsupportedError) as error:
+                _LOG.info("mutants of %s do not serve %s: %s", other, op, error)
+    return None
+
+
 def mutant_rules(classes: EClasses, terms: ProgramTerms, device: Device, observe: Observer) -> Iterator[str]:
     """The rules of all linear ops of an e-graph, as egglog's text; the ops that they name are added to `terms`."""
-    found = linear_ops(classes)
+    found, known = linear_ops(classes), dict[LinearOp, list[Mutant]]()
     for number, (op, biased) in enumerate(found.items()):
         observe("mutants", number, len(found), "")
-        try:
-            own = mutants(op.program(terms.names))
-        except UnsupportedError as error:
-            _LOG.info("no mutants of %s: %s", op, error)
-            continue
-        for place, mutant in enumerate(sorted(own, key=lambda it: it.predicted_loss_us(device))[:MOST_OF_AN_OP]):
+        shared = _of_another_size(op, known, terms.names)
+        if shared is None:
+            try:
+                own = mutants(op.program(terms.names))
+            except UnsupportedError as error:
+                _LOG.info("no mutants of %s: %s", op, error)
+                continue
+            known[op] = sorted(own, key=lambda it: it.predicted_loss_us(device))[:MOST_OF_AN_OP]
+        for place, mutant in enumerate(known[op] if shared is None else shared):
             yield _rule(op, biased, mutant, terms, f"mutant {number}.{place} of {op.constructor}: {mutant.name}")
 
 

@@ -15,9 +15,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.sizes import SizeRange
-from mirage_eg.partial_equivalence.boxes import agreement
+from mirage_eg.partial_equivalence.boxes import DimRange, PositionBox, agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation
+from mirage_eg.partial_equivalence.mutants import Mutant
+from mirage_eg.partial_equivalence.parts import LinearPart
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
 from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_symbolic
 from mirage_eg.partial_equivalence.window_changes import WINDOWED
@@ -69,6 +71,17 @@ class SizedMutant:
         """The program at a size, and its corrected mutant."""
         wrong, program = self.wrong(size), at_extent(self.program, self.place, self.dim, size)
         return program, corrected(program, self.mutation.write(program), wrong)
+
+    def mutant(self, program: Graph, size: int) -> Mutant:
+        """The mutant of `program`, the one at a size.
+
+        Raises:
+            OptionError: not one of the sizes.
+        """
+        wrong, changed = self.wrong(size), self.mutation.write(program)
+        boxes = tuple(PositionBox(tuple(DimRange(it.start, ((len(it), it.step),)) for it in rectangle)) for rectangle in wrong)
+        part = LinearPart(program)
+        return Mutant(program, part, self.mutation, changed, boxes, tuple(wrong), corrected(program, changed, wrong))
 
     def show(self, name: str) -> str:
         """The rectangles as text, with `name` for the size."""

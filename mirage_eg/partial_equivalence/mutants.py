@@ -25,7 +25,7 @@ OnPart = Callable[[int, int], None]  # parts done, of how many
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant of a linear part of `program`: on each of `boxes` it is equal or not.
+    """A mutant of a linear part of `program`: on each of `boxes` it is equal or not, at positions in no box equal.
 
     `changed` is the part's mutant, `corrected` is it with patches, `graph` the whole program with that in place of the part.
     """
@@ -47,7 +47,7 @@ class Mutant:
     @property
     def equal_fraction(self) -> float:
         """The part of the positions at which the mutant is right."""
-        return sum(box.count for box in self.boxes if box.equal) / self.positions
+        return (self.positions - self.wrong) / self.positions
 
     @property
     def positions(self) -> int:

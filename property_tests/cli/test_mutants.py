@@ -88,6 +88,11 @@ MISTAKES = {  # program, further arguments, and the message
         ("--least", "0.75"),
         "given: got no mutant that is right on 75% of its positions; try: a smaller --least",
     ),
+    "a named dim": (
+        "graph.mark_output(graph.sum(graph.new_input((mi.Dim('n', max=64), 4)), 1))",
+        (),
+        "given: got a program with named dims, wanted fixed sizes; --every",
+    ),
     "no op": ("graph.mark_output(graph.new_input((4, 4)))", (), "nothing to mutate: got no op"),
     "a part above 1": (
         "graph.mark_output(graph.sum(graph.new_input((4, 4)), 1))",

@@ -1,5 +1,6 @@
 """Mutants in the e-graph: every e-node equals its class, and extraction takes a mutant exactly where it costs less."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -9,14 +10,18 @@ import pytest
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.graph_optimizer.check_enodes import check_enodes
 from mirage_eg.graph_optimizer.costs import KernelCosts
-from mirage_eg.graph_optimizer.eclasses import EClasses, Types
+from mirage_eg.graph_optimizer.eclasses import EClasses, Types, read_classes
 from mirage_eg.graph_optimizer.extraction import extract
+from mirage_eg.graph_optimizer.mutant_rules import linear_ops, mutant_rules
 from mirage_eg.graph_optimizer.optimize_graph import optimize_graph, saturated_classes
-from mirage_eg.graph_optimizer.program_terms import NumberedENode
+from mirage_eg.graph_optimizer.program_terms import NumberedENode, ProgramTerms
 from mirage_eg.graph_optimizer.rewritten_program import rewritten
+from mirage_eg.graph_optimizer.saturation import saturate
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
+from mirage_eg.partial_equivalence.mutants import mutant_of, mutants
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.image_models import csrnet_back_end
@@ -53,12 +58,22 @@ def _merged() -> Graph:
     return graph.graph()
 
 
+def _pyramid(*heights: int) -> Graph:
+    """One convolution of images of several heights."""
+    graph = KernelGraph()
+    w = graph.new_input((2, 2, 3, 3), "float32", "w")
+    for height in heights:
+        graph.mark_output(graph.conv2d(graph.new_input((2, 2, height, 4), "float32"), w, pads=1))
+    return graph.graph()
+
+
 PROGRAMS: dict[str, Callable[[], Graph]] = {
     "convolutions": _convolutions,
     "dilated": lambda: _convolutions(1, 8, 2),
     "odd": lambda: _convolutions(1, 5, 2),
     "products": _products,
     "merged": _merged,
+    "pyramid": lambda: _pyramid(6, 5, 9),
 }
 
 
@@ -77,6 +92,23 @@ def test_every_e_node_of_mutants_equals_its_class(name: str) -> None:
     assert check.evaluated == classes.count > plain.count
     patched = any(it.constructor == "Patched" for own in classes.enodes for it in own)
     assert patched == (name != "products")
+
+
+def test_the_mutants_of_a_convolution_serve_every_height() -> None:
+    program = _pyramid(6, 10)
+    terms = ProgramTerms(program, frozenset())
+    classes = read_classes(saturate(terms).egraph, terms)
+    one, other = linear_ops(classes)
+    rules = list(mutant_rules(classes, terms, H200, lambda *_: None))
+    names = [re.findall(r'"mutant \d.\d of Conv: (.*)"', rule) for rule in rules]
+    assert len(names) == 16 and names[:8] == names[8:]
+    own, (height,) = mutants(one.program(terms.names)), other.operands[0].shape[2:3]
+    assert {height, one.operands[0].shape[2]} == {6, 10}
+    for it in own:
+        shared = for_all_sizes(it.program, it.mutation, 0, 2).mutant(other.program(terms.names), height)
+        wanted = mutant_of(shared.program, shared.part, it.mutation)
+        assert wanted is not None and {*wanted.rectangles} == {*shared.rectangles}
+        assert wanted.equal_fraction == shared.equal_fraction and wanted.changed == shared.changed
 
 
 @dataclass(frozen=True)
