@@ -13,6 +13,7 @@ from mirage_eg.cli.arguments import ProgramArgument, load, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.pipeline.run.options import Options
@@ -138,11 +139,17 @@ def _for_all_sizes(mutant: "Mutant", place: int, dim: int) -> str:
     """Where a mutant is wrong, for all sizes of a dim of an input; or why there is no such statement."""
     from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
 
-    if mutant.padded or mutant.part.nodes:
-        return "no region for all sizes: got padded images or a part of the program"
+    part = mutant.part
+    if mutant.padded:
+        return "no region for all sizes: got padded images"
     names = "NCHW" if len(mutant.program.input_types[place].shape) == 4 else "abcdefgh"
+    if part.nodes:
+        value = expand(mutant.program).input_values[place]
+        if value not in part.reads[0]:
+            return f"no region for all sizes: got a part of the program that does not read {mutant.program.input_names[place]}"
+        place = part.reads[0].index(value)
     try:
-        return for_all_sizes(mutant.program, mutant.mutation, place, dim).show(names[dim % len(names)])
+        return for_all_sizes(part.program, mutant.mutation, place, dim).show(names[dim % len(names)])
     except UnsupportedError as error:
         return str(error)
 

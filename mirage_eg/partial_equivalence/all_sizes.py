@@ -6,7 +6,7 @@ from a least one on, and boxes are called equal by the normal form alone. No siz
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm, prod
+from math import gcd, lcm, prod
 
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
@@ -123,7 +123,7 @@ def for_all_sizes(program: Graph, mutation: Mutation, place: int, dim: int) -> S
         try:
             return _for_period(program, mutation, (place, dim), size, period)
         except (GraphError, UnsupportedError) as error:
-            reason = error
+            reason = "the ops take no other size of it alone" if isinstance(error, GraphError) else str(error)
     raise UnsupportedError(f"no region for all sizes of dim {dim} of input {place}: {reason}")
 
 
@@ -174,7 +174,8 @@ def _affine(pair: tuple[int, int], name: str, period: int, offset: int) -> str:
     constant, slope = pair
     if not slope:
         return str(constant)
-    times, over = (slope // period, 1) if slope % period == 0 else (slope, period)
+    common = gcd(slope, period)
+    times, over = slope // common, period // common
     if over > 1:
         inner = f"({name} − {offset})" if offset else name
         text = (f"{times} " if times != 1 else "") + f"{inner}/{over}"

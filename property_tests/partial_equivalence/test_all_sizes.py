@@ -7,6 +7,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.partial_equivalence.all_sizes import SizedMutant, at_extent, for_all_sizes
@@ -89,6 +90,22 @@ def test_regions_for_all_sizes_are_the_exact_ones_at_each(seed: int) -> None:
         got = _mask(shape, sized.wrong(size))
         assert (got >= wanted).all(), "a wrong position is not corrected"
         np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_stride_halves_the_height_in_the_statement() -> None:
+    sized = for_all_sizes(convolution((2, 1, 16, 6), (1, 1, 3, 3), strides=(2, 1)), BATCH_INTO_HEIGHT, *HEIGHT)
+    assert sized.show("H") == "wrong at [1:2, 0:1, 0:1, 0:6] for H = 6, 8, …"
+    planes = Mutation(((LayoutMove(2, 0, 2),), ()), (), (LayoutMove(0, 2, 2),))
+    sized = for_all_sizes(convolution((1, 1, 16, 6), (1, 1, 3, 3), strides=(2, 1)), planes, *HEIGHT)
+    assert sized.show("H") == "wrong at [0:1, 0:1, 0:H/2, 0:6] for H = 12, 16, …", "2 · H/4 is H/2"
+
+
+def test_a_size_that_another_input_depends_on_is_refused() -> None:
+    graph = KernelGraph()
+    graph.mark_output(graph.new_input((4, 2), "float32") @ graph.new_input((2, 3), "float32"))
+    into_rows = Mutation(((LayoutMove(0, 1, 2),), ()), (), (LayoutMove(1, 0, 2),))
+    with pytest.raises(UnsupportedError, match="dim 1 of input 0: the ops take no other size of it alone"):
+        for_all_sizes(graph.graph(), into_rows, 0, 1)
 
 
 def test_extents_of_two_statements_are_never_mixed_by_a_cache() -> None:
