@@ -43,7 +43,7 @@ class Call:
 
     A tensor among the arguments is a node of the FX graph: `tensor_of` returns its tensor, and makes it an input if need be;
     `known` returns its NumPy array if it is a constant, else None. `lift` makes an input of kind constant from a function that
-    returns its NumPy array.
+    returns its NumPy array, `causal_mask` one of so many rows and columns.
     """
 
     graph: KernelGraph
@@ -53,6 +53,7 @@ class Call:
     results: Sequence[TorchType]
     tensor_of: Callable[[Any], Tensor]
     lift: Lift
+    causal_mask: Callable[[int, int], Tensor]
     known: Callable[[Any], Any]
     taken: set[str] = field(default_factory=set)
 

@@ -225,10 +225,7 @@ def _mask(call: Call, name: str, rows: int, columns: int) -> Tensor | None:
     if causal and given is not None:
         raise UnsupportedError(f"{name} together with is_causal = True")
     if causal:
-        import numpy as np
-
-        shape = (rows, columns)
-        return call.lift(f"causal_{rows}_{columns}", shape, "bool", lambda: np.tril(np.ones(shape, bool)))
+        return None if columns == 1 else call.causal_mask(rows, columns)  # the first key counts in every row
     if given is None:
         return None
     return call.indicator(name) if call.is_indicator(name) else call.tensor(name)
@@ -256,12 +253,18 @@ def _true(call: Call) -> Tensor:
     return call.lift("true", (1,), "bool", lambda: np.ones(1, bool))
 
 
+def _scale(width: int) -> Fraction:
+    if isinstance(width, SizeExpression):
+        raise UnsupportedError("scale = 1 / √width, and the width of heads is chosen later")
+    return Fraction(str(1 / sqrt(width)))
+
+
 def _attention(call: Call, mask_name: str) -> Tensor:
     """softmax(scale · Q Kᵀ + mask) V."""
     call.ignore("return_debug_mask", "compute_log_sumexp", "enable_gqa")  # the kernels have no flag for groups of heads
     call.require("dropout_p", 0.0)
     q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
-    scale = Fraction(str(1 / sqrt(q.shape[-1]))) if call.take("scale") is None else call.number("scale")
+    scale = call.number("scale") if call.take("scale") is not None else _scale(q.shape[-1])
     mask = _mask(call, mask_name, q.shape[-2], k.shape[-2])
     shape = (*q.shape[:-1], v.shape[-1])
     if len(q.shape) > 2 and q.shape[-3] > k.shape[-3] > 1:

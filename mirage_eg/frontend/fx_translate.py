@@ -8,10 +8,11 @@ from typing import Any
 from mirage_eg.frontend.aten_call import Call, TorchType
 from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
+from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError, UnsupportedError
-from mirage_eg.ir.shapes import text
+from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression
 
 _SHAPES = ("size", "shape", "sizes", "end")  # arguments that may be symbolic: handlers hold them against the type of the result
@@ -24,7 +25,7 @@ class Translation:
     `same` maps a node to another that has the same value; `known` returns the NumPy array of a constant, or None.
 
     `values` has a tensor, or the list of a handler's results, for each translated node; `inputs` the nodes that became inputs;
-    `lifted` the arrays of inputs that import itself adds, such as causal masks.
+    `lifted` the inputs that import itself adds, such as causal masks.
     """
 
     same: Mapping[Fx, Fx]
@@ -32,7 +33,7 @@ class Translation:
     graph: KernelGraph = field(default_factory=KernelGraph)
     values: dict[Fx, Any] = field(default_factory=dict)
     inputs: dict[Fx, Tensor] = field(default_factory=dict)
-    lifted: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    lifted: dict[str, AddedInput] = field(default_factory=dict)
     _lifted_tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def append(self, node: Fx) -> None:
@@ -111,7 +112,8 @@ class Translation:
                     for place, it in enumerate(it for it in value if it in read or not _is_tensor(it))
                 ]
             arguments[argument.name] = value
-        return Call(self.graph, arguments, defaults, types, results, self._operand, self._lift, self.known)
+        added = self._lift, self._causal_mask
+        return Call(self.graph, arguments, defaults, types, results, self._operand, *added, self.known)
 
     def _operand(self, node: Fx) -> Tensor:
         """The tensor of a node: its value in this graph, or an input."""
@@ -122,18 +124,35 @@ class Translation:
         if node not in self.inputs:
             kind = type_of(node)
             assert kind is not None
-            if any(isinstance(extent, SizeExpression) and not isinstance(extent, Dim) for extent in kind.shape):
-                raise UnsupportedError(f"got an input of shape {text(kind.shape)}, wanted extents that are numbers or one size")
+            _check_extents("an input", kind.shape)
             self.inputs[node] = self.graph.new_input(kind.shape, kind.dtype, node.name)
         return self.inputs[node]
 
     def _lift(self, name: str, shape: tuple[int, ...], dtype: str, array: Callable[[], Any]) -> Tensor:
         if any(isinstance(extent, SizeExpression) for extent in shape):
             raise UnsupportedError(f"the constant {name} has the shape {text(shape)}, wanted one without sizes chosen later")
-        if name not in self.lifted:
-            self.lifted[name] = array
-            self._lifted_tensors[name] = self.graph.new_input(shape, dtype, name)
-        return self._lifted_tensors[name]
+        return self._added(Constant(name, (), array), shape, dtype)
+
+    def _causal_mask(self, rows: int, columns: int) -> Tensor:
+        import numpy as np
+
+        shape, name = (rows, columns), f"causal_{rows}_{columns}"
+        if not any(isinstance(extent, SizeExpression) for extent in shape):
+            return self._lift(name, shape, "bool", lambda: np.tri(rows, columns, dtype=bool))
+        _check_extents("a causal mask", shape)
+        return self._added(CausalMask(name, shape), shape, "bool")
+
+    def _added(self, given: AddedInput, shape: Shape, dtype: str) -> Tensor:
+        if given.name not in self.lifted:
+            self.lifted[given.name] = given
+            self._lifted_tensors[given.name] = self.graph.new_input(shape, dtype, given.name)
+        return self._lifted_tensors[given.name]
+
+
+def _check_extents(what: str, shape: Shape) -> None:
+    """Refuse a shape of an input with extents that are neither numbers nor named dims."""
+    if any(isinstance(extent, SizeExpression) and not isinstance(extent, Dim) for extent in shape):
+        raise UnsupportedError(f"got {what} of shape {text(shape)}, wanted extents that are numbers or one size")
 
 
 def _is_tensor(value: Any) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.sizes import value_of
 
 
 class InputKind(StrEnum):
@@ -42,6 +44,24 @@ class Constant:
     name: str
     depends_on: tuple[str, ...]
     array: Callable[[], Any] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CausalMask:
+    """A constant whose shape has named dims: true on and below the diagonal."""
+
+    name: str
+    shape: Shape
+
+    def array(self, sizes: Mapping[str, int]) -> Any:
+        """Its NumPy array at these sizes."""
+        import numpy as np
+
+        return np.tri(*(value_of(extent, sizes) for extent in self.shape), dtype=bool)
+
+
+AddedInput = Constant | CausalMask
+"""An input of a program that import adds: no node of the imported graph has its value."""
 
 
 @dataclass(frozen=True, slots=True)

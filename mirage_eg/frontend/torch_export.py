@@ -16,7 +16,7 @@ from mirage_eg.frontend.coverage import Coverage, coverage
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_of, escaping, segments
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of
-from mirage_eg.frontend.imported import Constant, Imported, ImportedSegment, InputKind, Outside
+from mirage_eg.frontend.imported import AddedInput, Constant, Imported, ImportedSegment, InputKind, Outside
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.weights import with_weights
@@ -140,12 +140,13 @@ def _imported(
 
     known = known_values(graph, roles, state)
     found = analyse(graph, roles, known)
-    parts, constants = [], {}
+    parts: list[ImportedSegment] = []
+    constants: dict[str, Constant] = {}
     groups = segments(graph, found)
     for group in groups:
         part, lifted = segment_of(group, escaping(group, found), found, known)
         parts.append(part)
-        constants.update(lifted)
+        constants.update((it.name, it) for it in lifted.values() if isinstance(it, Constant))  # no dim has a name here
     by_name = {node.name: node for node in graph.nodes}
     for part in parts:
         for name in part.inputs_of(InputKind.CONSTANT):
@@ -166,7 +167,7 @@ def _imported(
 
 def segment_of(
     group: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]
-) -> tuple[ImportedSegment, dict[str, Constant]]:
+) -> tuple[ImportedSegment, dict[str, AddedInput]]:
     """The program of a group of nodes with these outputs, and the constants that import itself adds.
 
     Its parameters and constants are weights.
@@ -182,10 +183,9 @@ def segment_of(
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)
     program = with_weights(program, [place for place, it in enumerate(kind) if it is not InputKind.ACTIVATION])
     views = frozenset(node.name for node in group if node in found.views)
-    lifted = {name: Constant(name, (), make) for name, make in it.lifted.items()}
     nbytes = sum(nbytes_of(node) for node in group if node not in found.views)
     names, ends = (tuple(node.name for node in nodes) for nodes in (group, outputs))
-    return ImportedSegment(program, kind, names, views, nbytes, ends), lifted
+    return ImportedSegment(program, kind, names, views, nbytes, ends), it.lifted
 
 
 def _constant(node: Fx, state: Mapping[str, Any]) -> Constant:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
-from mirage_eg.frontend.imported import Constant, Outside
+from mirage_eg.frontend.imported import AddedInput, Outside
 from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, name_dims, number_at
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
@@ -102,7 +102,7 @@ def _record(
         why = 'no GPU: kernels would run in Triton\'s interpreter, for tests; gate="cost" lets the cost model choose them'
         return SegmentRecord("", region.ops, Decision.NO_GPU, why)
     _check_sizes(region)
-    places = [None if isinstance(given, Constant) else found.found.place.get(given) for given in region.inputs]
+    places = [None if isinstance(given, AddedInput) else found.found.place.get(given) for given in region.inputs]
     weights = [number for number, place in enumerate(places) if place is Place.PARAMETER]
     segment = store.find(region.program, settings, _progress(region), weights)
     if segment is None:
@@ -139,13 +139,13 @@ def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, sto
 
 def _of_nodes(run: Callable[..., Any], region: FxRegion) -> Callable[..., Any]:
     """`run`, which takes the inputs that are nodes, as a function of all inputs of a region."""
-    places = [place for place, it in enumerate(region.inputs) if not isinstance(it, Constant)]
+    places = [place for place, it in enumerate(region.inputs) if not isinstance(it, AddedInput)]
     return lambda *tensors: run(*(tensors[place] for place in places))
 
 
 def _example_sizes(region: FxRegion, segment: FoundSegment) -> dict[str, int]:
     """The sizes of torch's example; those at which the segment was searched where it has none, or none in the range."""
-    values = [given.meta["val"] for given in region.inputs if not isinstance(given, Constant)]
+    values = [given.meta["val"] for given in region.inputs if not isinstance(given, AddedInput)]
     hinted = hinted_sizes([extent for value in values for extent in value.shape])
     dims = dims_of(segment.program)
     searched = searched_sizes(dims, segment.largest)
@@ -175,7 +175,7 @@ def _check_sizes(region: FxRegion) -> None:
 
 def _device(region: FxRegion) -> Any:
     """The device of all tensors of a region; None if there is none that runs kernels."""
-    values = [given.meta["val"] for given in region.inputs if not isinstance(given, Constant)]
+    values = [given.meta["val"] for given in region.inputs if not isinstance(given, AddedInput)]
     devices = {value.device for value in (*values, *(node.meta["val"] for node in region.outputs))}
     return devices.pop() if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda") else None
 

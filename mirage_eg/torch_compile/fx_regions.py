@@ -14,7 +14,7 @@ from typing import Any
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of, writes_argument
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx
-from mirage_eg.frontend.imported import Constant, ImportedSegment
+from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant, ImportedSegment
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
 from mirage_eg.ir.errors import UnsupportedError
@@ -29,11 +29,11 @@ from mirage_eg.search.partition.regions import regions
 class FxRegion:
     """The nodes of one segment in the order of the graph, and its program with positions as names.
 
-    `inputs` are the nodes of the program's inputs, or the constants that import adds; `outputs` the nodes that others read.
+    `inputs` are the nodes of the program's inputs, or those that import adds; `outputs` the nodes that others read.
     """
 
     nodes: tuple[Fx, ...]
-    inputs: tuple[Fx | Constant, ...]
+    inputs: tuple[Fx | AddedInput, ...]
     outputs: tuple[Fx, ...]
     program: Graph
     ops: int
@@ -88,7 +88,7 @@ def _region(part: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: C
     weights = [
         place
         for place, (it, item) in enumerate(zip(inputs, program.inputs, strict=True))
-        if item.get("weight") and (isinstance(it, Constant) or _stays(it))
+        if item.get("weight") and not isinstance(it, CausalMask) and (isinstance(it, Constant) or _stays(it))
     ]
     return FxRegion(tuple(part), inputs, tuple(outputs), with_weights(without_weights(program), weights), ops)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.measure.timing import time_launches
-from mirage_eg.frontend.imported import Constant
+from mirage_eg.frontend.imported import AddedInput, CausalMask
 from mirage_eg.frontend.symbolic_sizes import number_at
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.pipeline.kernel_summary import kernel_summary
@@ -108,13 +108,14 @@ def random_inputs(call: SegmentCall, contest: Contest, magnitude: float, seed: i
     tensors = []
     for place, (shape, dtype) in enumerate(call.inputs_at(sizes)):
         given = region.inputs[place]
-        if isinstance(given, Constant):
-            values = torch.from_numpy(np.ascontiguousarray(given.array()))
+        if isinstance(given, AddedInput):
+            array = given.array(sizes) if isinstance(given, CausalMask) else given.array()
+            values = torch.from_numpy(np.ascontiguousarray(array))
         elif place in whole:
             values = torch.randint(whole[place], shape, generator=generator)
         else:
             values = magnitude * call.module.SCALES[place] * torch.randn(shape, generator=generator)
-        if not isinstance(given, Constant):
+        if not isinstance(given, AddedInput):
             for dim in _expanded_dims(given.meta["val"], sizes):
                 values = values.narrow(dim, 0, 1).expand(shape)
         tensors.append(values.to(getattr(torch, dtype)).to(contest.device))
@@ -169,7 +170,7 @@ def _difference(got: Any, exact: Any) -> float:
 def _of_nodes(contest: Contest, tensors: Sequence[Any]) -> list[Any]:
     """The tensors without those of constants that import adds, in the memory layout that the nodes were traced with."""
     pairs = zip(tensors, contest.region.inputs, strict=True)
-    return [_as_traced(tensor, it.meta["val"], contest.sizes) for tensor, it in pairs if not isinstance(it, Constant)]
+    return [_as_traced(tensor, it.meta["val"], contest.sizes) for tensor, it in pairs if not isinstance(it, AddedInput)]
 
 
 def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:

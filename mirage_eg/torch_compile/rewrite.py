@@ -10,9 +10,10 @@ from typing import Any
 
 from mirage_eg.frontend.fx_partition import writes_argument
 from mirage_eg.frontend.fx_values import Fx
-from mirage_eg.frontend.imported import Constant
+from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import Dim
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.operator import segment_op
 
@@ -26,7 +27,7 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
     graph = torch.fx.Graph()
     copies: dict[Fx, Fx] = {}
     for given in region.inputs:
-        if not isinstance(given, Constant):
+        if not isinstance(given, AddedInput):
             copies[given] = graph.placeholder(given.name)
             copies[given].meta["val"] = given.meta["val"]
     sizes = _Sizes(graph, copies)
@@ -40,6 +41,8 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
             for operand in each.all_input_nodes:
                 copy(operand)
             copies[each] = graph.node_copy(each, copy)
+            if str(each.target) in ("aten.view.default", "aten._unsafe_view.default"):
+                copies[each].target = torch.ops.aten.reshape.default  # `same` leaves out clones that make views possible
         return copies[each]
 
     for each in region.nodes:
@@ -99,6 +102,7 @@ class _Writer:
         self.replaced: dict[Fx, Fx] = {}
         self.as_written: dict[Fx, Fx] = {}  # results of kernels, row-major, where torch has other strides
         self.constants = count()
+        self.masks: dict[CausalMask, Fx] = {}
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Fx:
@@ -126,9 +130,11 @@ class _Writer:
             self.replaced[old] = new
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
 
-    def _input(self, given: Fx | Constant, dtype: str) -> Fx:
+    def _input(self, given: Fx | AddedInput, dtype: str) -> Fx:
         import torch
 
+        if isinstance(given, CausalMask):
+            return self._causal_mask(given)
         if isinstance(given, Constant):
             return self._constant(given, dtype)
         if given in self.as_written:  # without copies to torch's strides and back
@@ -151,6 +157,29 @@ class _Writer:
             node = self.graph.get_attr(name)
         node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
         return node
+
+    def _causal_mask(self, given: CausalMask) -> Fx:
+        """The mask that torch computes at the sizes of a call, once for all regions."""
+        import torch
+
+        if given not in self.masks:
+            shape = [self._size(extent) for extent in given.shape]
+            ones = self.call(torch.ops.aten.ones.default, shape, dtype=torch.bool, device=self.device)
+            self.masks[given] = self.call(torch.ops.aten.tril.default, ones)
+        return self.masks[given]
+
+    def _size(self, extent: int) -> Fx | int:
+        """The node of a named dim's size, which a placeholder has; or a number."""
+        import torch
+
+        if not isinstance(extent, Dim):
+            return extent
+        named = [(node, node.meta[NAMED]) for node in self.graph.nodes if node.op == "placeholder" and NAMED in node.meta]
+        for node, size in named:
+            if is_size(node.meta["val"]) and size is extent:
+                return node
+        node, shape = next((node, shape) for node, shape in named if any(it is extent for it in shape))
+        return self.call(torch.ops.aten.sym_size.int, node, next(dim for dim, it in enumerate(shape) if it is extent))
 
     def _like(self, new: Fx, old: Fx) -> Fx:
         """The value with the type and strides that torch gave it."""

@@ -146,7 +146,7 @@ class SegmentCall:
         ]
 
     def largest_error(self, like: Sequence[Any]) -> float:
-        """The largest error on random inputs of the types of `like`, of three square roots of the precision of a result."""
+        """The largest error on the masks of `like` and random other inputs, of three square roots of a result's precision."""
         import torch
 
         generator, whole = torch.Generator().manual_seed(0), whole_inputs(self.found.program)
@@ -155,7 +155,8 @@ class SegmentCall:
             values = self.module.SCALES[place] * torch.randn(tensor.shape, generator=generator)
             if place in whole:
                 values = torch.randint(whole[place], tensor.shape, generator=generator)
-            inputs.append((values > 0 if tensor.dtype is torch.bool else values).to(tensor.dtype).to(tensor.device))
+            # a mask as it is given: random ones hide whole rows, which have no softmax
+            inputs.append(tensor if tensor.dtype is torch.bool else values.to(tensor.dtype).to(tensor.device))
         errors = [0.0]
         for got, wanted in zip(self(inputs), self.module.reference(*inputs), strict=True):
             size = max(wanted.abs().max().item(), 1e-30)

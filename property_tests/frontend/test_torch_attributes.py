@@ -197,7 +197,12 @@ def test_an_argument_that_no_handler_knows_leaves_the_node_outside() -> None:
     kind = TorchType((3, 4), "float32")
     arguments = {"self": graph.new_input((3, 4), "float32"), "approximate": "none"}
     for extra, refused in (({}, False), ({"accuracy": 0}, False), ({"accuracy": 1}, True)):
-        unused = {"lift": lambda *rest: None, "known": lambda it: None, "tensor_of": lambda it: it}
+        unused = {
+            "lift": lambda *rest: None,
+            "causal_mask": lambda *rest: None,
+            "known": lambda it: None,
+            "tensor_of": lambda it: it,
+        }
         call = Call(graph, arguments | extra, {"accuracy": 0}, {"self": kind}, [kind], **unused)
         HANDLERS["aten.gelu.default"](call)
         if refused:

@@ -1,6 +1,7 @@
 """Symbolic sizes: one graph and one search serve them all, in buckets of kernels that are made at their first use."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import mirage_eg as mi
+from mirage_eg.torch_compile import backend as backend_module
 from mirage_eg.torch_compile import segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls, segment_call
@@ -16,6 +18,7 @@ from mirage_eg.torch_compile.records import Compilation, Decision, buckets_of, g
 from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.compiled_zoo import compiled_model
+from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WEIGHT, WIDTH, projected
 
 PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70))
@@ -58,6 +61,59 @@ def test_ten_sizes_take_five_graphs_at_most_and_one_search_for_a_region(function
     assert len(graph_records()) <= 5 and Compilation(graph_records()).fallbacks == ()
     assert all(record.used == 1 for record in graph_records())
     assert store_of(Settings(cache=str(tmp_path))).searches == 1
+
+
+def attends_causally(x: Any) -> Any:
+    """Two heads that look back; rows and keys are one size."""
+    return torch.nn.functional.scaled_dot_product_attention(x * 2, x, x + 1, is_causal=True) - x
+
+
+@pytest.mark.parametrize("rest", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_causal_attention_of_a_symbolic_length_has_kernels(rest: str) -> None:
+    def heads(length: int) -> Any:
+        return torch.randn(1, 2, length, WIDTH)
+
+    x = heads(8)
+    torch._dynamo.mark_dynamic(x, 2, min=2, max=64)
+    fast = compiled(attends_causally, rest=rest)
+    check(fast, attends_causally, [x, *map(heads, (2, 15, 16, 17, 61))])
+    [record] = graph_records()
+    assert record.used == 1 and record.outside == ()
+    assert list(buckets_of(record.segments[0].key)) == ["n0 2–16", "n0 17–32", "n0 33–64"]
+
+
+def attends_often(x: Any, longer: Any) -> Any:
+    """Causal attention: twice to itself, to a longer sequence, and to two sequences in one."""
+    attention = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+    y = attends_causally(attends_causally(x).relu_())
+    return y, attention(y, longer, longer), attention(y, joined := torch.cat([x, longer], 2), joined)
+
+
+def test_a_graph_computes_each_causal_mask_once_at_the_size_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[str] = []
+    monkeypatch.setattr(backend_module, "call_directly", lambda it: masks.extend(str(node.target) for node in it.graph.nodes))
+    with library_segments(), torch.no_grad():
+        fast = compiled(attends_often, gate="off", cache="off")
+        for rows, keys in ((8, 19), (21, 9), (3, 30)):
+            x, longer = (torch.randn(2, 3, size, WIDTH) for size in (rows, keys))
+            for each in (x, longer):
+                torch._dynamo.mark_dynamic(each, 2)
+            torch.testing.assert_close(fast(x, longer), attends_often(x, longer), atol=1e-5, rtol=1e-5)
+    [record] = graph_records()
+    assert record.used >= 1 and masks.count("aten.tril.default") == 2
+    assert [it.reason for it in record.outside] == [
+        "got a causal mask of shape [n0, (n0 + n1)], wanted extents that are numbers or one size"
+    ]
+
+
+def test_attention_whose_scale_depends_on_a_size_is_right() -> None:
+    with library_segments(), torch.no_grad():
+        fast = compiled(attends_causally, dynamic=True, gate="off", cache="off")
+        for width in (8, 20):
+            x = torch.randn(2, 3, 5, width)
+            torch.testing.assert_close(fast(x), attends_causally(x), atol=1e-5, rtol=1e-5)
+    [record] = graph_records()
+    assert [it.reason for it in record.outside] == ["scale = 1 / √width, and the width of heads is chosen later"]
 
 
 def cached(x: Any, keys: Any, values: Any) -> Any:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.calls import LoadedCall
 from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.segment_store import segment_by_key
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import WIDTH, norm, projected
+from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected
 from property_tests.support.unusual_models import UNUSUAL, rows
 
 _RANDOM = ("dropout in training", "random numbers")
@@ -25,8 +28,8 @@ def segments() -> Iterator[None]:
         yield
 
 
-def compiled(function: Any, rest: str = "eager", **options: Any) -> Any:
-    own = {"gate": "off", "cache": "off", "rest": rest, "min_ops": 1}
+def compiled(function: Any, rest: str = "eager", gate: str = "off", **options: Any) -> Any:
+    own = {"gate": gate, "cache": "off", "rest": rest, "min_ops": 1}
     return torch.compile(function, backend=backend, options=own, **options)
 
 
@@ -90,6 +93,30 @@ def test_modes_of_autograd_in_turn_give_what_eager_torch_gives() -> None:
     torch.testing.assert_close(gradients[0], gradients[1])
     torch.testing.assert_close(fast(rows()), model(rows()))
     assert sum(record.used for record in graph_records()) >= 2 and Compilation(graph_records()).unexpected == 0
+
+
+def test_the_gate_compares_a_product_of_a_slice() -> None:
+    def function(x: Any) -> Any:
+        return x[:, :2] @ WEIGHT.t() + 1
+
+    x = torch.randn(2, 4, 8, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function, gate="cost")(x), function(x), atol=1e-5, rtol=1e-5)
+    [record] = graph_records()
+    assert record.used == 1 and record.segments[0].error is not None
+
+
+def test_a_loaded_segment_is_tested_with_the_masks_of_its_first_call() -> None:
+    fast = compiled(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True) * 2)
+    with torch.no_grad():
+        fast(torch.randn(1, 2, 4, WIDTH))
+    [[segment]] = [record.segments for record in graph_records()]
+    found = segment_by_key(segment.key)
+    types = found.program.input_types
+    inputs = [torch.ones(it.shape).tril().bool() if it.dtype == "bool" else torch.randn(it.shape) for it in types]
+    call = LoadedCall(found)
+    [got] = call(inputs)
+    assert call._right and got.isfinite().all()
 
 
 def test_a_copy_of_a_compiled_module_has_weights_of_its_own() -> None:
