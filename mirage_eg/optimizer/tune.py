@@ -2,9 +2,9 @@
 
 Successive halving, the largest differences first: structures, then tilings of the best structures, then schedules of the best
 µGraphs; then the best few are timed warm and cold. A program of several kernels is timed with another choice for every kernel,
-and the fastest kernels are then joined (`kernel_times`). Each round is compiled in parallel processes and timed
-one candidate at a time on each GPU, after its outputs were compared with float64. A candidate that does not compile, does not
-fit or is wrong is counted and dropped. Nothing here is trusted: the winner is verified like every µGraph.
+and the fastest kernels are then joined (`kernel_times`). Each round is compiled in parallel processes and timed one candidate
+at a time on each GPU, after its outputs were compared with float64. A candidate that does not compile, does not fit or is wrong
+is counted and dropped. Nothing here is trusted: the winner is verified like every µGraph.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages
+from mirage_eg.backends.triton.schedule import Schedule, fewer_stages
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
@@ -98,7 +98,7 @@ class _Run:
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
     right: list[Tuned] = field(default_factory=list)
     kernels: KernelTimes = field(default_factory=KernelTimes)
-    parts: dict[Graph, Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs so far
+    parts: dict[tuple[int, Graph], Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs of a group so far
     predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
     memo: dict[Graph, Graph] = field(default_factory=dict)
 
@@ -111,8 +111,12 @@ class _Run:
     def composed(self, structure: int, parts: Sequence[PartChoice]) -> Graph:
         """The µGraph of these parts."""
         graph = self.groups[structure].compose(parts)
-        self.parts.setdefault(graph, parts)
+        self.parts.setdefault((structure, graph), parts)
         return graph
+
+    def parts_of(self, variant: Variant) -> Sequence[PartChoice]:
+        """The parts that a variant was composed of."""
+        return self.parts[variant.structure, variant.graph]
 
     def learn(self, variant: Variant, outcome: Outcome) -> None:
         """Keep the times of the kernels of a right candidate; kernels that overlap have none of their own."""
@@ -120,7 +124,7 @@ class _Run:
             return
         us = (outcome.us,) if len(variant.schedule) == 1 else outcome.kernels_us[: len(variant.schedule)]
         if us:
-            self.kernels.learn(self.parts[variant.graph], variant.schedule, us)
+            self.kernels.learn(self.parts_of(variant), variant.schedule, us)
 
 
 def tune(
@@ -173,32 +177,40 @@ def _other_choices(run: _Run) -> Iterator[Job]:
     leading: dict[int, Variant] = {}
     for tuned in _fastest(run):
         leading.setdefault(tuned.variant.structure, tuned.variant)
-    tried = {part for graph in run.parts for part in run.parts[graph]}
+    tried = {part for parts in run.parts.values() for part in parts}
     for number, variant in islice(leading.items(), effort.best_structures):
         samples = _sampled(run.groups[number], effort.choices)
         while any(new := [next((part for part in choices if part not in tried), None) for choices in samples]):
             parts = [choices[0] if part is None else part for part, choices in zip(new, samples, strict=True)]
             tried.update(parts)
-            yield Job(run.composed(number, parts), number, _styled(run, variant, number, parts))
+            graph = run.composed(number, parts)
+            yield Job(graph, number, tuple(_styled(run, variant, graph, parts)))
 
 
-def _styled(run: _Run, variant: Variant, number: int, parts: Sequence[PartChoice]) -> Schedules:
-    """The schedule of a variant for other parts of its group."""
-    graph, result, place, old_place = run.composed(number, parts), list[Schedule](), 0, 0
-    for part, old in zip(parts, run.parts[variant.graph], strict=True):
-        style = variant.schedule[old_place : old_place + old.kernels]
-        result += like(style, graph.blocks[place : place + part.kernels])
-        place, old_place = place + part.kernels, old_place + old.kernels
-    return tuple(result)
+def _styled(run: _Run, variant: Variant, graph: Graph, parts: Sequence[PartChoice]) -> Iterator[Schedule]:
+    """The schedule of a variant for a µGraph of other parts of its group."""
+    schedules, blocks = iter(variant.schedule), iter(graph.blocks)
+    for old, part in zip(run.parts_of(variant), parts, strict=True):
+        yield from like([*islice(schedules, old.kernels)], [*islice(blocks, part.kernels)])
 
 
 def _try_near(run: _Run, stage: str, most: int, near: Callable[[Variant], Iterable[Job]]) -> None:
     """Try the neighbours of the best variants, a change of each kernel at a time, then together all that made one faster."""
-    leading = [tuned.variant for tuned in _best_graphs(run, most)]
-    _try(run, stage, [job for variant in leading for job in jointly(variant, near(variant))])
+    jobs: list[Job] = []
     bases: dict[Kernel, Schedule] = {}
-    for variant in reversed(leading):
-        bases.update(zip(kernels_of(run.parts[variant.graph]), variant.schedule, strict=True))
+    tried = {(kernel, schedule) for kernel, times in run.kernels.times.items() for schedule in times}
+    for variant in [tuned.variant for tuned in _best_graphs(run, most)]:
+        kernels = kernels_of(run.parts_of(variant))
+        for kernel, schedule in zip(kernels, variant.schedule, strict=True):
+            bases.setdefault(kernel, schedule)
+        new = []
+        for job in near(variant):
+            changes = {change for change in zip(kernels, job.schedule, strict=True) if change not in tried}
+            if changes:
+                new.append(job)
+            tried |= changes
+        jobs += jointly(variant, new)
+    _try(run, stage, jobs)
     _try_together(run, stage, bases)
 
 
@@ -209,7 +221,7 @@ def _try_together(run: _Run, stage: str, bases: Mapping[Kernel, Schedule]) -> No
     for tuned in _fastest(run):
         best.setdefault(tuned.variant.structure, tuned)
     for number, tuned in best.items():
-        own = run.parts[tuned.variant.graph]
+        own = run.parts_of(tuned.variant)
         parts = [run.kernels.fastest(choices) or part for part, choices in zip(own, run.groups[number].choices, strict=True)]
         known = [run.kernels.us(part) for part in (*own, *parts) if part.kernels]
         if None in known:

@@ -76,7 +76,7 @@ def _has_skinny(block: Graph) -> bool:
     return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
 
 
-def like(schedules: Schedules, blocks: Sequence[Graph]) -> Schedules:
+def like(schedules: Sequence[Schedule], blocks: Sequence[Graph]) -> Schedules:
     """The schedules for other kernels of the same part of a µGraph; the standard ones if their number differs."""
     standard = tuple(map(_standard, blocks))
     if len(schedules) != len(standard):
