@@ -105,6 +105,12 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         ),
         Step("prefill", "programs of prefill", ((*COMMAND, "bench", "gpu", *PREFILL, "--batch", "1", *tuned),), 400),
         Step(
+            "causal_attention",
+            "masked tiles of causal attention, skipped or not",
+            ((PYTHON, "benchmarks/causal_attention.py"),),
+            120,
+        ),
+        Step(
             "decoder",
             "a decoder layer, tuned and measured as a whole",
             ((*COMMAND, *layer), (PYTHON, str(optimized / "decoder_layer" / "best.py"))),

@@ -18,7 +18,9 @@ from mirage_eg.backends.triton.addressing import (
     parts,
 )
 from mirage_eg.backends.triton.block_order import prepared
+from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
+from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
@@ -276,6 +278,10 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     if value in writer.safe:
         write_safe_exponential(writer, item, value, writer.safe[value])
         return
+    if (masked := _masked_exponential(writer, item, value)) is not None:
+        tile = writer.tiles[masked]
+        writer.new_tile(value, tile.name, tile.dtype, tile.zero, tile.finite)
+        return
     if item.op == "cast":
         _write_cast(writer, item, value, operands[0])
         return
@@ -295,6 +301,19 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     missing = missing_logarithm(writer, item.operands[0]) if item.op == "log" else ""
     why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
     writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}{why}")
+
+
+def _masked_exponential(writer: Writer, item: Node, value: int) -> int | None:
+    """The exponential in a product with a mask of bool, if it is 0 already where the mask is: then it is the product."""
+    types = writer.graph.types
+    for position, operand in enumerate(item.operands if item.op == "mul" else ()):
+        mask, shift = item.operands[1 - position], writer.safe.get(operand)
+        if shift is None or types[mask].dtype is not DType.bool or types[operand].shape != types[value].shape:
+            continue
+        further = len(types[value].shape) - len(types[mask].shape)
+        if Factor(mask, tuple((dim, dim + further) for dim in real_dims(types[mask].shape))) in shift.factors:
+            return operand
+    return None
 
 
 def _write_cast(writer: Writer, item: Node, value: int, tile: Tile) -> None:

@@ -168,6 +168,17 @@ def test_a_mask_that_is_an_argument_is_not_skipped(form: str) -> None:
         assert "range(4)" in source and "live_iterations" not in source and "first" not in source
 
 
+def test_a_mask_of_bool_is_applied_once(run_program: RunProgram) -> None:
+    block_of = {form: emit(attention(form, 16, 16, 4, 8)) for form in ("product", "numbers")}
+    assert "mask * exponential" in block_of["numbers"] and "mask * " not in block_of["product"]
+    mask, factors = causal(16, 16), np.random.default_rng(0).choice([-2.0, 0.5, 3.0], (16, 16))
+    for form, given_mask in (("product", mask), ("numbers", mask * factors)):  # of numbers the size counts, too
+        x, d, _, low, v = arrays_for(form, mask)
+        weights = np.exp(x) * given_mask * d
+        [got] = run_program(block_of[form], [x, d, given_mask, low, v])
+        np.testing.assert_allclose(got, weights @ v / weights.sum(-1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
 def test_an_added_number_that_is_not_infinite_keeps_all_iterations(run_program: RunProgram) -> None:
     graph, mask = attention("added", 16, 16, 4, 8), causal(16, 16)
     arrays = arrays_for("added", mask)
