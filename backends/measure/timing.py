@@ -69,14 +69,30 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timi
     """Time an emitted program (its text, or the path of its file) on standard normal inputs.
 
     Raises:
-        MirageError: no GPU here; the source is no emitted program.
+        MirageError: no GPU here, or one with too little memory; the source is no emitted program.
     """
     if not gpu_available():
         raise MirageError("timing: torch finds no GPU here")
-    with loaded(source) as module:
+    with memory_errors_reported(), loaded(source) as module:
         tensors = normal_inputs(module, seed)
         with timing_stream():
             return time_launches(RunningProgram(module, list(module.INPUTS)).repeated(tensors, torch_library()), repeats)
+
+
+@contextmanager
+def memory_errors_reported() -> Iterator[None]:
+    """Report a GPU with too little memory as bad input.
+
+    Raises:
+        MirageError: an allocation failed.
+    """
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition("\n")[0].partition(". GPU ")[0]
+        raise MirageError(f"timing: {reason}; wanted a GPU with memory for the program; try: smaller sizes") from None
 
 
 def normal_inputs(module: Any, seed: int = 0) -> list[Any]:
