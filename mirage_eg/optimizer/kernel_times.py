@@ -26,14 +26,14 @@ class PartChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Family:
     """µGraphs that differ in the kernels of their parts: the choices for each part, cheapest first, and how they are joined."""
 
     choices: tuple[tuple[PartChoice, ...], ...]
     compose: Callable[[Sequence[PartChoice]], Graph]
 
     @classmethod
-    def of(cls, graphs: Sequence[Graph]) -> "Group":
+    def of(cls, graphs: Sequence[Graph]) -> "Family":
         """µGraphs of one part, the whole program."""
         return cls((tuple(PartChoice(graph, len(graph.blocks)) for graph in graphs),), lambda parts: _graph(parts[0]))
 
@@ -101,4 +101,4 @@ def merged(base: Schedule, faster: Sequence[Schedule]) -> Schedule:
     return result
 
 
-__all__ = ["Group", "Kernel", "KernelTimes", "PartChoice", "kernels_of", "merged"]
+__all__ = ["Family", "Kernel", "KernelTimes", "PartChoice", "kernels_of", "merged"]

@@ -26,7 +26,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.heuristics import EFFORT, Effort
-from mirage_eg.optimizer.kernel_times import Group, Kernel, KernelTimes, PartChoice, kernels_of
+from mirage_eg.optimizer.kernel_times import Family, Kernel, KernelTimes, PartChoice, kernels_of
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.multi_gpu import MultiGpuTimer
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -88,7 +88,7 @@ class _Run:
     """The state of one run."""
 
     program: Graph
-    groups: Sequence[Group]
+    families: Sequence[Family]
     device: Device
     timer: Timer
     parallel: Map
@@ -98,7 +98,7 @@ class _Run:
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
     right: list[Tuned] = field(default_factory=list)
     kernels: KernelTimes = field(default_factory=KernelTimes)
-    parts: dict[tuple[int, Graph], Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs of a group so far
+    parts: dict[tuple[int, Graph], Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs of a family so far
     predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
     memo: dict[Graph, Graph] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class _Run:
 
     def composed(self, structure: int, parts: Sequence[PartChoice]) -> Graph:
         """The µGraph of these parts."""
-        graph = self.groups[structure].compose(parts)
+        graph = self.families[structure].compose(parts)
         self.parts.setdefault((structure, graph), parts)
         return graph
 
@@ -123,13 +123,13 @@ class _Run:
         if outcome.us is None or any(schedule.dependent_launch for schedule in variant.schedule):
             return
         us = (outcome.us,) if len(variant.schedule) == 1 else outcome.kernels_us[: len(variant.schedule)]
-        if us:
+        if len(us) == len(variant.schedule):
             self.kernels.learn(self.parts_of(variant), variant.schedule, us)
 
 
 def tune(
     program: Graph,
-    groups: Sequence[Group],
+    families: Sequence[Family],
     device: Device,
     timer: Timer,
     tuning: Tuning | None = None,
@@ -139,13 +139,13 @@ def tune(
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those of the final round come before all others.
 
-    `groups` are the structures and plans with their µGraphs. Blocks have the warps of their graphs until schedules are tried;
+    `families` are the structures and plans with their µGraphs. Blocks have the warps of their graphs until schedules are tried;
     `warps` restricts these. `parallel` maps in processes.
     """
     tuning = tuning or Tuning()
     effort = tuning.effort
-    run = _Run(program, groups, device, timer, parallel, tuning, perf_counter() + effort.seconds)
-    members = list(islice(_members(groups, effort.choices), effort.structures))
+    run = _Run(program, families, device, timer, parallel, tuning, perf_counter() + effort.seconds)
+    members = list(islice(_members(families, effort.choices), effort.structures))
     _try(run, "structures", [job for number, parts in members for job in first(run.composed(number, parts), number)])
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})
@@ -157,29 +157,29 @@ def tune(
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
 
 
-def _members(groups: Sequence[Group], most: int) -> Iterator[tuple[int, Sequence[PartChoice]]]:
-    """The cheapest µGraph of each group, then of each one with other choices for all parts, and so on."""
-    samples = [_sampled(group, most) for group in groups]
+def _members(families: Sequence[Family], most: int) -> Iterator[tuple[int, Sequence[PartChoice]]]:
+    """The cheapest µGraph of each family, then of each one with other choices for all parts, and so on."""
+    samples = [_sampled(family, most) for family in families]
     for place in range(max((len(choices) for sampled in samples for choices in sampled), default=0)):
         for number, sampled in enumerate(samples):
             if any(place < len(choices) for choices in sampled):
                 yield number, [choices[place] if place < len(choices) else choices[0] for choices in sampled]
 
 
-def _sampled(group: Group, most: int) -> Sequence[Sequence[PartChoice]]:
+def _sampled(family: Family, most: int) -> Sequence[Sequence[PartChoice]]:
     """The choices that are measured: all of a plan, whose parts are measured together, `most` of the whole program."""
-    return group.choices if len(group.choices) > 1 else [sample(choices, most) for choices in group.choices]
+    return family.choices if len(family.choices) > 1 else [sample(choices, most) for choices in family.choices]
 
 
 def _other_choices(run: _Run) -> Iterator[Job]:
-    """µGraphs of the best groups with choices for their parts that were not tried, each with as many as possible."""
+    """µGraphs of the best families with choices for their parts that were not tried, each with as many as possible."""
     effort = run.tuning.effort
     leading: dict[int, Variant] = {}
     for tuned in _fastest(run):
         leading.setdefault(tuned.variant.structure, tuned.variant)
     tried = {part for parts in run.parts.values() for part in parts}
     for number, variant in islice(leading.items(), effort.best_structures):
-        samples = _sampled(run.groups[number], effort.choices)
+        samples = _sampled(run.families[number], effort.choices)
         while any(new := [next((part for part in choices if part not in tried), None) for choices in samples]):
             parts = [choices[0] if part is None else part for part, choices in zip(new, samples, strict=True)]
             tried.update(parts)
@@ -188,7 +188,7 @@ def _other_choices(run: _Run) -> Iterator[Job]:
 
 
 def _styled(run: _Run, variant: Variant, graph: Graph, parts: Sequence[PartChoice]) -> Iterator[Schedule]:
-    """The schedule of a variant for a µGraph of other parts of its group."""
+    """The schedule of a variant for a µGraph of other parts of its family."""
     schedules, blocks = iter(variant.schedule), iter(graph.blocks)
     for old, part in zip(run.parts_of(variant), parts, strict=True):
         yield from like([*islice(schedules, old.kernels)], [*islice(blocks, part.kernels)])
@@ -215,14 +215,14 @@ def _try_near(run: _Run, stage: str, most: int, near: Callable[[Variant], Iterab
 
 
 def _try_together(run: _Run, stage: str, bases: Mapping[Kernel, Schedule]) -> None:
-    """Try the fastest choice for each part of a group, with the fastest schedule of each kernel; the best groups first."""
+    """Try the fastest choice for each part of a family, with the fastest schedule of each kernel; the best families first."""
     estimated: list[tuple[float, Job]] = []
     best: dict[int, Tuned] = {}
     for tuned in _fastest(run):
         best.setdefault(tuned.variant.structure, tuned)
     for number, tuned in best.items():
         own = run.parts_of(tuned.variant)
-        parts = [run.kernels.fastest(choices) or part for part, choices in zip(own, run.groups[number].choices, strict=True)]
+        parts = [run.kernels.fastest(choices) or part for part, choices in zip(own, run.families[number].choices, strict=True)]
         known = [run.kernels.us(part) for part in (*own, *parts) if part.kernels]
         if None in known:
             continue

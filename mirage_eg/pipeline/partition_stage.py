@@ -1,8 +1,8 @@
 """The stage that partitions a program into kernels: it searches segments, and keeps the cheapest plan of each kernel count."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import time
 from types import MappingProxyType
@@ -26,8 +26,19 @@ from mirage_eg.verify.subgraph_check import Subgraph
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChoices:
+    """What was found for each part of a plan, its own kernels first, and how a plan of some of them becomes a candidate."""
+
+    parts: tuple[tuple[PlanPart, ...], ...]
+    compose: Callable[[KernelPlan], Candidate]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSearch:
-    """The plans kept, each with its µGraph and then with other kernels for its parts, and the figures of the search."""
+    """The candidates of the plans kept, and the figures of the search.
+
+    Where a GPU will time them, `choices` has other kernels for the parts of a plan, by its µGraph.
+    """
 
     candidates: tuple[tuple[Candidate, ...], ...]
     partition: Partition
@@ -36,6 +47,7 @@ class PlanSearch:
     pruned: dict[str, int]
     traced: tuple[Traced, ...] = ()
     known: tuple[KnownSegment, ...] = ()
+    choices: Mapping[Graph, PlanChoices] = field(default_factory=dict)
 
 
 _NOTHING: Mapping[Graph, Found] = MappingProxyType({})
@@ -95,14 +107,16 @@ class Partitioner:
             if unsaturated and self._run.options.allow_cut:
                 text = "had an e-graph that reached a limit and may prune too much"
                 self._run.watch.notes.append(f"{unsaturated} of {len(searched)} segments {text}")
+            candidates = tuple((candidate,) for candidate in self._candidates(found.plans))
             return PlanSearch(
-                tuple(self._candidates(found.plans)),
+                candidates,
                 found,
                 sum(entry.visited for entry in searched),
                 sum(entry.structures for entry in searched),
                 dict(sum((Counter(dict(entry.pruned)) for entry in searched), Counter[str]())),
                 tuple(finder.traced()),
                 tuple(self._known(found)),
+                {entry.graph: self._choices(entry.plan) for (entry,) in candidates if self._run.on_gpu and entry.plan},
             )
 
     def _known(self, partition: Partition) -> Iterator[KnownSegment]:
@@ -112,15 +126,19 @@ class Partitioner:
             if found.tried:
                 yield KnownSegment(segment, found.tried)
 
-    def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[tuple[Candidate, ...]]:
-        """To be timed: every plan, with other kernels for its parts. Without a GPU: the plans worth verifying, optimized."""
-        run = self._run
-        if run.on_gpu:
-            for plan in plans:
-                yield tuple(candidate_of(run, self._primitive, other) for other in (plan, *_others(self._finder, plan)))
+    def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[Candidate]:
+        """Every plan, to be timed. Without a GPU: the plans worth verifying, optimized."""
+        if self._run.on_gpu:
+            yield from map(self._candidate, plans)
         else:
             for plan in worth_verifying(plans, self._bounds.max_kernels):
-                yield (optimized(candidate_of(run, self._primitive, plan), run.device),)
+                yield optimized(self._candidate(plan), self._run.device)
+
+    def _candidate(self, plan: KernelPlan) -> Candidate:
+        return candidate_of(self._run, self._primitive, plan)
+
+    def _choices(self, plan: KernelPlan) -> PlanChoices:
+        return PlanChoices(tuple((part, *self._finder.others(part)) for part in plan.parts), self._candidate)
 
     def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
         """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments.
@@ -137,16 +155,6 @@ class Partitioner:
             self._finder.forget(broken, again=attempt < HEURISTICS.retries)
             search = self.plans()
         return search
-
-
-def _others(finder: KernelFinder, plan: KernelPlan) -> list[KernelPlan]:
-    """The same plan with other kernels for one of its parts, cheapest first."""
-    plans = [
-        KernelPlan((*plan.parts[:position], other, *plan.parts[position + 1 :]))
-        for position, part in enumerate(plan.parts)
-        for other in finder.others(part)
-    ]
-    return sorted(plans, key=lambda other: other.us)
 
 
 def _broken(candidate: Candidate) -> list[Graph]:

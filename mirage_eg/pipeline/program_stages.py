@@ -73,7 +73,7 @@ def _finalists(
     if run.on_gpu:
         full_size.ready()  # drawing inputs on the GPU would disturb the measurements
         groups = [[library], *diverse_by_kind(candidates)]
-        tuned = tune_candidates(run, primitive, groups, tuning)
+        tuned = tune_candidates(run, groups, {**plans.choices, **rewriting.choices}, tuning)
         measurements = tuned.measurements
         chosen = tuned.applied(run.options, run.device)
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):

@@ -6,7 +6,7 @@ bound is below the best µGraph that was found as written.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter, time
 
@@ -18,22 +18,25 @@ from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.choose_candidates import pool
 from mirage_eg.pipeline.compile_stage import Compiler, optimized
-from mirage_eg.pipeline.partition_stage import Partitioner, PlanSearch
+from mirage_eg.pipeline.partition_stage import Partitioner, PlanChoices, PlanSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import BeforeAfter, RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import candidate_of, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.segment_search import Found
-from mirage_eg.search.partition.shortest_path import Partition
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSearch:
-    """The µGraphs of the rewritten program as those of the given one, in groups, and a record of each that was extracted."""
+    """The µGraphs of the rewritten program as those of the given one, in groups, and a record of each that was extracted.
+
+    `choices`: other kernels for the parts of a plan, by its µGraph.
+    """
 
     candidates: tuple[tuple[Candidate, ...], ...] = ()
     summaries: tuple[RewriteSummary, ...] = ()
+    choices: Mapping[Graph, PlanChoices] = field(default_factory=dict)
 
 
 def search_rewritten(
@@ -54,6 +57,7 @@ def search_rewritten(
     groups: list[tuple[Candidate, ...]] = []
     summaries: list[RewriteSummary] = []
     best_us = as_written_us = _best_us([*as_written, (_library(run, run.program),)])
+    choices: dict[Graph, PlanChoices] = {}
     seen: list[Graph] = []
     while len(seen) < HEURISTICS.rewritten_programs:
         found = _cheapest(run, equal, until)
@@ -63,8 +67,9 @@ def search_rewritten(
         bound_us = found.lower_bound_us(run.device)
         searched: tuple[tuple[Candidate, ...], ...] = ()
         if bound_us * HEURISTICS.close < best_us:
-            searched, partition = _search(run, found, partitioner.found)
-            extraction.add(found.rewritten.graph, found.rewritten.terms, partition.searched)
+            searched, others = _search(run, found, partitioner.found)
+            extraction.add(found.rewritten.graph, found.rewritten.terms, others.partition.searched)
+            choices |= {found.whole(graph): _choices_of_given(found, entry) for graph, entry in others.choices.items()}
         us = _best_us(searched)
         seconds = perf_counter() - begin - sum(it.seconds for it in summaries)
         summaries.append(_summary(run, found, extraction, bound_us, as_written_us, None if us == inf else us, seconds))
@@ -72,7 +77,7 @@ def search_rewritten(
         if not searched or time() >= until:
             break
         best_us = min(best_us, us)
-    return RewrittenSearch(tuple(groups), tuple(summaries))
+    return RewrittenSearch(tuple(groups), tuple(summaries), choices)
 
 
 def _cheapest(run: Run, equal: Substitutions, until: float) -> Substitution | None:
@@ -97,8 +102,10 @@ def _library(run: Run, program: Graph) -> Candidate:
     return Candidate(program, predict_us(program, run.device), fused=False, proved_by_search=False)
 
 
-def _search(run: Run, found: Substitution, known: Mapping[Graph, Found]) -> tuple[tuple[tuple[Candidate, ...], ...], Partition]:
-    """The candidates of the rewritten program, as candidates of the given one, the extracted kernels among them."""
+def _search(
+    run: Run, found: Substitution, known: Mapping[Graph, Found]
+) -> tuple[tuple[tuple[Candidate, ...], ...], PlanSearch]:
+    """The candidates of the rewritten program, as candidates of the given one, the extracted kernels among them; its plans."""
     graph = found.rewritten.graph
     work = replace(run.work, part=f"{run.work.part}rewritten ")
     inner = replace(run, name=f"{run.name}, rewritten", program=graph, work=work, tracer=None)
@@ -114,7 +121,11 @@ def _search(run: Run, found: Substitution, known: Mapping[Graph, Found]) -> tupl
     if extracted is not None:
         candidate = candidate_of(inner, graph, extracted)
         groups.append((candidate if run.on_gpu else optimized(candidate, run.device),))
-    return tuple(tuple(_of_given(found, entry) for entry in entries) for entries in groups), plans.partition
+    return tuple(tuple(_of_given(found, entry) for entry in entries) for entries in groups), plans
+
+
+def _choices_of_given(found: Substitution, choices: PlanChoices) -> PlanChoices:
+    return replace(choices, compose=lambda plan: _of_given(found, choices.compose(plan)))
 
 
 def _of_given(found: Substitution, candidate: Candidate) -> Candidate:

@@ -1,6 +1,6 @@
 """The stages of a run that use the GPU: tuning, and timing of candidates that were not tuned."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -10,17 +10,17 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
-from mirage_eg.optimizer.kernel_times import Group, PartChoice
+from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
 from mirage_eg.pipeline.choose_candidates import deduplicated
 from mirage_eg.pipeline.compile_stage import optimized
+from mirage_eg.pipeline.partition_stage import PlanChoices
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import candidate_of
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
 
@@ -46,36 +46,36 @@ def _as_tuned(candidate: Candidate, entry: Tuned, device: Device) -> Candidate:
 
 
 @dataclass(slots=True)
-class _Groups:
-    """Candidates as groups of µGraphs for the tuner, and those that it composes of the parts of a plan."""
+class _Families:
+    """Candidates as families of µGraphs for the tuner, and those that it composes of the parts of a plan."""
 
-    run: Run
-    primitive: Graph
+    choices: Mapping[Graph, PlanChoices]
     candidates: dict[Graph, Candidate] = field(default_factory=dict)  # by their µGraphs
     parts: dict[PlanPart, PartChoice] = field(default_factory=dict)
 
-    def group(self, candidates: Sequence[Candidate]) -> Group:
-        """The candidates of a structure; or those of a plan, which differ from the first in the kernels of one part."""
-        plans = [() if candidate.plan is None else candidate.plan.parts for candidate in candidates]
-        segments = {tuple(part.segment for part in parts) for parts in plans}
-        if len(segments) == 1 and len(plans[0]) > 1:
-            choices = (dict.fromkeys(parts) for parts in zip(*plans, strict=True))
-            return Group(tuple(tuple(map(self._choice, kernels)) for kernels in choices), self._composed)
+    def family(self, candidates: Sequence[Candidate]) -> Family:
+        """The candidates of a structure; of a plan also those with other kernels for its parts."""
         for candidate in candidates:
             self.candidates.setdefault(candidate.graph, candidate)
-        return Group.of([candidate.graph for candidate in candidates])
+        choices = self.choices.get(candidates[0].graph) if len(candidates) == 1 else None
+        if choices is None:
+            return Family.of([candidate.graph for candidate in candidates])
+
+        def composed(parts: Sequence[PartChoice]) -> Graph:
+            plan = KernelPlan(tuple(part.choice for part in parts if isinstance(part.choice, PlanPart)))
+            candidate = choices.compose(plan)
+            return self.candidates.setdefault(candidate.graph, candidate).graph
+
+        return Family(tuple(tuple(map(self._choice, parts)) for parts in choices.parts), composed)
 
     def _choice(self, part: PlanPart) -> PartChoice:
         return self.parts.setdefault(part, PartChoice(part, len(part.kernels.graph.blocks)))
 
-    def _composed(self, parts: Sequence[PartChoice]) -> Graph:
-        plan = KernelPlan(tuple(part.choice for part in parts if isinstance(part.choice, PlanPart)))
-        candidate = candidate_of(self.run, self.primitive, plan)
-        return self.candidates.setdefault(candidate.graph, candidate).graph
 
-
-def tune_candidates(run: Run, primitive: Graph, groups: Sequence[Sequence[Candidate]], tuning: Tuning) -> TunedCandidates:
-    """Tune the µGraphs of several structures and plans of a program in primitive ops, a group each."""
+def tune_candidates(
+    run: Run, groups: Sequence[Sequence[Candidate]], choices: Mapping[Graph, PlanChoices], tuning: Tuning
+) -> TunedCandidates:
+    """Tune the µGraphs of several structures and plans, a group each; `choices` are those of plans, by their µGraphs."""
     measurements: list[Measurement] = []
     options = run.options
 
@@ -89,11 +89,11 @@ def tune_candidates(run: Run, primitive: Graph, groups: Sequence[Sequence[Candid
         best = min((entry.us for entry in measurements if entry.us is not None), default=inf)
         run.watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
-    made = _Groups(run, primitive)
+    made = _Families(choices)
     with run.watch.stage("tune"), ExitStack() as stack:
         found = tune(
             run.program,
-            [made.group(group) for group in groups],
+            [made.family(group) for group in groups],
             run.device,
             tuning.wrap(open_timer(run, stack)),
             replace(tuning, record=record, find=tuning.find if database is None else database.find),

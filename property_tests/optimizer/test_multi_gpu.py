@@ -194,13 +194,13 @@ def test_a_gpu_on_which_nothing_works_is_an_error_not_an_endless_loop() -> None:
 
 def test_tuning_on_three_gpus_finds_what_one_gpu_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
+    program, families = pool()
     lines: dict[int, list[Measurement]] = {1: [], 3: []}
     clock = Clock()
-    alone = tune(program, groups, DEVICES["H100"], clock, Tuning(SMALL, record=lines[1].append))
+    alone = tune(program, families, DEVICES["H100"], clock, Tuning(SMALL, record=lines[1].append))
     other = Clock()
     with MultiGpuTimer("abc", started, Calls(other.quick, other.full)) as timer:
-        spread_out = tune(program, groups, DEVICES["H100"], timer, Tuning(SMALL, record=lines[3].append))
+        spread_out = tune(program, families, DEVICES["H100"], timer, Tuning(SMALL, record=lines[3].append))
     assert [tuned.variant for tuned in spread_out] == [tuned.variant for tuned in alone]
     assert lines[1] == lines[3]
 

@@ -17,7 +17,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.heuristics import Effort
-from mirage_eg.optimizer.kernel_times import Group, PartChoice
+from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning, Variant, compile_variant, tune
 from mirage_eg.optimizer.tuning_space import Job
@@ -53,17 +53,17 @@ def compiled_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_eg.optimizer.tune.compile_module", lambda module, target, resources: [])
 
 
-def pool() -> tuple[Graph, list[Group]]:
+def pool() -> tuple[Graph, list[Family]]:
     """A program and µGraphs of it, of two structures as it were."""
     graphs = [gated_mlp("float16", 8, 128, 128, blocks, loop) for blocks in (1, 2) for loop in (2, 4, 8)]
-    return graphs[0].program, [Group.of([graph.mugraph for graph in half]) for half in (graphs[:3], graphs[3:])]
+    return graphs[0].program, [Family.of([graph.mugraph for graph in half]) for half in (graphs[:3], graphs[3:])]
 
 
 def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
+    program, families = pool()
     clock, lines = Clock(), list[Measurement]()
-    tuned = tune(program, groups, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
+    tuned = tune(program, families, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
     assert tuned[0].us == min(clock.seen.values())
     assert tuned[0].timing is not None
     stages = {line.stage for line in lines}
@@ -80,17 +80,17 @@ def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])
 def test_what_is_wrong_never_wins(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
+    program, families = pool()
     clock, lines = Clock(wrong=option), list[Measurement]()
-    tuned = tune(program, groups, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
+    tuned = tune(program, families, DEVICES["H100"], clock, Tuning(SMALL, record=lines.append))
     assert all(option not in entry.variant.source for entry in tuned)
     assert any(line.outcome.problem for line in lines)
 
 
 def test_schedules_are_tried_and_a_better_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
-    tuned = tune(program, groups, DEVICES["H100"], Clock(), Tuning(SMALL))
+    program, families = pool()
+    tuned = tune(program, families, DEVICES["H100"], Clock(), Tuning(SMALL))
     first = {entry.variant.schedule for entry in tuned}
     assert len(first) > 10
 
@@ -111,7 +111,7 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
     for together in (True, False):
         if not together:
             monkeypatch.setattr("mirage_eg.optimizer.tune._try_together", lambda *_: None)
-        best = tune(graphs.program, [Group.of([graphs.mugraph])], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
+        best = tune(graphs.program, [Family.of([graphs.mugraph])], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
         assert ([kernel.num_warps for kernel in best.variant.schedule] == [2, 8]) is together
 
 
@@ -144,23 +144,23 @@ def test_the_fastest_kernels_of_all_parts_are_found_without_trying_all(first: li
         loop, rows = (part.choice for part in parts)
         return next(graph for pair, graph in SPLIT.items() if pair == (loop, rows))
 
-    group = Group(tuple(tuple(PartChoice(choice, 1) for choice in choices) for choices in (LOOPS, ROWS)), compose)
+    family = Family(tuple(tuple(PartChoice(choice, 1) for choice in choices) for choices in (LOOPS, ROWS)), compose)
     lines: list[Measurement] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mirage_eg.optimizer.tune.compile_variant", uncompiled)
         patch.setattr("mirage_eg.optimizer.tune._try_near", lambda *_: None)
         program = attention("float16", 2, 256, 64, 4096, 128, 1).program
-        tuned = tune(program, [group], DEVICES["H100"], Kernels(), Tuning(SMALL, record=lines.append))
+        tuned = tune(program, [family], DEVICES["H100"], Kernels(), Tuning(SMALL, record=lines.append))
     assert tuned[0].us == min(first) + min(second)
     assert sum(line.stage in ("structures", "extents", "extents together") for line in lines) <= 6
 
 
 def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
+    program, families = pool()
     clock = Clock(seconds=0.5)
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tune(program, groups, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
+    tune(program, families, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
     assert len(clock.seen) == 4  # the last began at the deadline, not behind it
 
 
@@ -169,7 +169,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
     monkeypatch: pytest.MonkeyPatch, compiling: float, timed: int
 ) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
+    program, families = pool()
     clock = Clock(seconds=0.5)
 
     def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> list[Any]:
@@ -177,7 +177,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
         return [*map(work, items)]
 
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-    tuned = tune(program, groups, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)), parallel=slow)
+    tuned = tune(program, families, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)), parallel=slow)
     assert len(clock.seen) == timed
     assert tuned
 
@@ -187,7 +187,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
 def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
     seconds: float, compiling: float, timing: float, final: float
 ) -> None:
-    program, groups = pool()
+    program, families = pool()
     clock = Clock(seconds=timing)
 
     class Careful(Clock):
@@ -208,7 +208,7 @@ def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
     with pytest.MonkeyPatch.context() as patch:
         compiled_everything(patch)
         patch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
-        tune(program, groups, DEVICES["H100"], timer, Tuning(Effort(seconds=seconds)), parallel=slow)  # type: ignore[arg-type]
+        tune(program, families, DEVICES["H100"], timer, Tuning(Effort(seconds=seconds)), parallel=slow)  # type: ignore[arg-type]
     assert clock.now <= seconds + max(timing, final) + timing + final  # one of each is timed at any rate
 
 
@@ -236,12 +236,15 @@ def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence
         return []
 
     program = attention("float16", 2, 32, 16, 64, 16, 4).program
-    groups = [
-        Group.of([attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)]) for count in counts
+    families = [
+        Family.of([attention("float16", 2, 32, 16, 64, 16, 2**loop).mugraph for loop in range(1, count + 1)])
+        for count in counts
     ]
-    tune(program, groups, DEVICES["H100"], Clock(), Tuning(SMALL), parallel=note)  # type: ignore[arg-type]
+    tune(program, families, DEVICES["H100"], Clock(), Tuning(SMALL), parallel=note)  # type: ignore[arg-type]
     assert tried[: len(counts)] == list(range(len(counts)))[: SMALL.structures]
-    assert all(len(graph.blocks) == 1 for group in groups for graph in map(group.compose, zip(*group.choices, strict=True)))
+    assert all(
+        len(graph.blocks) == 1 for family in families for graph in map(family.compose, zip(*family.choices, strict=True))
+    )
 
 
 def test_the_record_of_tuning_counts_each_candidate_once() -> None:

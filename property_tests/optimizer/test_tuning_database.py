@@ -37,8 +37,8 @@ def run(
         lines.append(measurement)
         database.keep(measurement)
 
-    program, groups = pool()
-    return tune(program, groups, DEVICES["H100"], clock, Tuning(SMALL, record=record, find=database.find)), lines
+    program, families = pool()
+    return tune(program, families, DEVICES["H100"], clock, Tuning(SMALL, record=record, find=database.find)), lines
 
 
 def test_what_was_measured_on_this_card_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

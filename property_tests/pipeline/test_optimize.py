@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.cli.optimize import verification_text
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.kernel_times import Group, PartChoice
+from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuned, Variant
 from mirage_eg.optimizer.tuning_space import first
@@ -53,8 +53,8 @@ def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: s
 
 @pytest.mark.parametrize("name", ["product", "three_products"])
 def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(program: Graph, groups: Sequence[Group], *_: Any, **__: Any) -> list[Tuned]:
-        every = [graph for group in groups for graph in map(group.compose, _one_changed(group))]
+    def measured(program: Graph, families: Sequence[Family], *_: Any, **__: Any) -> list[Tuned]:
+        every = [graph for family in families for graph in map(family.compose, _one_changed(family))]
         sources = [emit(optimize_mugraph(graph, DEVICES["H100"]).graph, program=program) for graph in every]
         us = [float(len(every) - place) for place in range(len(every))]  # what the model likes least is the fastest
         return [
@@ -75,11 +75,11 @@ def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: s
     assert times == sorted(times, key=lambda us: us or inf)
 
 
-def _one_changed(group: Group) -> list[Sequence[PartChoice]]:
+def _one_changed(family: Family) -> list[Sequence[PartChoice]]:
     """The first choices, and those with another one for one part."""
-    first = [choices[0] for choices in group.choices]
+    first = [choices[0] for choices in family.choices]
     others = [
-        [*first[:place], other, *first[place + 1 :]] for place, choices in enumerate(group.choices) for other in choices[1:]
+        [*first[:place], other, *first[place + 1 :]] for place, choices in enumerate(family.choices) for other in choices[1:]
     ]
     return [first, *others]
 

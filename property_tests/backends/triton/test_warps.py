@@ -15,7 +15,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.kernel_times import Group
+from mirage_eg.optimizer.kernel_times import Family
 from mirage_eg.optimizer.tune import Tuning, tune
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
@@ -69,7 +69,7 @@ def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
         program = expand(attention(keys=1024))
         run = Run("cut", program, options, load_rules(), options.device_record, Work(workers))
         plans = Partitioner(run, program, search_whole_program(run, program)).plans()
-    blocks = [block for group in plans.candidates for entry in group for block in entry.graph.blocks]
+    blocks = [block for family in plans.candidates for entry in family for block in entry.graph.blocks]
     assert blocks
     assert all(block.threads == 256 for block in blocks)
 
@@ -87,8 +87,8 @@ def test_blockdims_restrict_what_superoptimize_emits_and_reports(blockdims: list
 
 def test_tuning_tries_every_allowed_number_of_warps_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_everything(monkeypatch)
-    program, groups = pool()
-    groups = [Group.of([with_warps(group.compose([part]), 2) for part in group.choices[0]]) for group in groups]
+    program, families = pool()
+    families = [Family.of([with_warps(family.compose([part]), 2) for part in family.choices[0]]) for family in families]
     clock = Clock()
-    tune(program, groups, device_for("sm_90"), clock, Tuning(SMALL), warps=(2, 16))
+    tune(program, families, device_for("sm_90"), clock, Tuning(SMALL), warps=(2, 16))
     assert {count for source in clock.seen for count in emitted_warps(source)} == {2, 16}
