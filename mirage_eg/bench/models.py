@@ -55,7 +55,7 @@ class ModelResult:
     parts: tuple[ModelSegment, ...] = ()
     warm_us: dict[str, float] = field(default_factory=dict)
     cold_us: dict[str, float] = field(default_factory=dict)
-    kernels: dict[str, tuple[KernelTime, ...]] = field(default_factory=dict)  # of ours and of Inductor's default mode
+    kernels: dict[str, tuple[KernelTime, ...]] = field(default_factory=dict)  # of ours and of Inductor's modes
 
     @property
     def speedup(self) -> float | None:
@@ -122,7 +122,7 @@ def _times(
         runs[name] = layer if keywords is None else torch.compile(layer, dynamic=False, **keywords)
     timings = {name: time_launches(lambda run=run: run(*arguments)) for name, run in runs.items()}  # type: ignore[misc]
     warm = {name: timing.warm_us for name, timing in timings.items()}
-    kernels = {name: profile_kernels(lambda run=runs[name]: run(*arguments)) for name in (OURS, "compile")}  # type: ignore[misc]
+    kernels = {name: profile_kernels(lambda run=runs[name]: run(*arguments)) for name in runs if name != "eager"}  # type: ignore[misc]
     return warm, {name: timing.cold_us for name, timing in timings.items()}, kernels
 
 
