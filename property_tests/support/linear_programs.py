@@ -1,4 +1,4 @@
-"""Pairs of random linear programs over the same inputs: convolutions of all kinds, slices, moves, sums of several."""
+"""Pairs of random linear programs over the same inputs: convolutions, pools, slices, borders, moves, sums of several."""
 
 from random import Random
 from typing import Any
@@ -58,7 +58,7 @@ Step = tuple[str, int]  # what happens, and a seed for how
 
 
 def _step(random: Random, near: Step | None = None) -> Step:
-    kinds = ("conv", "conv", "conv", "twice", "move", "slice", "wide", "sum", "join")
+    kinds = ("conv", "conv", "conv", "twice", "move", "slice", "wide", "sum", "join", "border", "pool")
     kind = near[0] if near and random.random() < 0.7 else random.choice(kinds)
     return kind, random.randrange(1 << 16)
 
@@ -88,6 +88,13 @@ def _program(shape: tuple[int, ...], kernel: tuple[int, ...], steps: list[Step])
             y = graph.repeat(y, random.randrange(4), 2)
         elif kind == "sum":
             y = graph.add(*_common(graph, y, graph.scale(graph.slice(y, 2, random.randrange(2), y.shape[2]), 2)))
+        elif kind == "border":
+            widths = [(random.randrange(2), random.randrange(2)) if dim > 1 else (0, 0) for dim in range(4)]
+            y = graph.pad(graph.flip(y, [random.randrange(4)]), widths, random.choice((0, 1)))
+        elif kind == "pool":
+            window = min(2, y.shape[2]), min(3, y.shape[3])
+            pads = random.randrange(window[0]), random.randrange(window[1] // 2 + 1)
+            y = graph.avg_pool2d(y, window, strides=random.choice((1, 2)), pads=pads, count_include_pad=random.random() < 0.5)
         elif kind == "join":
             dim = random.randrange(4)
             y = graph.concat([y, graph.slice(y, dim, 0, random.randint(1, y.shape[dim]))], dim)
