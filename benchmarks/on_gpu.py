@@ -72,6 +72,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     rows = [(*COMMAND, "bench", "gpu", *names, "--batch", batch, *tuned) for batch, names in batches.items()]
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
+    models = (*COMMAND, "bench", "models", *given.layers, "--tune", "25", "--out", str(out / "layers.jsonl"))
     return [
         Step(
             "field",
@@ -81,6 +82,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         ),
         Step("compile", "emitted programs check and time themselves", (_tests("backends/triton/test_compile.py"),), 500),
         Step("runtime", "µGraphs on torch and CuPy arrays", (_tests("backends/runtime/test_running_program_on_gpu.py"),), 580),
+        Step("segments", "torch.compile with our kernels", (_tests("torch_compile"),), 300),
         Step("spread", "tuning on every visible GPU", (_tests("optimizer/test_multi_gpu_on_gpu.py"),), 120),
         Step(
             "memcheck",
@@ -115,6 +117,16 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             "a decoder layer, tuned and measured as a whole",
             ((*COMMAND, *layer), (PYTHON, str(optimized / "decoder_layer" / "best.py"))),
             580,
+        ),
+        Step("layers", "layers of published shapes against torch.compile", (models,), 580),
+        Step(
+            "published_models",
+            "models as written and as rewritten",
+            ((PYTHON, "benchmarks/published_models.py", "--json", str(out / "published_models.jsonl")),),
+            300,
+        ),
+        Step(
+            "mutants", "every mutant against its program", ((PYTHON, "benchmarks/mutants.py", str(out / "mutants.jsonl")),), 120
         ),
         Step(
             "dependent_launches",
@@ -164,6 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, help="seconds a step may take, in the place of its own limit")
     every = [f"{name}:{batch}" for batch in BATCHES for name in PAPER]
     parser.add_argument("--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu")
+    parser.add_argument(
+        "--layers", nargs="+", default=["llama-8b decode b=1"], help="rows of `bench models`, of the step layers"
+    )
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
     parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")
     parser.add_argument("--baselines", choices=("all", "quick", "none"), default="all")
