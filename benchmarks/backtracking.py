@@ -121,6 +121,7 @@ class Backtracking:
         us = self.costs.launch(role, enode.constructor) + self.costs.moved(types[class_])
         if role is FusionRole.PRODUCT:
             return us + self.costs.products(enode, [types[child] for child in enode.children], types[class_])
+        us += self.costs.computed if role is FusionRole.ELEMENTWISE else 0.0
         return us + sum(self.costs.moved(types[child]) for child in dict.fromkeys(enode.children))
 
     def cost(self, chosen: Choices) -> tuple[float, int] | None:

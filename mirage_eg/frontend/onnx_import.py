@@ -8,6 +8,7 @@ in the table, are replaced by their bodies.
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,7 @@ from mirage_eg.ir.errors import ProgramError, UnsupportedError
 OLDEST = 13  # opset: from here on axes are inputs and softmax has one axis
 _DOMAINS = ("", "ai.onnx")
 _LARGEST_FILE = 2**31 - 1  # bytes of a message of protobuf
+_MOST_ENTRIES = 2**28  # of an input: torch.export needs an example in memory
 
 
 def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) -> Imported:
@@ -67,7 +69,9 @@ def _read(model: Any) -> Any:
         external = any(map(onnx.external_data_helper.uses_external_data, _tensors(model)))
         if external and path is None:
             raise ValueError("got external data of a model without a file, give its path")
-        opset = next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)
+        opset, newest = _opset(model), onnx.defs.onnx_opset_version()
+        if opset > newest:
+            raise ValueError(f"got opset {opset}, which onnx {onnx.__version__} does not know, wanted at most {newest}")
         if opset < OLDEST:
             model = onnx.version_converter.convert_version(model if path is None else onnx.load(path), OLDEST)
         model = onnx.inliner.inline_local_functions(model)
@@ -84,11 +88,16 @@ def _read(model: Any) -> Any:
         raise ProgramError(f"{name}: {message}; wanted an ONNX model of opset {OLDEST} or later") from None
 
 
+def _opset(model: Any) -> int:
+    """The version of ONNX's own operators."""
+    return next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)
+
+
 def _write_defaults(model: Any, ops: Set[str]) -> None:
     """Write the default attributes of these operators into their nodes: ONNX's inliner copies explicit attributes alone."""
     from onnx import AttributeProto, defs
 
-    opset = next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)
+    opset = _opset(model)
     for node in model.graph.node:
         if node.op_type in ops and node.domain in _DOMAINS and defs.has(node.op_type, opset, ""):
             given = {it.name for it in node.attribute}
@@ -270,7 +279,13 @@ def _example(value: Any, dims: Mapping[str, int]) -> Any:
             raise ProgramError(
                 f"ONNX: the dim {name} of input {value.name} has no extent; give it, for example dims={{'{name}': 8}}"
             )
+        if extent < 0:
+            raise ProgramError(f"ONNX: got the extent {extent} of dim {place} of input {value.name}, wanted at least 1")
         shape.append(int(extent))
+    if prod(shape) > _MOST_ENTRIES:
+        raise ProgramError(
+            f"ONNX: got the shape {tuple(shape)} of input {value.name}, wanted at most {_MOST_ENTRIES:,} entries"
+        )
     return torch.zeros((), dtype=torch_type(kind.elem_type)).expand(shape).contiguous()
 
 

@@ -17,6 +17,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
 
+_OP_US = 1e-3  # the instructions of an elementwise op; the rest of its arithmetic is hidden behind memory
+
 
 class FusionRole(StrEnum):
     """What an e-node may be in a fused kernel."""
@@ -71,6 +73,11 @@ class KernelCosts:
     def moved(self, kinds: Types) -> float:
         """Reading or writing these tensors once."""
         return sum(kind.nbytes for kind in kinds) / self.device.memory_bandwidth * 1e6
+
+    @property
+    def computed(self) -> float:
+        """An elementwise op in a kernel: of two kernels that read the same, the one with fewer ops is faster."""
+        return 0.0 if self.least else _OP_US
 
     def launch(self, role: FusionRole, op: str) -> float:
         """The launch of a kernel whose main op has this role."""

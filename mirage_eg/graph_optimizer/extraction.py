@@ -248,8 +248,9 @@ class _Problem:
         yield ClassChoice(class_, enode, Mode.STORED, None, role)
         if not self.fused:
             return
-        if role in (FusionRole.VIEW, FusionRole.ELEMENTWISE) and enode.constructor != "Result":
-            yield ClassChoice(class_, enode, Mode.INLINED, None, role)
+        in_memory = role is FusionRole.VIEW and not self.costs.least and all(map(self._is_leaf, enode.children))
+        if role in (FusionRole.VIEW, FusionRole.ELEMENTWISE) and enode.constructor != "Result" and not in_memory:
+            yield ClassChoice(class_, enode, Mode.INLINED, None, role)  # a view of an input is read from memory
         if role in (FusionRole.PRODUCT, FusionRole.REDUCTION):
             yield ClassChoice(class_, enode, Mode.CARRIED, None, role)
         if role is FusionRole.ELEMENTWISE:
@@ -269,6 +270,8 @@ class _Problem:
             return cost + self.costs.correction(self.classes.names[enode.constants[0]]["graph"])
         if choice.mode is Mode.STORED:
             cost += self.costs.moved(types[choice.class_])
+        if choice.role is FusionRole.ELEMENTWISE:
+            cost += self.costs.computed
         is_main = choice.carried is None and choice.mode is not Mode.INLINED
         if is_main:
             cost += self.costs.launch(choice.role, enode.constructor)

@@ -138,11 +138,19 @@ def test_functions_that_call_functions_with_attributes_become_ops() -> None:
         (PRODUCT.format("y = SequenceConstruct(x)"), "no operator SequenceConstruct"),
         (PRODUCT.format("y = Identity(x)").replace("float", "string"), "element type STRING is not supported"),
         (PRODUCT.format("y = Exp(x)").replace("4", "0"), "has no extent"),
+        (PRODUCT.format("y = Exp(x)").replace("4", "4000000000"), "wanted at most 268,435,456 entries"),
+        (PRODUCT.format("y = Exp(x)").replace('"" : 18', '"" : 99'), "got opset 99, which onnx"),
     ],
 )
 def test_other_models_are_refused_with_the_reason(model: Any, message: str) -> None:
     legal = isinstance(model, str) and model.startswith("<")
     assert message in refused(onnx.parser.parse_model(model) if legal else model)
+
+
+def test_a_negative_extent_is_refused() -> None:
+    model = onnx.parser.parse_model(PRODUCT.format("y = Exp(x)"))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -4
+    assert "got the extent -4 of dim 0 of input x, wanted at least 1" in refused(model)
 
 
 @pytest.mark.parametrize("opset", range(13, 25))

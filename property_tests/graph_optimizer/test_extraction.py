@@ -91,7 +91,8 @@ def own_cost(enode: NumberedENode) -> float:
     if role is FusionRole.INPUT:
         return 0.0
     reads = len(set(enode.children))
-    return COSTS.launch(role, enode.constructor) + (1 + reads) * COSTS.moved((TYPE,))
+    computed = COSTS.computed if role is FusionRole.ELEMENTWISE else 0.0
+    return COSTS.launch(role, enode.constructor) + (1 + reads) * COSTS.moved((TYPE,)) + computed
 
 
 @given(small_e_graphs())

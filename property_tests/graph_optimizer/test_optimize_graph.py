@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.frontend.model_writer import WrittenModel
+from mirage_eg.frontend.model_writer import ModelWriter, WrittenModel
 from mirage_eg.frontend.published_models import bert, bert_attention, nasrnn, resnet50, squeezenet
 from mirage_eg.graph_optimizer.check_enodes import check_enodes
 from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, OptimizedGraph, optimize_graph, saturated_classes
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.ir.expand import expand_ops
+from mirage_eg.ir.expand import expand, expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.testing import TAME, programs
@@ -89,6 +89,55 @@ def test_batch_norms_of_resnet_are_folded_into_filters() -> None:
     ops = Counter(item.op for item in found.graph.nodes)
     assert ops.keys().isdisjoint({"sub", "mul", "div", "rsqrt", "batch_norm"})
     assert sum(kernel.ops == ("relu",) for kernel in found.report.kernels) <= 1  # behind the one pair of joined convolutions
+
+
+def normalized(norm: str, count: int) -> WrittenModel:
+    """Products of one tensor, each behind a norm with its own gain and, of layer norms, its own offset."""
+    writer = ModelWriter("float16")
+    x, results = writer.input("x", (64, 256)), []
+    for number in range(count):
+        if norm == "rms_norm":
+            y = writer.graph.rms_norm(x, 256, writer.weight(f"gain{number}", (256,)), eps=1e-6)
+        else:
+            y = writer.layer_norm(x, f"norm{number}")
+        results.append(writer.linear(y, f"product{number}", 32 * (number + 1)))
+    model = writer.model(*results)
+    return WrittenModel(expand(model.program), model.weights)
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "layer_norm"])
+def test_norms_of_one_tensor_share_statistic_and_product(norm: str) -> None:
+    model = normalized(norm, 3)
+    _, classes = saturated_classes(model.program, weights_of(model.program, model.weights))
+    assert check_enodes(model.program, classes).different == ()
+    found = optimize_graph(model.program, H200, model.weights)
+    ops = Counter(item.op for item in found.graph.nodes)
+    assert ops["matmul"] == ops["sqrt"] == 1 and ops["mul"] == 0
+    assert found.report.joint.us < 0.8 * found.report.fusion.us
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_batch_norms_are_folded_though_no_kernel_is_saved(groups: int) -> None:
+    """As many kernels and almost as many bytes: the ops of the epilogue decide."""
+    writer = ModelWriter("float16")
+    image = writer.input("x", (1, 8, 6, 6))
+    z = writer.graph.conv2d(image, writer.weight("w", (8, 8 // groups, 3, 3)), pads=1, groups=groups)
+    rows = writer.linear(writer.input("rows", (4, 8)), "product", 8) * writer.weight("factor", (8,))
+    model = writer.model(writer.graph.relu(writer.batch_norm(z, "a")), writer.batch_norm(rows, "b"))
+    found = optimize_graph(model.program, H200, model.weights)
+    ops = Counter(item.op for item in found.graph.nodes)
+    assert ops.keys().isdisjoint({"sub", "mul", "rsqrt", "shift", "batch_norm"}) and ops["add"] == 2
+
+
+def test_constant_factors_and_offsets_of_products_are_folded() -> None:
+    writer = ModelWriter("float16")
+    x = writer.input("x", (8, 16))
+    model = writer.model(
+        writer.graph.relu((writer.linear(3 * x, "a", 8) - 2) * 1.5), writer.linear(x, "b", 8, False) - writer.weight("c", (8,))
+    )
+    found = optimize_graph(model.program, H200, model.weights)
+    ops = Counter(item.op for item in found.graph.nodes)
+    assert ops["scale"] == ops["shift"] == ops["sub"] == 0 and ops["matmul"] == 1
 
 
 @st.composite

@@ -15,7 +15,7 @@ _EQUAL_EXTENTS = re.compile(r"\(= \(vec-get \(shape (\w+)\) (\d)\) \(vec-get \(s
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TermGroup:
     """The terms `member` with a fixed operand; `operand` is the other one, joined along `operand_axis`.
 
     `axis`: along which the terms are joined; `extents`: axes of the operands whose extents are equal in a group.
@@ -44,9 +44,9 @@ class Group:
         )
 
 
-def groups(merges: Iterable[Merge]) -> tuple[Group, ...]:
+def groups(merges: Iterable[Merge]) -> tuple[TermGroup, ...]:
     """The groups of merges whose terms differ in one operand and have equal extents at most as a condition."""
-    found: dict[Group, None] = {}
+    found: dict[TermGroup, None] = {}
     for merge in merges:
         joined = _JOINED.findall(merge.whole)
         conditions = [_EQUAL_EXTENTS.fullmatch(it) for it in merge.conditions]
@@ -55,8 +55,8 @@ def groups(merges: Iterable[Merge]) -> tuple[Group, ...]:
         [(axis, one, other)] = joined
         wanted = [_JOINED.sub(name, merge.whole) for name in (one, other)]
         if wanted == [merge.first, merge.second] and all(it and {it[1], it[3]} == {one, other} for it in conditions):
-            found[Group(merge.first, one, axis, merge.axis, tuple(it[2] for it in conditions if it))] = None
+            found[TermGroup(merge.first, one, axis, merge.axis, tuple(it[2] for it in conditions if it))] = None
     return tuple(found)
 
 
-__all__ = ["Group", "groups"]
+__all__ = ["TermGroup", "groups"]
