@@ -76,6 +76,7 @@ def _anonymous(part: Part) -> Part:
         outputs=[anonymous(pointer) for pointer in part.outputs],
         exported_maxima=[(export, anonymous(pointer)) for export, pointer in part.exported_maxima],
         scaled_halves=[(half, anonymous(pointer)) for half, pointer in part.scaled_halves],
+        skipped=None if part.skipped is None else (part.skipped[0], anonymous(part.skipped[1])),
     )
 
 

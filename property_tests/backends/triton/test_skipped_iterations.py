@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
@@ -19,6 +20,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
 from mirage_eg.ir.weights import without_weights
+from property_tests.support.fake_driver import FakeArray, FakeDriver, FakeLibrary
 
 HEADS, WIDTH = 1, 4
 Masked = Callable[[ThreadblockGraph, Tensor, Tensor, Tensor], Tensor]  # of scores, mask, −∞
@@ -216,6 +218,50 @@ def test_numbers_that_multiply_no_exponential_are_no_mask() -> None:
         lambda b, x, y: b.mul(b.exp(x), b.shift(b.exp(y), 1)),
     ):
         assert cases_of(body) is None
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_equal_kernels_of_two_masks_or_of_views_of_one_have_bounds_each(run_program: RunProgram, views: bool) -> None:
+    """Two sums Σ exp(x) m with two masks: inputs, or the upper and the lower rows of one that has a leading dim."""
+    torch = pytest.importorskip("torch")
+    kernel = new_kernel_graph()
+    x = kernel.new_input((8, 16), "float32", "x")
+    if views:
+        whole = kernel.new_input((1, 16, 16), "bool", "mask", weight=True)
+        masks = [kernel.slice(kernel.reshape(whole, (16, 16)), 0, start, start + 8) for start in (0, 8)]
+    else:
+        masks = [kernel.new_input((8, 16), "bool", name, weight=True) for name in ("upper", "lower")]
+    for mask in masks:
+        block = new_threadblock_graph((4,), forloop_range=8)
+        e = block.mul(block.exp(block.new_input(x, (0,), 1)), block.new_input(mask, (0,), 1))
+        block.new_output(block.forloop_accum(e, "sum", 1), (0,))
+        kernel.mark_output(kernel.customized([x, mask], block)[0])
+    source = emit(kernel.graph(), share=True)
+    assert ("as_strided(" in source) == views and source.count("@triton.jit") == (2 if views else 1)
+    m, numbers = causal(16, 16), np.random.default_rng(0).standard_normal((8, 16))
+    parts = [m[:8], m[8:]]
+    arrays = [m[None]] if views else parts
+    with loaded(source) as module:
+        bounds = module.prepare(*(torch.from_numpy(array).bool() for array in arrays))
+    assert [each.tolist() for each in bounds] == [bounds_of(part, 4, 8).tolist() for part in parts]
+    for got, part in zip(run_program(source, [numbers, *arrays]), parts, strict=True):
+        np.testing.assert_allclose(got, (np.exp(numbers) * part).sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_the_runtime_passes_the_bounds_after_the_arguments() -> None:
+    pytest.importorskip("torch")
+    with loaded(emit(attention("product", 16, 16, 4, 8))) as module:
+        library, driver = FakeLibrary(), FakeDriver()
+        program = RunningProgram(module, list(module.INPUTS), driver=driver)
+        arrays = [FakeArray(kind.shape, kind.dtype, kind.strides) for kind in program.inputs]
+        [layout] = program.plan.inputs[len(program.inputs) :]
+        bounds = FakeArray(layout.shape, layout.dtype, layout.strides)
+        assert (layout.shape, layout.dtype) == ((4, 2), "int32") and program.prepares
+        given_weights = []
+        module.prepared = lambda *weights: given_weights.append(weights) or [bounds]
+        program(arrays, library)
+        assert given_weights == [(arrays[2],)]  # the mask alone
+        assert library.address(bounds) in driver.launched[-1].arguments
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
