@@ -108,6 +108,15 @@ def number_at(extent: Extent, sizes: Mapping[str, int]) -> int:
     return int(expression.subs({symbol: sizes[dims[symbol].name] for symbol in expression.free_symbols}))
 
 
+def strides_at(tensor: Any, sizes: Mapping[str, int]) -> list[int] | None:
+    """The strides of a tensor at these sizes; None if one has another symbol, as in a slice of a wider tensor."""
+    for stride in tensor.stride():
+        dims = () if type(stride) is int else map(_DIMS.get(stride.node.shape_env, {}).get, stride.node.expr.free_symbols)
+        if any(dim is None or dim.name not in sizes for dim in dims):
+            return None
+    return [number_at(stride, sizes) for stride in tensor.stride()]
+
+
 def hinted_sizes(extents: Sequence[Extent]) -> dict[str, int]:
     """The sizes of named dims in the example of torch, where it has one."""
     found: dict[str, int] = {}
@@ -136,4 +145,4 @@ def is_row_major(tensor: Any) -> bool:
     return True
 
 
-__all__ = ["NAMED", "extent_of", "hinted_sizes", "is_row_major", "is_size", "name_dims", "number_at"]
+__all__ = ["NAMED", "extent_of", "hinted_sizes", "is_row_major", "is_size", "name_dims", "number_at", "strides_at"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage_eg.backends.measure.timing import time_launches
 from mirage_eg.frontend.imported import AddedInput, CausalMask
-from mirage_eg.frontend.symbolic_sizes import number_at
+from mirage_eg.frontend.symbolic_sizes import number_at, strides_at
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -110,7 +110,7 @@ def random_inputs(call: SegmentCall, contest: Contest, magnitude: float, seed: i
         given = region.inputs[place]
         if isinstance(given, AddedInput):
             array = given.array(sizes) if isinstance(given, CausalMask) else given.array()
-            values = torch.from_numpy(np.ascontiguousarray(array))
+            values = torch.from_numpy(np.array(array, order="C"))
         elif place in whole:
             values = torch.randint(whole[place], shape, generator=generator)
         else:
@@ -124,8 +124,8 @@ def random_inputs(call: SegmentCall, contest: Contest, magnitude: float, seed: i
 
 def _expanded_dims(value: Any, sizes: Mapping[str, int]) -> list[int]:
     """The dims whose elements are one in memory."""
-    strides, shape = ([number_at(it, sizes) for it in numbers] for numbers in (value.stride(), value.shape))
-    return [dim for dim, stride in enumerate(strides) if stride == 0 and shape[dim] > 1]
+    strides = [stride if type(stride) is int else None for stride in value.stride()]  # torch knows no symbol that may be 0
+    return [dim for dim, stride in enumerate(strides) if stride == 0 and number_at(value.shape[dim], sizes) > 1]
 
 
 def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> _Errors:
@@ -179,7 +179,9 @@ def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
     narrow = tensor
     for dim in _expanded_dims(value, sizes):
         narrow = narrow.narrow(dim, 0, 1)
-    strides = [number_at(stride, sizes) for stride in value.stride()]
+    strides = strides_at(value, sizes)
+    if strides is None:
+        return tensor
     laid_out = torch.empty_strided(narrow.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return laid_out.copy_(narrow).expand(tensor.shape)
 

@@ -106,6 +106,15 @@ def test_the_gate_compares_a_product_of_a_slice() -> None:
     assert record.used == 1 and record.segments[0].error is not None
 
 
+def test_the_gate_compares_numbers_without_dims_and_strides_of_other_symbols() -> None:
+    fast = compiled(lambda x, number: norm(x) * number + number * 3, gate="cost")
+    with torch.no_grad():
+        for x, number in ((rows(16)[::2], 2), (torch.randn(8, 2 * WIDTH)[:, ::2], 3), (torch.randn(WIDTH, 9).t(), 4)):
+            torch.testing.assert_close(fast(x, torch.tensor(number)), norm(x) * number + number * 3, atol=1e-5, rtol=1e-5)
+    assert Compilation(graph_records()).unexpected == 0
+    assert all(it.error is not None for record in graph_records() for it in record.segments)
+
+
 def test_a_loaded_segment_is_tested_with_the_masks_of_its_first_call() -> None:
     fast = compiled(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True) * 2)
     with torch.no_grad():
