@@ -153,14 +153,20 @@ def main() -> int:
 def search(names: Sequence[str], given: argparse.Namespace) -> int:
     """Write FOLDER/MODEL.py for each model."""
     given.search.mkdir(parents=True, exist_ok=True)
+    problems = 0
     for name in names:
         options = Options(device="cpu", gpu=given.gpu, budget=given.budget, cache=False)
-        started, result = perf_counter(), optimize(name, written(name, given.small).program, options)
-        best = result.candidates[0]
+        started = perf_counter()
+        try:
+            best = optimize(name, written(name, given.small).program, options).candidates[0]
+        except (MirageError, RuntimeError) as error:  # the other models are searched
+            problems += 1
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+            continue
         (given.search / f"{name}.py").write_text(best.source, encoding="utf-8")
         figures = f"predicted {best.us:.1f} µs, {best.kernels} kernels, {best.verdict.verdict}"
         print(f"{name}: {figures}, {perf_counter() - started:.0f} s", flush=True)
-    return 0
+    return int(problems > 0)
 
 
 def measured(names: Sequence[str], given: argparse.Namespace) -> int:
