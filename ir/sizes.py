@@ -29,6 +29,7 @@ _HINTS = (
     113,
     127,
 )  # primes: no extent of a program agrees with them by accident
+_SMALL_HINTS = (61, 59, 53, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11)  # of dims below those: largest sizes are extents, too
 _LARGEST = 1 << 20  # of a dim without a `max`
 
 
@@ -167,7 +168,7 @@ class Dim(SizeExpression):
         if low > high:
             raise GraphError(f"Dim {name}: got no multiple of {multiple_of} from {min} to {largest}; wanted one at least")
         start = crc32(name.encode()) % len(_HINTS)
-        fitting = [hint for hint in (*_HINTS[start:], *_HINTS[:start]) if low <= hint <= high]
+        fitting = [hint for hint in (*_HINTS[start:], *_HINTS[:start], *_SMALL_HINTS) if low <= hint <= high]
         hint = (fitting[0] if fitting else high) * multiple_of
         dim = SizeExpression.__new__(cls, hint, name, largest, multiple_of)
         dim.name, dim.min, dim.max, dim.multiple_of = name, low * multiple_of, high * multiple_of, multiple_of

@@ -169,3 +169,9 @@ def colliding() -> Graph:
 def test_sizes_that_agree_with_features_do_not_mix_with_them(first: int, second: int) -> None:
     program = colliding()
     assert at_sizes(at_sizes(program, {"n": first}), {"n": second}) == at_sizes(program, {"n": second})
+
+
+@pytest.mark.parametrize("largest", [11, 16, 32, 64, 66, 128])
+def test_a_program_is_written_at_a_prime_size(largest: int) -> None:
+    hint = Dim("n", max=largest).hint
+    assert hint <= largest and all(hint % number for number in range(2, hint))

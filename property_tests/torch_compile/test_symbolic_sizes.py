@@ -221,6 +221,22 @@ def test_sizes_that_are_numbers_or_products_stay_right(function: Any) -> None:
     assert len(graph_records()) == 1 and graph_records()[0].fallback is None
 
 
+def heads_under_a_mask(x: Any) -> Any:
+    """Scores of two heads under a mask that is cut to the length, as in GPT-2: the length is 64 at most."""
+    batch, length, _ = x.shape
+    q, k, v = (it.view(batch, length, 2, WIDTH // 2).transpose(1, 2) for it in (x @ WEIGHT, x + 1, x * 2))
+    mask = torch.ones(64, 64).tril()[:length, :length]
+    scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, WIDTH)
+
+
+def test_a_size_below_67_is_told_from_the_extents_of_a_program() -> None:
+    with library_segments():
+        fast = compiled(heads_under_a_mask, gate="off", cache="off")
+        check(fast, heads_under_a_mask, (torch.randn(2, length, WIDTH) for length in (8, 31, 17)))
+    assert [it.decision for record in graph_records() for it in record.segments] == [Decision.USED] * 2
+
+
 def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
