@@ -48,7 +48,7 @@ class Checker:
             results = [] if outputs else _result_types(self, item, operands)
             cuts = _cuts(self, item, operands, results)
         except GraphError as error:
-            raise GraphError(f"node {self.count}: {item.op}: {error}") from None
+            raise type(error)(f"node {self.count}: {item.op}: {error}") from None
         start = len(self.types)
         if any(cuts):
             self.cuts[start] = cuts

@@ -9,6 +9,10 @@ class GraphError(MirageError):
     """A graph that breaks a rule of its ops: shapes, maps, phases, levels, dangling operands."""
 
 
+class ElementTypeError(GraphError):
+    """An op that has no result for the element types of its operands."""
+
+
 class ProgramError(MirageError):
     """A PROGRAM argument that is neither a workload nor a file with a graph."""
 

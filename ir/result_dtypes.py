@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from mirage_eg.ir.dtypes import DType, promote
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -28,15 +28,15 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
         return _integer_dtype(item, operands[row.conditions :])
     if "dtype" in row.attributes:
         if item["dtype"] == DType.bool and operands[0] is not DType.bool:
-            raise GraphError(f"got {operands[0]} to bool, wanted an indicator: compare it with a number")
+            raise ElementTypeError(f"got {operands[0]} to bool, wanted an indicator: compare it with a number")
         if DType(item["dtype"]).is_integer and operands[0] is not DType.bool:
-            raise GraphError(f"got {operands[0]} to {item['dtype']}: no op rounds to whole numbers")
+            raise ElementTypeError(f"got {operands[0]} to {item['dtype']}: no op rounds to whole numbers")
         return DType(item["dtype"])
     if item.op == "softmax" and operands[1:] and operands[1] is not DType.bool:
-        raise GraphError(f"got a mask of dtype {operands[1]}, wanted bool; other numbers are factors of exp(x)")
+        raise ElementTypeError(f"got a mask of dtype {operands[1]}, wanted bool; other numbers are factors of exp(x)")
     dtype = reduce(promote, operands[row.conditions :])
     if dtype is DType.bool and row.kind is not Kind.REARRANGEMENT and item.op not in _INDICATORS:
-        raise GraphError(f"got operands of dtype bool, wanted numbers: of indicators {item.op} is none; cast them first")
+        raise ElementTypeError(f"got operands of dtype bool, wanted numbers: of indicators {item.op} is none; cast them first")
     return dtype
 
 
@@ -46,14 +46,16 @@ def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
     if item.op == "cast":
         return DType(item["dtype"])
     if not common.is_integer:
-        raise GraphError(f"got {' and '.join(operands)}, wanted integers or floating-point numbers alone: cast the integers")
+        raise ElementTypeError(
+            f"got {' and '.join(operands)}, wanted integers or floating-point numbers alone: cast the integers"
+        )
     if OPS[item.op].kind is Kind.REARRANGEMENT:
         return common
     if item.op not in _CLOSED:
-        raise GraphError(f"got {common}, wanted floating-point numbers: cast the integers")
+        raise ElementTypeError(f"got {common}, wanted floating-point numbers: cast the integers")
     for name, kind in OPS[item.op].attributes.items():
         if kind.startswith("rational") and item[name].denominator != 1:
-            raise GraphError(f"got {name} {item[name]} for {common}, wanted a whole number: cast the integers")
+            raise ElementTypeError(f"got {name} {item[name]} for {common}, wanted a whole number: cast the integers")
     return DType.int64 if item.op == "sum" else common
 
 
@@ -61,10 +63,10 @@ def _library_dtype(item: Node, operands: Sequence[DType]) -> DType:
     """The type of a library op's result."""
     row = OPS[item.op]
     if row.indices is not None and not operands[row.indices].is_integer:
-        raise GraphError(f"got indices of {operands[row.indices]}, wanted int32 or int64")
+        raise ElementTypeError(f"got indices of {operands[row.indices]}, wanted int32 or int64")
     data = [dtype for place, dtype in enumerate(operands) if place != row.indices]
     if len(set(data)) > 1:
-        raise GraphError(f"got {' and '.join(data)}, wanted one element type: cast one of them")
+        raise ElementTypeError(f"got {' and '.join(data)}, wanted one element type: cast one of them")
     if row.dtype is not None:
         return row.dtype
     if "dtype" in row.attributes:
@@ -72,7 +74,7 @@ def _library_dtype(item: Node, operands: Sequence[DType]) -> DType:
         return DType(item["dtype"])
     _check_value(item, data[0])
     if item.op in _OF_FLOATS and (data[0].is_integer or data[0] is DType.bool):
-        raise GraphError(f"got {data[0]}, wanted floating-point numbers: cast the operand")
+        raise ElementTypeError(f"got {data[0]}, wanted floating-point numbers: cast the operand")
     if item.op == "cumsum" and (data[0].is_integer or data[0] is DType.bool):
         return DType.int64
     return data[0]
@@ -82,7 +84,7 @@ def _check_value(item: Node, dtype: DType) -> None:
     """Refuse an attribute `value` that is no number of the element type."""
     value = item.get("value", 0)
     if (dtype.is_integer and value.denominator != 1) or (dtype is DType.bool and value not in (0, 1)):
-        raise GraphError(f"got value {value} for {dtype}, wanted {'0 or 1' if dtype is DType.bool else 'a whole number'}")
+        raise ElementTypeError(f"got value {value} for {dtype}, wanted {'0 or 1' if dtype is DType.bool else 'a whole number'}")
 
 
 __all__ = ["result_dtype"]

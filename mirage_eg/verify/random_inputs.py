@@ -40,6 +40,7 @@ STACKED_ON_GPU = 1 << 27  # the same on a GPU, where launches are the cost
 SLICE_ON_GPU = 1 << 27  # values up to this many elements are computed without slicing
 SMALL_ELEMENTS = 1 << 22  # inputs up to this many elements are kept for every kind of numbers
 # inputs of usual size, tried in this order until the program is defined
+_MASK_ATTEMPTS = 16  # random masks for a trial, until results are defined
 USUAL = ("zero-mean", "masks", "positive", "negative", "small")
 
 
@@ -114,29 +115,45 @@ class RandomInputs:
         numbers = tuple(range(first, first + count))
         if (joins, numbers) not in self._fields:
             self._release()
-            algebra = FieldAlgebra(Randomness(self._seed, first if count == 1 else numbers, self._xp, joins))
-            inputs = [
-                algebra.input(
-                    position,
-                    kind.shape,
-                    lambda k, count, position=position: self._buffer(position, k, count),  # type: ignore[misc]
-                    self._whole.get(position, 0),
+            attempts = _MASK_ATTEMPTS if any(kind.dtype is DType.bool for kind in self._program.input_types) else 1
+            for attempt in range(attempts):
+                randomness = Randomness(self._seed + attempt, first if count == 1 else numbers, self._xp, joins)
+                trial = self._field_trial(FieldAlgebra(randomness), share)
+                undefined = self._undefined_output(trial)
+                if undefined is None:
+                    break
+                if trial.memo is not None:
+                    trial.memo.clear()
+            else:
+                raise UnsupportedError(
+                    f"got a program whose output {undefined} divides by zero at most of its elements in the field; "
+                    "wanted one that can be tested (is something divided by the difference of equal values?)"
                 )
-                for position, kind in enumerate(self._program.input_types)
-            ]
-            memo = FieldMemo(algebra, self._budget) if share and self._xp is np else None
-            values = evaluate(self.primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, memo=memo)
-            outputs = algebra.read(values)
-            for name, output in zip(self._program.output_names, outputs, strict=True):
-                compared = compare_residues(self._xp, name, output, output, algebra.stack)()
-                if compared.defined < LEAST_COVERAGE * output.residues.size:
-                    raise UnsupportedError(
-                        f"got a program whose output {name} divides by zero at most of its elements in the field; "
-                        "wanted one that can be tested (is something divided by the difference of equal values?)"
-                    )
-            unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
-            self._fields[joins, numbers] = FieldTrial(algebra, inputs, outputs, unfaithful, memo)
+            self._fields[joins, numbers] = trial
         return self._fields[joins, numbers]
+
+    def _field_trial(self, algebra: FieldAlgebra, share: bool) -> FieldTrial:
+        inputs = [
+            algebra.input(
+                position,
+                kind.shape,
+                lambda k, count, position=position: self._buffer(position, k, count),  # type: ignore[misc]
+                self._whole.get(position, 0),
+            )
+            for position, kind in enumerate(self._program.input_types)
+        ]
+        memo = FieldMemo(algebra, self._budget) if share and self._xp is np else None
+        values = evaluate(self.primitive, inputs, algebra, self.slice_elements, stack=algebra.stack, memo=memo)
+        unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
+        return FieldTrial(algebra, inputs, algebra.read(values), unfaithful, memo)
+
+    def _undefined_output(self, trial: FieldTrial) -> str | None:
+        """The name of an output that is undefined at most of its elements; a mask of few bits may hide all keys."""
+        for name, output in zip(self._program.output_names, trial.outputs, strict=True):
+            compared = compare_residues(self._xp, name, output, output, trial.algebra.stack)()
+            if compared.defined < LEAST_COVERAGE * output.residues.size:
+                return name
+        return None
 
     def numbers(self, name: str, share: bool = False) -> FloatTrial:
         """Inputs of usual size (`input_scales`) with a distribution of `_NUMBERS`, or far ones; `share` as for `field`."""

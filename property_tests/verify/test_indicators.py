@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
@@ -15,12 +17,15 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.ir import serialize
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import indicator_inputs
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.verify.compare import compare_residues
+from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 
@@ -222,3 +227,35 @@ def test_types_follow_the_program() -> None:
 def test_a_wrong_use_is_one_clear_line(write: Write, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         program(write)
+
+
+def attention_to_one_key() -> Graph:
+    """Masked attention at length 1, as a named dim from 1 on has it: half of the masks hide the only key."""
+    graph = KernelGraph()
+    q, k, v = (graph.new_input((2, *shape), "float32", name) for name, shape in (("Q", (1, 8)), ("K", (8, 1)), ("V", (1, 8))))
+    graph.mark_output(graph.softmax(q @ k, 2, graph.new_input((1, 1), "bool", "mask")) @ v, "O")
+    return graph.graph()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2))
+def test_masks_are_drawn_until_results_are_defined(seed: int, stacked: int) -> None:
+    trial = RandomInputs(attention_to_one_key(), seed).field(0, stacked)
+    [output] = trial.outputs
+    compared = compare_residues(np, "O", output, output, trial.algebra.stack)()
+    assert compared.defined >= output.residues.size / 2
+
+
+def test_a_program_that_no_mask_defines_is_refused() -> None:
+    graph = KernelGraph()
+    x, mask = graph.new_input((4, 4), "float32", "x"), graph.new_input((4, 4), "bool", "mask")
+    graph.mark_output(graph.div(graph.mul(x, mask), graph.sub(x, x)), "O")
+    with pytest.raises(UnsupportedError, match="divides by zero"):
+        RandomInputs(graph.graph(), 0).field(0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_structure_divides_indicators(seed: int) -> None:
+    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 4.0, "seed": seed}
+    found = mi.superoptimize(attention_to_one_key(), **options)
+    assert any(mugraph.candidate.fused for mugraph in found)
+    assert all(mugraph.candidate.verdict.verdict is Equality.EQUAL for mugraph in found)

@@ -17,6 +17,7 @@ from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
@@ -51,6 +52,20 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
         for kernel, chosen in zip(kernels, gridded, strict=True)
     ]
     return small, lower_structure(plan, small, axes, *tilings)
+
+
+def has_element_types(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> bool:
+    """Whether every op of a structure has a result for the element types of its operands.
+
+    The search knows none: with indicators among the inputs it also divides them.
+    """
+    if all(kind.dtype is not DType.bool for kind in program.types):
+        return True
+    try:
+        small_instance(plan, program, axes)
+    except ElementTypeError:
+        return False
+    return True
 
 
 def instances(

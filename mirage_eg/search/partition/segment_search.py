@@ -25,7 +25,7 @@ from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, small_instance
+from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.partition.segments import Segment, barriers, segment_program
 from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
@@ -126,8 +126,8 @@ def instantiate(
     limits = tile_limits(task.device, task.ask_compiler)
     spaces = [Instantiation(entry, named.program, axes, limits, task.filters, task.avoided) for entry in structures]
     kernels: list[list[SegmentKernels]] = [[] for _ in structures]
-    equal: dict[int, bool] = {}
-    closed: set[int] = set()
+    closed = {i for i, entry in enumerate(structures) if not has_element_types(entry, named.program, axes)}
+    equal = dict.fromkeys(closed, False)
     count = 0
     for position, graph, us in best_first(spaces, task.device, task.until, closed):
         structure = structures[position]
