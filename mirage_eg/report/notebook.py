@@ -66,6 +66,7 @@ RECORDS = (  # displayed as tables of their fields
     "egraph.soundness.growth.Size",
     "egraph.soundness.lints.Lint",
     "frontend.coverage.CoverageRow",
+    "frontend.imported.CausalMask",
     "frontend.imported.Constant",
     "frontend.imported.Imported",
     "frontend.imported.Outside",

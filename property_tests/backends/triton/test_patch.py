@@ -175,12 +175,15 @@ def _image_program(kind: str, dtype: str = "float32") -> Graph:
 
 
 KINDS = ["padded pool", "pool of strides", "convolution and pool", "two convolutions", "sum of convolutions"]
+WINDOWS = ("conv2d", "avg_pool2d")
 FUSED = ["bias, sum and relu", "silu of a scaled pool"]
 
 
 def _batch_into_height(program: Graph) -> Mutant:
-    """The program with its last linear part in another layout, corrected."""
-    part = max(linear_parts(program), key=lambda it: max(it.nodes, default=0))
+    """The program, or its last windowed op where functions follow, in another layout, corrected."""
+    whole, *others = linear_parts(program)
+    windows = [it for it in (whole, *others) if it.nodes and program.nodes[it.nodes[0]].op in WINDOWS]
+    part = max(windows, key=lambda it: it.nodes) if whole.nodes else whole
     moves = ((LayoutMove(0, 2, 2),), *[()] * (len(part.program.inputs) - 1))
     found = mutant_of(program, part, Mutation(moves, (), (LayoutMove(0, 2, 2).inverse,)))
     assert found is not None and found.rectangles
@@ -214,7 +217,7 @@ def _of_a_correction(it: Mutant) -> tuple[list[Node], list[int]]:
     return nodes, [
         number
         for number in reversed(range(len(nodes)))
-        if nodes[number].op in ("conv2d", "avg_pool2d") and nodes[number]["pads"][0] != nodes[number]["pads"][2]
+        if nodes[number].op in WINDOWS and nodes[number]["pads"][0] != nodes[number]["pads"][2]
     ]
 
 
