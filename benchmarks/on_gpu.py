@@ -1,4 +1,4 @@
-"""All that needs a GPU, step by step: tests, verification, launches, the 18 rows, a decoder layer, a file alone.
+"""All that needs a GPU, step by step: tests, verification, launches, the 18 rows, layers, models, mutants, a file alone.
 
     python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines all|quick|none]
     python benchmarks/on_gpu.py --list

@@ -5,8 +5,9 @@
 
 The first command needs no GPU: it searches each model and writes our kernels to FOLDER/MODEL.py. The second one times them
 beside the baselines. Each model is a process of its own, all at once; one process at a time uses the GPU. A row is printed as
-soon as it is measured, the slow rows (max-autotune) come last and in the order of the models, and the limit ends what is left.
-A model that fails has a row with the problem. Without a GPU nothing is timed: each row runs once. Inputs are random.
+soon as it is measured. The slow rows (max-autotune) come last, in the order of the models. The rows that are not measured
+within the limit are left out. A model that fails has a row with the problem. Without a GPU nothing is timed: each row runs
+once. Inputs are random.
 """
 
 import argparse

@@ -64,7 +64,7 @@ def whole_inputs(program: Graph) -> dict[int, int]:
 def causal_inputs(program: Graph) -> frozenset[int]:
     """The positions of the inputs that are constant masks: indicators of two or more dims among the weights.
 
-    Their entries are not known before they are given; a causal mask stands for them where time is predicted or measured.
+    A program has the shape of a constant mask, not its entries. The cost model and the timer take a causal mask.
     """
     weights = marked_weights(program)
     return frozenset(

@@ -113,9 +113,9 @@ def normal_inputs(module: Any, seed: int = 0) -> list[Any]:
 
 
 def causal_mask(shape: Sequence[int]) -> Any:
-    """What stands for a constant mask: zeros and ones on the GPU, in each row both.
+    """A causal mask on the GPU, for a constant mask of which a program gives the shape alone; the formula of `CAUSAL_MASK`.
 
-    Ones up to the diagonal that ends in the last column, but for that column.
+    The last column is 0 everywhere: each row has a 0 and a 1, so that no row is masked whole, also if 1 means masked.
     """
     import torch
 

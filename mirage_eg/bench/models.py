@@ -64,7 +64,7 @@ class ModelResult:
 
 
 def chosen_rows(names: Sequence[str]) -> list[str]:
-    """The rows with these names, or that begin with them; without names those that this machine can compute in a minute.
+    """The row of each name, or the rows that begin with it; without names the rows that this machine can compute in a minute.
 
     Raises:
         ProgramError: a name that no row begins with.

@@ -135,7 +135,7 @@ class Running:
 
 
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """The results on these arrays; those that are not finite as kernels compute them, which shift exponentials."""
+    """The results on these arrays. Elements that are not finite are computed again with shifted exponentials, as in kernels."""
     plain = FloatAlgebra(np, program.working_dtype, rounds=True)
     results = evaluate(program, arrays, plain)
     if all(np.isfinite(result).all() for result in results):

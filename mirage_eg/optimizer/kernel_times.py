@@ -16,9 +16,9 @@ _COUPLED_FIELDS = {"num_warps": "launch", "num_stages": "launch"}  # fields that
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartChoice:
-    """One choice for a part of a program: what is chosen, and of how many kernels of block graphs it is.
+    """One choice for a part of a program, and the number of its kernels of block graphs.
 
-    An object is equal to itself alone: choices contain large graphs, and are looked up all the time.
+    Two objects are never equal: comparing their graphs would take long.
     """
 
     choice: object

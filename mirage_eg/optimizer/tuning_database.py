@@ -35,10 +35,9 @@ class TuningDatabase:
         for line in read_lines(self.path):
             if line.get("graph"):
                 self.graphs.add(str(line.get("mugraph")))
-            if line.get("versions") == self.versions:
-                kernels_us = tuple(line.get("kernels_us", ()))
-                if kernels_us or line["us"] is None or len(line["loop"]) < 2:  # else of a version that did not time kernels
-                    self.outcomes[line["source"]] = Outcome(line["us"], line["error"], line["problem"], kernels_us)
+            if line["versions"] == self.versions and "kernels_us" in line:  # kernels were not always timed
+                outcome = Outcome(line["us"], line["error"], line["problem"], tuple(line["kernels_us"]))
+                self.outcomes[line["source"]] = outcome
 
     def find(self, source: str) -> Outcome | None:
         """The outcome of a source that was timed, or whose results were wrong."""
@@ -104,6 +103,8 @@ def is_measurement(line: Any) -> bool:
         and isinstance(line.get("versions"), dict)
         and all(line.get(name, ()) is None or isinstance(line.get(name), int | float) for name in ("us", "error"))
         and (line.get("us") is None or 0 < line["us"] < float("inf"))
+        and isinstance(line.get("kernels_us", []), list)
+        and all(isinstance(us, int | float) and 0 < us < float("inf") for us in line.get("kernels_us", []))
         and (line.get("problem", ()) is None or isinstance(line.get("problem"), str))
     )
 

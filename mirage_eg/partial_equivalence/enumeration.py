@@ -168,7 +168,7 @@ class _Trial:
         return computed if found.mean() >= self.least else None
 
     def _moved_back(self, mutation: Mutation, result: Any) -> Iterator[tuple[Mutation, float]]:
-        """The best moves of a result to the program's shape; of equally good ones those that undo moves of an input."""
+        """The best moves of a result to the program's shape. Of equally good moves, the inverse of an input's moves is best."""
         best: tuple[float, int, bool, Moves] = (0.0, 0, False, ())
         undone = [tuple(move.inverse for move in reversed(moves)) for moves in mutation.before if moves]
         for moves, moved in self._moved_results(result, MAX_MOVES - mutation.moves):

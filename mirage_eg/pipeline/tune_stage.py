@@ -33,7 +33,7 @@ class TunedCandidates:
     measurements: tuple[Measurement, ...]
 
     def applied(self, options: Options, device: Device) -> list[Candidate]:
-        """The candidates that are kept, optimized, as they were tuned."""
+        """The first candidates, optimized, with their tuned schedules and times."""
         entries = {candidate.graph: entry for candidate, entry in self.tuned}
         candidates = [candidate for candidate, _ in self.tuned]
         return deduplicated(candidates, options, lambda candidate: _as_tuned(candidate, entries[candidate.graph], device))
@@ -47,7 +47,7 @@ def _as_tuned(candidate: Candidate, entry: Tuned, device: Device) -> Candidate:
 
 @dataclass(slots=True)
 class _Families:
-    """Candidates as families of µGraphs for the tuner, and those that it composes of the parts of a plan."""
+    """Families of µGraphs for the tuner, and the candidate of each µGraph, also of the µGraphs that the tuner composes."""
 
     choices: Mapping[Graph, PlanChoices]
     candidates: dict[Graph, Candidate] = field(default_factory=dict)  # by their µGraphs

@@ -107,6 +107,7 @@ class RandomInputs:
     def field(self, first: int, count: int = 1, share: bool = False, joins: bool = False) -> FieldTrial:
         """Trial `first` in the field, or `count` stacked trials from it.
 
+        Bool inputs are drawn again while an output is undefined at most of its elements: a mask of few bits may hide all keys.
         With `share`, the program's inner values enter a memo for graphs that compute them too; `joins` as in `Draw`.
 
         Raises:
@@ -148,7 +149,7 @@ class RandomInputs:
         return FieldTrial(algebra, inputs, algebra.read(values), unfaithful, memo)
 
     def _undefined_output(self, trial: FieldTrial) -> str | None:
-        """The name of an output that is undefined at most of its elements; a mask of few bits may hide all keys."""
+        """The name of an output that is undefined at most of its elements, if there is one."""
         for name, output in zip(self._program.output_names, trial.outputs, strict=True):
             compared = compare_residues(self._xp, name, output, output, trial.algebra.stack)()
             if compared.defined < LEAST_COVERAGE * output.residues.size:

@@ -40,7 +40,16 @@ def test_lines_travel_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert "NVIDIA H200" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", json.dumps(LINE | {"us": -1}), json.dumps(LINE | {"versions": None})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[]",
+        json.dumps(LINE | {"us": -1}),
+        json.dumps(LINE | {"versions": None}),
+        json.dumps(LINE | {"kernels_us": [None]}),
+    ],
+)
 def test_other_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:

@@ -1,5 +1,6 @@
 """No candidate is timed twice on a card: a later run finds it on disk; other cards and versions have times of their own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,20 @@ def test_a_damaged_line_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     count = text.count("\n")
     path.write_text('{"us": "fast"}\n' + text[:-20])
     assert len([*read_lines(path)]) == count - 1
+
+
+def test_a_line_without_times_of_kernels_is_read_and_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiled_everything(monkeypatch)
+    run(tmp_path, Clock())
+    path = file_of(tmp_path, "NVIDIA H200")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps({name: it for name, it in line.items() if name != "kernels_us"}) + "\n" for line in lines)
+    )
+    assert len([*read_lines(path)]) == len(lines)
+    again = Clock()
+    run(tmp_path, again)
+    assert len(again.seen) == len(lines)
 
 
 def test_the_rank_correlation_is_of_the_fastest_schedules() -> None:

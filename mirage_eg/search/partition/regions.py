@@ -27,8 +27,8 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     programs = [segment_program(program, piece) for piece in pieces]
     ops = {each: sum(map(counts, expand(each).nodes)) for each in dict.fromkeys(programs)}
     kept: list[Cut] = []
-    last: Cut | None = None  # the last one in the region that is wanted
-    inside = behind = ops[programs[0]]  # in the region, and behind the last cut
+    last: Cut | None = None  # the last wanted cut in the region
+    inside = behind = ops[programs[0]]  # ops of the region, and its ops after the last wanted cut
     for cut, each in zip(cuts, programs[1:], strict=True):
         if cut_at is None or cut[0] in cut_at:
             last, behind = cut, 0
