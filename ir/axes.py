@@ -32,6 +32,11 @@ class Axes:
         """All axes of a value."""
         return frozenset(axis for dim in self.dims[value] for axis in dim)
 
+    def of_vector(self, item: Node) -> bool:
+        """Whether a matmul is that of a vector: one operand has no axis of its own."""
+        left, right = (self.of(operand) for operand in item.operands)
+        return left <= right or right <= left
+
     def show(self, value: int) -> str:
         """The value's dims with axis names, as `[m, k]`."""
         return "[" + ", ".join("·".join(self.names[axis] for axis in dim) or "1" for dim in self.dims[value]) + "]"

@@ -2,9 +2,10 @@
 
 A value is live from the task that defines it to its last reader. In a block graph the phases are taken one by one: a value that
 a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
-tiles in registers. Some values take none: a load that only matmuls read goes through shared memory, a product that is only
-accumulated is added in place, and an elementwise result that is only reduced, or only stored, is so element by element. In a
-kernel graph, bytes are of intermediates in device memory.
+tiles in registers; a load that only products with vectors read keeps its type, since they convert it element by element. Some
+values take none: a load that only tl.dot reads goes through shared memory, a product that is only accumulated is added in
+place, and an elementwise result that is only reduced, or only stored, is so element by element. In a kernel graph, bytes are of
+intermediates in device memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 
+_FLOAT32 = 4  # bytes
 _VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
@@ -55,15 +57,18 @@ def _live(problem: OrderProblem, tasks: Sequence[int]) -> Iterator[dict[int, int
 
 @dataclass(frozen=True, slots=True)
 class LiveTiles:
-    """The sets of values of a block graph whose tiles are in registers at once, for its nodes in their order."""
+    """The sets of values of a block graph whose tiles are in registers at once, for its nodes in their order.
+
+    `element_bytes` are those of an element of each value.
+    """
 
     sets: tuple[tuple[int, ...], ...]
+    element_bytes: tuple[int, ...]
 
     def nbytes(self, shapes: Sequence[Sequence[int]]) -> int:
         """The most live bytes, for tiles of these shapes."""
         sizes = []
-        for shape in shapes:
-            size = 4
+        for shape, size in zip(shapes, self.element_bytes, strict=True):
             for extent in shape:
                 size *= power_of_two(extent)
             sizes.append(size)
@@ -77,7 +82,8 @@ def live_tiles(block: Graph) -> LiveTiles:
         for problem, nodes in phase_problems(block)
         for live in _live(problem, range(len(nodes)))
     }
-    return LiveTiles(tuple(tuple(sorted(values)) for values in sets if not any(values < other for other in sets)))
+    largest = tuple(tuple(sorted(values)) for values in sets if not any(values < other for other in sets))
+    return LiveTiles(largest, tuple(element_bytes(block)))
 
 
 def live_bytes(block: Graph) -> int:
@@ -167,27 +173,37 @@ def _written_in(block: Graph, item: Node, values: range) -> Phase:
 
 def tile_bytes(block: Graph) -> list[int]:
     """Bytes of registers of every value of a block graph, 0 for those that no tile holds."""
+    sizes = zip(block.types, element_bytes(block), strict=True)
+    return [size * prod(map(power_of_two, kind.shape)) for kind, size in sizes]
+
+
+def element_bytes(block: Graph) -> list[int]:
+    """Bytes of registers of an element of every value of a block graph, 0 for values that no tile holds."""
     readers: list[list[Node]] = [[] for _ in block.types]
     for item in block.nodes:
         for operand in item.operands:
             readers[operand].append(item)
+    streamed, loaded = _streamed(block), set[int]()  # loads, and what they are reshaped to
 
-    streamed = _streamed(block)
+    def of(value: int, maker: Node) -> int:
+        if maker.op == "input" or (maker.op == "reshape" and maker.operands[0] in loaded):
+            loaded.add(value)
+        ops = {reader.op for reader in readers[value]}
+        if value in streamed or (value in loaded and ops == {"reshape"}):
+            return 0
+        if value in loaded and ops == {"matmul"}:
+            by_vectors = any(_is_of_vector(block, reader) for reader in readers[value])
+            return min(_FLOAT32, block.types[value].dtype.itemsize) if by_vectors else 0
+        added = all(reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value])
+        return 0 if maker.op == "matmul" and added else _FLOAT32
 
-    def takes_none(value: int, maker: Node) -> bool:
-        if value in streamed:
-            return True
-        if maker.op == "input":
-            return bool(readers[value]) and all(reader.op == "matmul" for reader in readers[value])
-        return maker.op == "matmul" and all(
-            reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value]
-        )
+    return [of(value, item) for item, values in block.numbered() for value in values]
 
-    return [
-        0 if takes_none(value, item) else 4 * prod(map(power_of_two, block.types[value].shape))
-        for item, values in block.numbered()
-        for value in values
-    ]
+
+def _is_of_vector(block: Graph, product: Node) -> bool:
+    """Whether a matmul has one row or one column: it is no tl.dot, with tiles of any size."""
+    left, right = (block.types[operand].shape for operand in product.operands)
+    return left[-2] == 1 or right[-1] == 1
 
 
 _STORED, _HELD = -1, -2

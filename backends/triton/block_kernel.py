@@ -48,7 +48,7 @@ class Part:
     """A block graph with pointers to its inputs, outputs, exported maxima and scales.
 
     `maxima`: the positions of the inputs that are row maxima of another kernel. `skipped`: which iterations have no effect,
-    with the pointer to the bounds of the others.
+    with the pointer to the bounds of the others. `ready`: the positions of the inputs that no kernel of the program writes.
     """
 
     graph: Graph
@@ -59,6 +59,7 @@ class Part:
     scaled_halves: Sequence[tuple[ScaledHalfOutput, Pointer]] = ()
     maxima: frozenset[int] = NO_VALUES
     skipped: tuple[SkippedIterations, Pointer] | None = None
+    ready: frozenset[int] = NO_VALUES
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
@@ -98,8 +99,6 @@ def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer, part)
     taken = tuple(size for size in sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
     head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken])}):"]
-    if part.schedule.dependent_launch:  # before the wait the next kernel would take the multiprocessors of the one before
-        lines = ["tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()", *lines]
     return BlockKernel(name, "\n".join([*head, *_indent(lines)]) + "\n", arguments, taken, frozenset(writer.helpers))
 
 
@@ -139,6 +138,8 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
     lines += coordinates(writer.graph.grid, writer.grid_used, writer.wide)
+    if writer.schedule.dependent_launch:  # before the wait the next kernel would take the multiprocessors of the one before
+        lines += [*writer.early_loads, "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"]
     lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"
@@ -177,7 +178,7 @@ def _write_body(writer: Writer, part: Part) -> None:
     for item in graph.nodes:
         for operand in item.operands:
             consumers[operand].append(item)
-    loads, stores = iter(part.inputs), enumerate(part.outputs)
+    loads, stores = iter(enumerate(part.inputs)), enumerate(part.outputs)
     fused: dict[int, DotPlan] = {}
     viewed = viewed_loads(graph)
     at_once = {value for steps in viewed.values() for _, value in steps}
@@ -194,9 +195,10 @@ def _write_body(writer: Writer, part: Part) -> None:
         [value] = values
         match OPS[item.op].kind:
             case Kind.BOUNDARY:
-                pointer, steps = next(loads), viewed.get(value, [])
+                (position, pointer), steps = next(loads), viewed.get(value, [])
                 if consumers[value]:
-                    _write_load(writer, item, value, pointer, steps, consumers[steps[-1][1] if steps else value])
+                    ready = position in part.ready
+                    _write_load(writer, item, value, pointer, ready, steps, consumers[steps[-1][1] if steps else value])
             case Kind.ELEMENTWISE:
                 _write_elementwise(writer, item, value)
             case Kind.REDUCTION:
@@ -215,12 +217,17 @@ def _write_body(writer: Writer, part: Part) -> None:
 
 
 def _write_load(
-    writer: Writer, item: Node, value: int, pointer: Pointer, moved: Sequence[Step], consumers: Sequence[Node]
+    writer: Writer, item: Node, value: int, pointer: Pointer, ready: bool, moved: Sequence[Step], consumers: Sequence[Node]
 ) -> None:
-    """Load a tile; in the form that it has after the steps `moved`, if there are some. The consumers are those of that form."""
+    """Load a tile; in the form that it has after the steps `moved`, if there are some. The consumers are those of that form.
+
+    A dependent kernel loads tiles that are `ready` before it waits for the kernel before it, and converts them afterwards.
+    """
     graph = writer.graph
     dtype, stored = graph.types[value].dtype, pointer.dtype
-    early = writer.schedule.hoist_loads and graph.phases[value] is Phase.PROLOGUE
+    before_loop = graph.phases[value] is Phase.PROLOGUE
+    early = ready and before_loop and writer.schedule.dependent_launch
+    hoisted = not early and before_loop and writer.schedule.hoist_loads
     name = writer.new_name(pointer.tensor)
     tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
@@ -237,15 +244,18 @@ def _write_load(
     else:
         where = address(writer, pointer, steps, tile)
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
-    load = f"tl.load({where}{mask}{', volatile=True' if early else ''})"
+    load = f"tl.load({where}{mask}{', volatile=True' if hoisted else ''})"
+    if early:
+        writer.early_loads.append(f"{name} = {load}")
+        load = name
     if dtype is not DType.bool and any(reads_stored(graph, consumer) for consumer in consumers):
         load = cast(load, stored, dtype)
     else:
         load = cast(load, stored, writer.compute_dtype(value))
         writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)
-    if early:
+    if hoisted:
         writer.loads.append((name, f"{name} = {load}"))
-    else:
+    elif load != name:
         writer.say(graph.phases[value], f"{name} = {load}")
     if needs_copy(graph, value, writer.schedule.swapped):
         writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")

@@ -1,5 +1,6 @@
 """Compiles emitted programs for a target, with or without a GPU: whether each kernel fits, its resources, its errors."""
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +44,7 @@ class KernelCompile:
         return not self.ok and self.shared_memory is not None
 
 
+_LOCKS = 256  # files of kernels that are being compiled; kernels with the same one wait for each other
 _module_numbers = count()
 
 
@@ -102,7 +105,8 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
 
     `target` is a name in TARGETS, or a Target. Without `resources`, registers and spills stay unknown, which saves one
-    process a kernel. Triton caches compiled kernels on disk, for all processes.
+    process a kernel. Triton caches compiled kernels on disk, for all processes; a kernel that another process is compiling
+    comes last, so that processes share the kernels that their programs have in common.
 
     Raises:
         OptionError: an unknown target.
@@ -113,29 +117,59 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
     signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
-    return [_compile(module, name, types, target, resources) for name, types in signatures.items()]
+    sources = {name: _kernel_source(getattr(module, name), types) for name, types in signatures.items()}
+    compiled: dict[str, tuple[KernelCompile, Any]] = {}
+    for wait in (False, True):
+        for name in sources.keys() - compiled.keys() if wait else sources:
+            options = dict(module.OPTIONS[name])
+            with _turn(f"{sources[name].hash()} {options} {target}", wait) as has_turn:
+                if has_turn:
+                    compiled[name] = _compile(name, sources[name], options, target, resources)
+    return [compiled[name] for name in sources]
 
 
-def _compile(
-    module: ModuleType, name: str, types: tuple[str, ...], device: Target, resources: bool
-) -> tuple[KernelCompile, Any]:
+@contextmanager
+def _turn(key: str, wait: bool) -> Iterator[bool]:
+    """Whether it is this process's turn to compile a kernel: no other one is at it, or with `wait`, the other one has ended."""
+    number = int.from_bytes(sha256(key.encode()).digest()[:8]) % _LOCKS
+    path = cache_folder() / f"mirage_eg_{number}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:  # a cache that cannot be written; Triton says so
+        yield True
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        has_turn = True
+    except BlockingIOError:
+        has_turn = False
+    try:
+        yield has_turn
+    finally:
+        os.close(handle)  # which unlocks it
+
+
+def _kernel_source(kernel: Any, types: tuple[str, ...]) -> Any:
+    """What Triton compiles: a kernel with the types of its arguments; the same one wherever it is in its file."""
+    from triton.compiler import ASTSource
+
+    kernel.starting_line_number = 1  # a part of the key of Triton's cache
+    pointers = [position for position, kind in enumerate(types) if kind.startswith("*")]
+    aligned = {(position,): [["tt.divisibility", 16]] for position in pointers}  # as torch and CuPy allocate
+    return ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), {}, aligned)
+
+
+def _compile(name: str, source: Any, options: dict[str, Any], device: Target, resources: bool) -> tuple[KernelCompile, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
     from triton.errors import TritonError
 
     raise_if_stopped()
     started = time.perf_counter()
     target = device.name
-    kernel = getattr(module, name)
-    signature = dict(zip(kernel.arg_names, types, strict=True))
-    pointers = [position for position, kind in enumerate(types) if kind.startswith("*")]
-    aligned = {(position,): [["tt.divisibility", 16]] for position in pointers}  # as torch and CuPy allocate
-    source = ASTSource(kernel, signature, {}, aligned)
     try:
-        compiled = triton.compile(
-            source, target=GPUTarget(device.backend, device.arch, device.warp_size), options=dict(module.OPTIONS[name])
-        )
+        compiled = triton.compile(source, target=GPUTarget(device.backend, device.arch, device.warp_size), options=options)
     # The stages of Triton's compiler raise its own errors, MLIR's (RuntimeError), and errors of checks in Python.
     except (
         TritonError,

@@ -9,6 +9,7 @@ from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
+from mirage_eg.backends.triton.safe_exp import NO_VALUES
 from mirage_eg.backends.triton.split_reduction import (
     ExportedMaximum,
     RowMaximum,
@@ -107,6 +108,7 @@ def _prepared(file: ProgramFile, number: int) -> Block:
         [(half, file.pointer(value)) for half, value in zip(scaled_halves, scales, strict=True)],
         maxima,
         None if bounds is None else (bounds[0], file.pointer(bounds[1])),
+        file.ready(operands) if schedule.dependent_launch else NO_VALUES,
     )
     read = () if bounds is None else (bounds[1],)
     return Block(number, part, operands, tuple(values), (*row_maxima, *scales), warps, read)

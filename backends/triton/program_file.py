@@ -148,6 +148,11 @@ class ProgramFile:
         self.shown[value] = self.shown[buffer] = frozenset({buffer})
         return buffer
 
+    def ready(self, values: Sequence[int]) -> frozenset[int]:
+        """The positions of the values that no kernel of the program writes: inputs, what is prepared, and their views."""
+        names = {self.names[value] for value in (*self.graph.input_values, *self.prepared) if value in self.names}
+        return frozenset(position for position, value in enumerate(values) if self.names[value] in names)
+
     def new_name(self, wanted: str) -> str:
         """An unused name."""
         name = names_used(self.taken, wanted)

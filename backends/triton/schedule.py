@@ -19,8 +19,8 @@ class Schedule:
     - `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
     - `use_reciprocal`: a division by a broadcast value is a multiplication by its reciprocal.
     - `hoist_loads`: loads before the loop are issued before anything is computed.
-    - `dependent_launch`: the kernel starts while the one before it ends, and waits for it before its first load
-      (programmatic dependent launch, sm_90 and later).
+    - `dependent_launch`: the kernel starts while the one before it ends, and waits for it before it loads what kernels of the
+      program write (programmatic dependent launch, sm_90 and later).
     """
 
     num_warps: int | None = None

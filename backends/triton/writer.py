@@ -36,6 +36,7 @@ class Writer:
     schedule: Schedule
     names: set[str]
     loads: list[tuple[str, str]] = field(default_factory=list)  # loads that are hoisted: the variable, the line
+    early_loads: list[str] = field(default_factory=list)  # before a dependent kernel waits for the kernel before it
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     tiles: dict[int, Tile] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)

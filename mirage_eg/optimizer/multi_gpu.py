@@ -36,7 +36,7 @@ class Calls:
 
 
 class MultiGpuTimer:
-    """A timer that distributes the candidates of a round over GPUs; a context, which ends the processes."""
+    """A timer that distributes the candidates of a round over GPUs; a context, which starts and ends the processes."""
 
     def __init__(self, gpus: Sequence[str], start: Callable[[str], Executor], calls: Calls) -> None:
         """`start` returns an executor with one worker, which sees only the named GPU."""
@@ -45,6 +45,8 @@ class MultiGpuTimer:
         self._losses: Counter[int] = Counter()  # of each GPU, since it last gave a result
 
     def __enter__(self) -> "MultiGpuTimer":
+        for gpu in range(len(self._gpus)):  # ready when the first candidates are compiled
+            self._executor(gpu).submit(_nothing)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -154,6 +156,10 @@ def multi_gpu_timer(gpus: Sequence[str], source: str, seed: int) -> MultiGpuTime
         return executor
 
     return MultiGpuTimer(gpus, start, Calls(_quick, _full))
+
+
+def _nothing() -> None:
+    """What a process is started with."""
 
 
 def _make_trials(source: str, seed: int, ops: bytes) -> None:

@@ -151,7 +151,7 @@ def tune(
     _try_together(run, "extents", {})
     _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
     _try_near(run, "details", effort.detailed_graphs, details)
-    leading = [tuned.variant for tuned in _best_graphs(run, effort.detailed_graphs)]
+    leading = [tuned.variant for tuned in _best_graphs(run, effort.best_graphs)]
     _try(run, "dependent launches", [job for variant in leading for job in launched_dependently(variant, device.target)])
     finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
@@ -248,7 +248,12 @@ def _best_graphs(run: _Run, most: int) -> list[Tuned]:
 def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     """Compile, check and time the jobs, until the stage has had its share of the seconds."""
     effort = run.tuning.effort
-    ends = {"structures": effort.until_extents, "extents": effort.until_schedules, "schedules": effort.until_details}
+    ends = {
+        "structures": effort.until_extents,
+        "extents": effort.until_schedules,
+        "schedules": effort.until_details,
+        "details": effort.until_launches,
+    }
     until = ends.get(stage, effort.until_final)  # of the seconds
     reserved = (1.0 - until) * effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:

@@ -25,6 +25,7 @@ class SearchHeuristics:
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
     live_bytes_of_thread: int = 512  # half of its registers at most
     longer_tiles: int = 8  # tiles of a parallel axis of no product may be so many times as long as the others
+    least_rows: int = 2  # of a matrix that multiplies a vector: two of 14,336 elements keep eight warps busy
     tile_step: int = 16  # between extents that are tried for one padded tile
     loop_counts: int = 4  # tried for one padded tile, besides those without a rest
     least_split: int = 32  # of a part of a split reduction

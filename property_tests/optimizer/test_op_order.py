@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mirage_eg as mi
 from mirage_eg.backends.cost.liveness import (
     OrderProblem,
     OrderTask,
+    element_bytes,
     kernels_problem,
     live_bytes,
     live_bytes_of,
@@ -173,11 +175,25 @@ def test_the_search_and_the_order_of_ops_count_the_same_registers(block: Graph) 
     assert live_bytes(block) == order_block(block).before
 
 
+def test_rows_of_a_matrix_times_a_vector_are_in_registers_in_their_type() -> None:
+    def block_of(columns: int) -> Graph:
+        program = mi.new_kernel_graph()
+        matrix, vector = program.new_input((32, 64), dtype="float16"), program.new_input((1, 64 * columns), dtype="float16")
+        block = mi.new_threadblock_graph((2,))
+        x, y = block.new_input(matrix, (0,)), block.new_input(vector, (-1,))
+        block.new_output(block.matmul(x, block.reshape(y, (64, columns))), (0,))
+        return block.graph()
+
+    assert element_bytes(block_of(1)) == [2, 0, 2, 4]  # the vector's second form is the first one, read in another shape
+    assert element_bytes(block_of(32)) == [0, 0, 0, 4]  # operands of tl.dot are in shared memory
+
+
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_live_tiles_are_those_of_any_shapes(name: str) -> None:
     for block in HAND_WRITTEN[name]("float16").mugraph.blocks:
         sets = live_tiles(block).sets
         assert all(tile_bytes(block)[value] for values in sets for value in values)
         shapes = [tuple(2 * extent for extent in kind.shape) for kind in block.types]
-        sizes = [4 * 2 ** sum((extent - 1).bit_length() for extent in shape) for shape in shapes]
+        padded = [2 ** sum((extent - 1).bit_length() for extent in shape) for shape in shapes]
+        sizes = [each * elements for each, elements in zip(element_bytes(block), padded, strict=True)]
         assert live_tiles(block).nbytes(shapes) == max(sum(sizes[value] for value in values) for values in sets)

@@ -69,15 +69,22 @@ class Workers:
         self._stack.close()
 
     def run(
-        self, stage: str, function: Function, common: Any, items: Sequence[Any], until: Callable[[], float] = lambda: inf
+        self,
+        stage: str,
+        function: Function,
+        common: Any,
+        items: Sequence[Any],
+        until: Callable[[], float] = lambda: inf,
+        at_once: bool = False,
     ) -> Iterator[tuple[int, Any]]:
         """The results of all items, each with its position, as they are finished.
 
-        Without an executor they run here, sequentially, until processes are worth starting. When `perf_counter` passes `until`,
-        the results end; a process that is still at work when this context ends is ended.
+        Without an executor they run here, sequentially, until processes are worth starting: with `at_once` they always are, if
+        there may be several. When `perf_counter` passes `until`, the results end; a process that is still at work when this
+        context ends is ended.
         """
         left = list(range(len(items)))
-        if self._given is None:
+        if self._given is None and not (at_once and self.count > 1):
             left = yield from self._run_here(function, common, items)
         chunks = split_evenly(left, self.count * CHUNKS)
         losses = 0
@@ -104,7 +111,7 @@ class Workers:
         """The results of `function` for all items, in order; for work that is always worth a process."""
         results: dict[int, Any] = {}
         place = 0
-        for position, result in self.run("tune", _each, function, items, until):
+        for position, result in self.run("tune", _each, function, items, until, at_once=True):
             results[position] = result
             while place in results:
                 yield results.pop(place)

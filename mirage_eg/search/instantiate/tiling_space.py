@@ -181,14 +181,18 @@ def _split_counts(kernel: TiledKernel, axes: Axes, limits: TileLimits) -> list[i
 
 
 def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
-    """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`."""
-    roles: dict[int, str] = {}
+    """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`.
+
+    `rows`, if every such matmul is that of a vector.
+    """
+    found: dict[int, set[str]] = {}
     for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
         if step.op == "matmul":
+            left, right = (kernel.shapes[operand].axes for operand in step.operands)
+            own = "rows" if left <= right or right <= left else "own"
             for axis in shape.axes:
-                own = not all(axis in kernel.shapes[i].axes for i in step.operands) or roles.get(axis) == "own"
-                roles[axis] = "own" if own else "batch"
-    return roles
+                found.setdefault(axis, set()).add("batch" if axis in left & right else own)
+    return {axis: next(role for role in ("own", "rows", "batch") if role in roles) for axis, roles in found.items()}
 
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
@@ -226,12 +230,12 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
     """Tiles of a parallel axis: divisors that are powers of two, or the whole axis, up to `most`.
 
     A batch axis of matmuls is cut into single slices (or not at all, where there are more axes than grid dims); another axis
-    of a matmul is not cut below the 16 that it pads to.
+    of a matmul is not cut below the 16 that it pads to, the rows of a matrix that multiplies a vector not below `least_rows`.
     """
     if role == "batch":
         return [1, size] if many and size > 1 else [1]
     divisors = [tile for tile in _divisors(size) if tile <= most]
-    least = min(16, size) if role == "own" else 1
+    least = min({"own": 16, "rows": SEARCH.least_rows}.get(role or "", 1), size)
     usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]
     if not _divides_well(size):
         usual += [tile for tile in SEARCH.ragged_tiles if tile < size and tile <= most and tile not in usual]

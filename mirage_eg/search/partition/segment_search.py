@@ -237,21 +237,22 @@ def _first_alike(structures: Sequence[AnyStructure], most: int | None) -> list[A
 
 
 def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
-    """The splits that are useful at these sizes: no loop over a short axis, no long one that a matmul contracts whole."""
-    contracted = {
-        axis
-        for item in program.nodes
-        if item.op == "matmul"
-        for axis in axes.dims[item.operands[0]][-1]
-        if prod(axes.sizes[other] for other in axes.dims[item.operands[0]][-1]) > SEARCH.long_contraction
-    }
+    """The splits that are useful at these sizes: no loop over a short axis, no long one that a matmul contracts whole.
+
+    A product with a vector may contract a whole row: it is a sum, and no operand is staged in shared memory.
+    """
+    products = [item for item in program.nodes if item.op == "matmul"]
+    lengths = [prod(axes.sizes[axis] for axis in axes.dims[item.operands[0]][-1]) for item in products]
+    long = [(item, length) for item, length in zip(products, lengths, strict=True) if length > SEARCH.long_contraction]
+    contracted = {axis for item, _ in long for axis in axes.dims[item.operands[0]][-1]}
     longest = {axis for axis in contracted if axes.sizes[axis] == max(axes.sizes[other] for other in contracted)}
+    rows = all(length <= SEARCH.longest_row and axes.of_vector(item) for item, length in long)
     return tuple(
         split
         for split in split_choices(axes, limits)
         if (split.looped is None or axes.sizes[split.looped] >= SEARCH.shortest_loop or split.looped in longest)
         and (split.grid_axis is None or axes.sizes[split.grid_axis] >= SEARCH.shortest_split or split.grid_axis in longest)
-        and (not longest or not longest.isdisjoint((split.looped, split.grid_axis)))
+        and (not longest or not longest.isdisjoint((split.looped, split.grid_axis)) or (rows and split == Split()))
     )
 
 

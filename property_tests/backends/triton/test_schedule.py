@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton import tiles
@@ -25,7 +26,6 @@ from property_tests.support.hand_written import (
     in_dtype,
     inputs_of,
     lora,
-    split_attention,
     worst,
 )
 
@@ -88,15 +88,45 @@ def test_each_kernel_has_its_own_choices() -> None:
     assert emit(graph, schedule=(Schedule(exp2=True),)) == emit(graph, schedule=Schedule(exp2=True)) != emit(graph)
 
 
-def test_a_dependent_kernel_waits_before_its_first_load() -> None:
-    graphs = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8)
-    source = emit(graphs.mugraph, schedule=Schedule(dependent_launch=True))
-    bodies = [[line.strip() for line in part.splitlines()[2:4]] for part in source.split("@triton.jit")[1:]]
-    assert bodies == 2 * [["tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"]]
+_BEFORE_WAIT = re.compile(
+    r"def \w+\(.*\):\n((?:.*\n)*?)    tl\.extra\.cuda\.gdc_wait\(\)\n    tl\.extra\.cuda\.gdc_launch_dependents\(\)\n"
+)
+
+
+def _loaded_before_the_wait(source: str) -> list[list[str]]:
+    """For each kernel, the names of the tensors that it loads before it waits for the kernel before it."""
+    bodies = [_BEFORE_WAIT.search(part) for part in source.split("@triton.jit")[1:]]
+    assert all(bodies)
+    return [re.findall(r"tl\.load\((\w+)_ptr", body[1]) for body in bodies if body is not None]
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_a_dependent_kernel_loads_no_result_before_it_waits(name: str, hoisted: bool) -> None:
+    mugraph = HAND_WRITTEN[name]("float16").mugraph
+    source = emit(mugraph, schedule=Schedule(dependent_launch=True, hoist_loads=hoisted))
+    with loaded(source) as module:
+        assert all(name in module.INPUTS for kernel in _loaded_before_the_wait(source) for name in kernel)
+
+
+def test_weights_of_a_dependent_product_are_loaded_before_it_waits() -> None:
+    program = mi.new_kernel_graph()
+    x, *weights = (program.new_input(shape, dtype="float16") for shape in ((64, 1), (64, 64), (64, 64)))
+    for weight in weights:
+        block = mi.new_threadblock_graph((8,))
+        rows, column = block.new_input(weight, (0,)), block.new_input(x, (-1,))
+        block.new_output(block.matmul(rows, column), (0,))
+        [x] = program.customized([weight, x], block)
+    program.mark_output(x)
+    source = emit(program.graph(), schedule=Schedule(dependent_launch=True))
+    assert _loaded_before_the_wait(source) == [["x1", "x0"], ["x2"]]
     for target in DEPENDENT_LAUNCHES:
         with loaded(source) as module:
             assert [kernel.get("launch_pdl", False) for kernel in module.OPTIONS.values()] == [False, True]
-            for record, kernel in compile_module(module, target):
+            for (record, kernel), before in zip(compile_module(module, target), (2, 1), strict=True):
                 assert record.ok, record
-                instructions = re.findall(r"griddepcontrol\.\w+|ld\.global|cp\.async", kernel.asm["ptx"])
-                assert instructions[:2] == ["griddepcontrol.wait", "griddepcontrol.launch_dependents"]
+                instructions = re.findall(r"griddepcontrol\.\w+|ld\.global|st\.global", kernel.asm["ptx"])
+                wait = instructions.index("griddepcontrol.wait")
+                assert instructions[:wait].count("ld.global") >= before and "st.global" not in instructions[:wait]
+                assert instructions[wait + 1] == "griddepcontrol.launch_dependents"
+                assert ("ld.global" in instructions[wait:]) == (before == 1)

@@ -133,7 +133,7 @@ def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str)
     ratios = []
     for plan in [*result.structures[::5], *result.split_reductions[::9]][:30]:
         instantiation = Instantiation(plan, program, axes)
-        for choice in instantiation.choices(H100)[::7][:8]:
+        for choice in instantiation.choices(H100)[::2][:16]:
             if (graph := instantiation.take(choice)) is not None:
                 ratios.append(choice.us / predict_us(graph, H100))
     assert ratios
