@@ -192,7 +192,7 @@ def element_bytes(block: Graph) -> list[int]:
         if value in streamed or (value in loaded and ops == {"reshape"}):
             return 0
         if value in loaded and ops == {"matmul"}:
-            by_vectors = any(_is_of_vector(block, reader) for reader in readers[value])
+            by_vectors = any(is_of_vector(block, reader) for reader in readers[value])
             return min(_FLOAT32, block.types[value].dtype.itemsize) if by_vectors else 0
         added = all(reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value])
         return 0 if maker.op == "matmul" and added else _FLOAT32
@@ -200,7 +200,7 @@ def element_bytes(block: Graph) -> list[int]:
     return [of(value, item) for item, values in block.numbered() for value in values]
 
 
-def _is_of_vector(block: Graph, product: Node) -> bool:
+def is_of_vector(block: Graph, product: Node) -> bool:
     """Whether a matmul has one row or one column: it is no tl.dot, with tiles of any size."""
     left, right = (block.types[operand].shape for operand in product.operands)
     return left[-2] == 1 or right[-1] == 1
@@ -236,6 +236,8 @@ __all__ = [
     "LiveTiles",
     "OrderProblem",
     "OrderTask",
+    "element_bytes",
+    "is_of_vector",
     "kernels_problem",
     "live_bytes",
     "live_bytes_of",

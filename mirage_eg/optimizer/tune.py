@@ -7,6 +7,7 @@ at a time on each GPU, after its outputs were compared with float64. A candidate
 is counted and dropped. Nothing here is trusted: the winner is verified like every µGraph.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from mirage_eg.optimizer.tuning_space import (
     schedules,
 )
 
+_LOGGER = logging.getLogger(__name__)
 Map = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[], float]], Iterable[Any]]  # function, items, until when
 
 
@@ -146,7 +148,7 @@ def tune(
     effort = tuning.effort
     run = _Run(program, families, device, timer, parallel, tuning, perf_counter() + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))
-    _try(run, "structures", [job for number, parts in members for job in first(run.composed(number, parts), number)])
+    _try(run, "structures", list(_first_jobs(run, members)))
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})
     _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
@@ -164,6 +166,18 @@ def _members(families: Sequence[Family], most: int) -> Iterator[tuple[int, Seque
         for number, sampled in enumerate(samples):
             if any(place < len(choices) for choices in sampled):
                 yield number, [choices[place] if place < len(choices) else choices[0] for choices in sampled]
+
+
+def _first_jobs(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) -> Iterator[Job]:
+    """Each member with its first schedule, and with those that have a schedule of a kernel that none before has."""
+    seen: set[tuple[Kernel, Schedule]] = set()
+    for number, parts in members:
+        kernels = kernels_of(parts)
+        for place, job in enumerate(first(run.composed(number, parts), number)):
+            pairs = {*zip(kernels, job.schedule, strict=True)}
+            if place == 0 or not pairs <= seen:
+                yield job
+            seen |= pairs
 
 
 def _sampled(family: Family, most: int) -> Sequence[Sequence[PartChoice]]:
@@ -337,6 +351,7 @@ def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
             if timing is not None and outcome.error is not None:
                 timed.append((timing, Tuned(tuned.variant, timing.warm_us, outcome.error, timing)))
             else:
+                _LOGGER.warning("a candidate of %.1f µs is wrong after all: %s", tuned.us, outcome.problem)
                 run.right.remove(tuned)
     best = min((timing.warm_us for timing, _ in timed), default=0.0)
     close = run.tuning.effort.close * best

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
 
-from mirage_eg.backends.cost.liveness import live_bytes
+from mirage_eg.backends.cost.liveness import is_of_vector, live_bytes
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
@@ -132,8 +132,8 @@ class _KernelGraphWriter:
 
 
 def _with_threads(block: Graph) -> Graph:
-    """A block that holds long rows at once with threads enough for them: then it has no product and no loop."""
-    if block.loop > 1 or any(item.op == "matmul" for item in block.nodes):
+    """A block that holds long rows at once with threads enough for them: then it has no tl.dot and no loop."""
+    if block.loop > 1 or any(item.op == "matmul" and not is_of_vector(block, item) for item in block.nodes):
         return block
     threads = block.threads
     while threads < WARP * MOST_WARPS and live_bytes(block) > threads * SEARCH.live_bytes_of_thread:
