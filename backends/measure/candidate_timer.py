@@ -66,11 +66,11 @@ class CandidateTimer:
                 self._wanted.append([wanted.double() for wanted in module.reference(*self._tensors[-1])])
 
     def quick(self, source: str) -> Outcome:
-        """Check on normal inputs of the program's scales, then time roughly."""
+        """Check on small and large inputs, then time roughly."""
         return self._guarded(source, full=False)[0]
 
     def full(self, source: str) -> tuple[Outcome, Timing | None]:
-        """Check on small and large inputs, then time warm and cold."""
+        """Check likewise, then time warm and cold."""
         return self._guarded(source, full=True)
 
     def _guarded(self, source: str, full: bool) -> tuple[Outcome, Timing | None]:
@@ -95,7 +95,7 @@ class CandidateTimer:
         with loaded(source) as module, timing_stream():
             driver, worst = EventDriver(cuda_driver()), 0.0
             program = RunningProgram(module, list(module.INPUTS), driver=driver)
-            for tensors, wanted in list(zip(self._tensors, self._wanted, strict=True))[: None if full else 1]:
+            for tensors, wanted in zip(self._tensors, self._wanted, strict=True):
                 arguments = self._laid_out(module.INPUTS.values(), tensors)
                 results = program(arguments, library)
                 torch.cuda.synchronize()

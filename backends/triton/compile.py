@@ -44,7 +44,6 @@ class KernelCompile:
         return not self.ok and self.shared_memory is not None
 
 
-_LOCKS = 256  # files of kernels that are being compiled; kernels with the same one wait for each other
 _module_numbers = count()
 
 
@@ -131,8 +130,7 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
 @contextmanager
 def _turn(key: str, wait: bool) -> Iterator[bool]:
     """Whether it is this process's turn to compile a kernel: no other one is at it, or with `wait`, the other one has ended."""
-    number = int.from_bytes(sha256(key.encode()).digest()[:8]) % _LOCKS
-    path = cache_folder() / f"mirage_eg_{number}.lock"
+    path = cache_folder() / f"mirage_eg_{sha256(key.encode()).hexdigest()}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -147,6 +145,8 @@ def _turn(key: str, wait: bool) -> Iterator[bool]:
     try:
         yield has_turn
     finally:
+        if has_turn:
+            path.unlink(missing_ok=True)  # who waits for it finds the kernel in Triton's cache, and so does who comes later
         os.close(handle)  # which unlocks it
 
 

@@ -55,10 +55,10 @@ class Timer(Protocol):
     """Checks and times one emitted program: `CandidateTimer` on a GPU, `multi_gpu.MultiGpuTimer` on several."""
 
     def quick(self, source: str) -> Outcome:
-        """Check, then time roughly."""
+        """Check on small and large inputs, then time roughly."""
 
     def full(self, source: str) -> tuple[Outcome, Timing | None]:
-        """Check on more inputs, then time warm and cold."""
+        """Check likewise, then time warm and cold."""
 
 
 @dataclass(frozen=True, slots=True)
