@@ -39,8 +39,8 @@ STACKED_ELEMENTS = 1 << 16  # trials are stacked up to this many elements of inp
 STACKED_ON_GPU = 1 << 27  # the same on a GPU, where launches are the cost
 SLICE_ON_GPU = 1 << 27  # values up to this many elements are computed without slicing
 SMALL_ELEMENTS = 1 << 22  # inputs up to this many elements are kept for every kind of numbers
+ATTEMPTS, MASK_ATTEMPTS = 3, 16  # draws of a trial until results are defined; one zero among 100,000 divisors is likely
 # inputs of usual size, tried in this order until the program is defined
-_MASK_ATTEMPTS = 16  # random masks for a trial, until results are defined
 USUAL = ("zero-mean", "masks", "positive", "negative", "small")
 
 
@@ -107,7 +107,8 @@ class RandomInputs:
     def field(self, first: int, count: int = 1, share: bool = False, joins: bool = False) -> FieldTrial:
         """Trial `first` in the field, or `count` stacked trials from it.
 
-        Bool inputs are drawn again while an output is undefined at most of its elements: a mask of few bits may hide all keys.
+        Inputs are drawn again while an output is undefined at most of its elements. A mask of few bits may hide all keys, and
+        in a deep model one undefined row of attention makes all later rows undefined.
         With `share`, the program's inner values enter a memo for graphs that compute them too; `joins` as in `Draw`.
 
         Raises:
@@ -116,7 +117,8 @@ class RandomInputs:
         numbers = tuple(range(first, first + count))
         if (joins, numbers) not in self._fields:
             self._release()
-            attempts = _MASK_ATTEMPTS if any(kind.dtype is DType.bool for kind in self._program.input_types) else 1
+            masked = any(kind.dtype is DType.bool for kind in self._program.input_types)
+            attempts = MASK_ATTEMPTS if masked else ATTEMPTS
             for attempt in range(attempts):
                 randomness = Randomness(self._seed + attempt, first if count == 1 else numbers, self._xp, joins)
                 trial = self._field_trial(FieldAlgebra(randomness), share)

@@ -5,8 +5,10 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
+from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, Randomness
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.small_programs import SEEDS, Pair, binary, identity, unary, written
@@ -39,6 +41,17 @@ def test_a_program_that_divides_by_nothing_but_zeros_cannot_be_tested() -> None:
     program.mark_output(program.div(x, program.sub(x, x)))
     with pytest.raises(UnsupportedError, match="out0 divides by zero"):
         verify(program.graph(), identity())
+
+
+@pytest.mark.parametrize("seed", [4, 9, 10, 11])
+def test_inputs_are_drawn_again_where_one_zero_makes_all_undefined(seed: int) -> None:
+    program = KernelGraph()
+    x, y = (program.new_input((512, 512), "float32", name=name) for name in "xy")
+    program.mark_output(program.sum(program.sum(program.div(x, y), 1), 0))
+    once = RandomInputs(program.graph(), seed)
+    trial = once._field_trial(FieldAlgebra(Randomness(once._seed, 0)), share=False)
+    assert once._undefined_output(trial) == "out0"
+    assert once._undefined_output(once.field(0)) is None
 
 
 def test_a_candidate_that_divides_by_nothing_but_zeros_never_passes() -> None:
