@@ -255,6 +255,14 @@ def with_law(folder: Path, text: str) -> Rulebook:
     return load_rules("indexed", [folder / "my.egg"])
 
 
+def test_a_chain_with_more_parts_than_an_array_has_dims_has_no_values() -> None:
+    free = {name: frozenset(f"{name}{i}" for i in range(40)) for name in "ab"}
+    pair = ("Mul", ("Var", "a"), ("Var", "b")), ("Mul", ("Var", "b"), ("Var", "a"))
+    [chain] = find_chains(flatten(pair, free), ("mul commutes",), RULES, tuple(free)).chains
+    check_chain(chain, RULES)
+    assert chain.steps and check_values(chain, RULES) == 0
+
+
 def test_the_model_refuses_a_chain_by_a_false_law(tmp_path: Path) -> None:
     book = with_law(tmp_path, '(rewrite (Sub x y) (Add x y) :name "a lie")')
     joint = flatten([("Sub", ("Var", "a"), ("Var", "b")), ("Add", ("Var", "a"), ("Var", "b"))], FREE)

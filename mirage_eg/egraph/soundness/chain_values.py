@@ -18,13 +18,14 @@ from mirage_eg.egraph.term_text import parse_term
 TRIALS = 4
 _ARITHMETIC = ManyDigits(most_bits=64)  # differences of larger numbers lose too many digits
 MOST_ENTRIES = 48  # of a tensor
+_MOST_DIMS = 64  # of a NumPy array
 
 
 def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, seed: int = 0) -> int:
     """Compare the terms of a chain on random inputs, with 100 digits; the number of trials with a value to compare.
 
     A term that is undefined in a trial is left out of it: partial laws change where a term is defined. A chain with a
-    constructor that is no op has no values, and gives 0.
+    constructor that is no op has no values, and gives 0, and so does one with more parts than an array may have dims.
 
     Raises:
         ChainError: two terms differ; the message has the number of the step.
@@ -33,6 +34,8 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
     terms = [parse_term(it, rulebook.signatures, free) for it in (chain.start, *(step.term for step in chain.steps))]
     subterms, places = _subterms(terms)
     if not all(it.constructor in ("Var", CONSTANT) or op_of(it.constructor) is not None for it in subterms):
+        return 0
+    if len(_parts(subterms, free)) > _MOST_DIMS:
         return 0
     conditions = (subterms[it.operands[0]] for it in subterms if it.constructor == "Where")
     masks = {it.constants[0] for it in conditions if it.constructor == "Var"}
@@ -74,13 +77,18 @@ def _subterms(terms: Sequence[Tree]) -> tuple[list[_Subterm], list[int]]:
     return list(numbers), places
 
 
+def _parts(subterms: Sequence[_Subterm], free: Mapping[str, frozenset[str]]) -> set[str]:
+    """The parts of inputs, and those that reductions name."""
+    return {part for names in free.values() for part in names} | {
+        it.constants[0] for it in subterms if it.constructor in REDUCTIONS
+    }
+
+
 def _sizes(subterms: Sequence[_Subterm], free: Mapping[str, frozenset[str]], random: Random) -> dict[str, int]:
     """An extent for each part: those of inputs, and those that reductions name."""
-    parts = {part for names in free.values() for part in names}
-    parts.update(it.constants[0] for it in subterms if it.constructor in REDUCTIONS)
     sizes: dict[str, int] = {}
     entries = 1
-    for part in sorted(parts):
+    for part in sorted(_parts(subterms, free)):
         size = random.choice((2, 3)) if entries * 2 <= MOST_ENTRIES else 1
         size = size if entries * size <= MOST_ENTRIES else 2
         entries *= size
