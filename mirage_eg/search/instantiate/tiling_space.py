@@ -183,16 +183,20 @@ def _split_counts(kernel: TiledKernel, axes: Axes, limits: TileLimits) -> list[i
 def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
     """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`.
 
-    `rows`, if every such matmul is that of a vector.
+    `rows`, if every such matmul is that of a vector. Of several own axes of an operand the last one is its rows or columns;
+    others are `leading`, unless they are rows or columns elsewhere.
     """
     found: dict[int, set[str]] = {}
+    last = set[int]()
     for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
         if step.op == "matmul":
             left, right = (kernel.shapes[operand].axes for operand in step.operands)
+            last |= {max(own) for own in (shape.axes & left - right, shape.axes & right - left) if own}
             own = "rows" if left <= right or right <= left else "own"
             for axis in shape.axes:
                 found.setdefault(axis, set()).add("batch" if axis in left & right else own)
-    return {axis: next(role for role in ("own", "rows", "batch") if role in roles) for axis, roles in found.items()}
+    roles = {axis: next(role for role in ("own", "rows", "batch") if role in roles) for axis, roles in found.items()}
+    return {axis: "leading" if role == "own" and axis not in last else role for axis, role in roles.items()}
 
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
@@ -231,12 +235,16 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
 
     A batch axis of matmuls is cut into single slices (or not at all, where there are more axes than grid dims); another axis
     of a matmul is not cut below the 16 that it pads to, the rows of a matrix that multiplies a vector not below `least_rows`.
+    One that leads is, if it has no such tile: planes of 27 × 27.
     """
     if role == "batch":
         return [1, size] if many and size > 1 else [1]
     divisors = [tile for tile in _divisors(size) if tile <= most]
-    least = min({"own": 16, "rows": SEARCH.least_rows}.get(role or "", 1), size)
-    usual = [tile for tile in divisors if tile >= least and (tile & (tile - 1) == 0 or tile == size)]
+    least = min({"own": 16, "leading": 16, "rows": SEARCH.least_rows}.get(role or "", 1), size)
+    powers = [tile for tile in divisors if tile & (tile - 1) == 0 or tile == size]
+    usual = [tile for tile in powers if tile >= least]
+    if role == "leading" and usual == [size] and size & (size - 1):
+        usual = powers
     if not _divides_well(size):
         usual += [tile for tile in SEARCH.ragged_tiles if tile < size and tile <= most and tile not in usual]
     return usual or divisors[-1:]

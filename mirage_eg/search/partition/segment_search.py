@@ -24,10 +24,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import uncounted_ops
+from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
-from mirage_eg.search.partition.segments import Segment, barriers, segment_program
+from mirage_eg.search.partition.segments import Segment, barriers, counts, segment_program
 from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
@@ -163,11 +164,15 @@ def _find(task: Task, program: Graph) -> Found:
     if barriers(named.program):
         return Found(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
+    check = FieldCheck(named.program, axes, task.seed, task.trials)
+    if _ops_that_count(named.program) > task.limits.max_block_ops:
+        own = elementwise_structure(named.program, axes)
+        if own is not None:
+            return Found(best_kernels(task, program, instantiate(task, named, axes, [own], check)), structures=1, tried=(own,))
     choices = _worthwhile(named.program, axes, task.limits)
     shared = replace(task.limits, max_states=max(SEARCH.fewest_segment_states, task.limits.max_states // len(choices)))
     searched = [*search_splits((replace(task, limits=shared), named.program, axes), choices)]
     found = merged([entry.found for entry in searched])
-    check = FieldCheck(named.program, axes, task.seed, task.trials)
     instantiated = [
         entry
         for structures in (found.structures, found.split_reductions)
@@ -187,6 +192,10 @@ def _find(task: Task, program: Graph) -> Found:
         any(record.saturation.stopped for record in found.records),
         for_other_sizes(instantiated),
     )
+
+
+def _ops_that_count(program: Graph) -> int:
+    return sum(map(counts, program.nodes)) - uncounted_ops(program)
 
 
 def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure, ...]:

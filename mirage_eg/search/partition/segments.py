@@ -34,13 +34,14 @@ FREE_VIEWS = ("reshape", "slice")  # between kernels
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """How far segments reach."""
+    """How far segments reach; `every_boundary`: also boundaries for which there is a better one, if a kernel holds its segments."""
 
     max_ops: int = 16
     max_outputs: int = 3
     long_axis: int = 512  # a longer reduction is split over the loop or the grid
     tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
     max_cones: int = 400  # segments that end in one op, smallest first
+    every_boundary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Segmenter:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
         self._chains = continued(program)
-        self._inner = self._inner_values()
+        self._inner = frozenset[int]() if self.limits.every_boundary else self._inner_values()
         self.axes, self.reduced = _reductions(program)
         self._node_sets: dict[frozenset[int], _NodeSet] = {}
         self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}

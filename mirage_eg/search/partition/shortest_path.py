@@ -131,10 +131,16 @@ def partition(
     limits: PartitionLimits | None = None,
     on_progress: Progress | None = None,
 ) -> Partition:
-    """The cheapest plans to make kernels of `program`, which is in primitive ops."""
+    """The cheapest plans to make kernels of `program`, which is in primitive ops.
+
+    If no block graph holds the segments of any plan, also boundaries are tried that are no better than others.
+    """
     limits = limits or PartitionLimits()
     graph = _PlanGraph(program, lower_bound, limits)
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
+    if not graph.front(None) and not limits.segments.every_boundary:
+        every = replace(limits, segments=replace(limits.segments, every_boundary=True))
+        return partition(program, find, lower_bound, every, on_progress)
     few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
     bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)

@@ -15,9 +15,11 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.segment_search import KernelFinder, Task, find_kernels
@@ -70,10 +72,15 @@ def gram() -> Graph:
     return program.graph()
 
 
-def cut(program: Graph, limits: SegmentLimits | None = None, **more: float) -> tuple[Graph, Partition, KernelFinder]:
-    primitive = drop_shifts(expand(program))
+def task_with(filters: Filters = Filters()) -> Task:
     bounds = SearchLimits(max_states=2_000, max_alike=2, saturation=Limits(nodes=10_000))
-    task = Task(load_rules("indexed"), H100, bounds, Filters(), seed=0)
+    return Task(load_rules("indexed"), H100, bounds, filters, seed=0)
+
+
+def cut(
+    program: Graph, limits: SegmentLimits | None = None, filters: Filters = Filters(), **more: float
+) -> tuple[Graph, Partition, KernelFinder]:
+    primitive, task = drop_shifts(expand(program)), task_with(filters)
     finder = KernelFinder(primitive, H100, lambda programs: list(find_kernels(task, programs)))
     chosen = PartitionLimits(limits or SegmentLimits(), **more)  # type: ignore[arg-type]
     return primitive, partition(primitive, finder.find, finder.lower_bound, chosen), finder
@@ -322,6 +329,45 @@ def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: i
 def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
     program = WORKLOADS["decoder_layer"](batch)
     assert Reference(program, trials=1).check(six_kernels(batch)).equal
+
+
+def test_where_no_block_holds_a_product_and_its_activation_each_is_a_kernel() -> None:
+    program = new_kernel_graph()
+    x, w = (program.new_input((512, 512), name=name) for name in "xw")
+    program.mark_output(program.relu(x @ w))
+    filters = Filters(griddims=((1,),))  # a tile of 512 × 512 fits into no block
+    primitive, found, finder = cut(program.graph(), filters=filters)
+    whole = Segmenter(primitive).whole()
+    assert finder.find([whole]) == [()] and [part.kernels.count for part in found.plans[0].parts] == [1, 1]
+
+
+@pytest.mark.parametrize("plane", [(27, 27), (28, 28), (14, 14), (55, 27)])
+def test_a_convolution_of_any_plane_as_a_product_is_a_kernel_with_its_bias(plane: tuple[int, int]) -> None:
+    program = new_kernel_graph()
+    x, w = program.new_input((128, plane[0] * plane[1]), name="x"), program.new_input((32, 128), name="w")
+    bias = program.new_input((32, 1, 1), name="b")
+    program.mark_output(program.relu(program.reshape(w @ x, (1, 32, *plane)) + bias))
+    [found] = find_kernels(task_with(), [expand(program.graph())])
+    assert found.kernels and found.kernels[0].us < predict_us(program.graph(), H100)
+    assert Reference(program.graph()).check(found.kernels[0].graph).equal
+
+
+@pytest.mark.parametrize("ops", [18, 24, 60])
+def test_elementwise_ops_of_any_number_are_one_kernel(ops: int) -> None:
+    random, program = Random(ops), new_kernel_graph()
+    values = [program.new_input(shape, name=f"x{i}") for i, shape in enumerate([(1, 64), *5 * [(8, 64)]])]
+    for number in range(ops):
+        value = random.choice(values[-3:])
+        values.append(program.tanh(value) if number % 3 else values[number // 2] * value + program.scale(value, 2))
+    program.mark_output(program.reshape(values[-1] + values[-2], (8, 8, 8)))
+    primitive = expand(program.graph())
+    [found] = find_kernels(task_with(), [primitive])
+    assert found.kernels[0].count == 1 and found.kernels[0].fused and found.structures == 1
+    assert Reference(primitive).check(found.kernels[0].graph).equal
+    reduced = new_kernel_graph()
+    x = reduced.new_input((8, 64), name="x")
+    reduced.mark_output(reduced.sum(x, 1))
+    assert elementwise_structure(reduced.graph(), infer_axes(reduced.graph())) is None
 
 
 def test_a_search_that_ends_before_a_plan_says_so() -> None:
