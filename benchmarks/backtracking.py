@@ -27,6 +27,7 @@ from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import extract
 from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, saturated_classes
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
+from mirage_eg.graph_optimizer.rewritten_program import rewritten
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
@@ -205,8 +206,10 @@ class Backtracking:
         return replace(self.classes, enodes=tuple(enodes))
 
 
-def row(name: str, model: WrittenModel, device: str, alpha: float, budget: int, seconds: float) -> BacktrackingRow:
-    """Both searches on one model."""
+def row(
+    name: str, model: WrittenModel, device: str, alpha: float = 1.05, budget: int = 1000, seconds: float = 600.0
+) -> tuple[BacktrackingRow, Graph]:
+    """Both searches on one model, and the program that backtracking finds, without its prologue."""
     program = expand_ops(model.program, WRITTEN_OUT)
     saturation, classes = saturated_classes(program, weights_of(program, model.weights))
     costs = KernelCosts(find_device(device))
@@ -219,10 +222,11 @@ def row(name: str, model: WrittenModel, device: str, alpha: float, budget: int, 
     again = extract(found, costs, fused=False)
     assert isclose(again.us, best_us, rel_tol=1e-3), f"{name}: the costs differ: {again.us} and {best_us}"
     substitution, joint = extract(classes, costs, fused=False), extract(classes, costs)
-    return BacktrackingRow(
+    figures = BacktrackingRow(
         *(name, first[0], best_us, extract(found, costs).us, taken, seen, spent, ended, saturation.seconds),
         *(substitution.us, substitution.seconds, joint.us, joint.seconds),
     )
+    return figures, rewritten(program, found, again).graph
 
 
 def table(rows: Sequence[BacktrackingRow]) -> str:
@@ -258,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in given.models or MODELS:
         model = PUBLISHED_MODELS[name](**(MODELS[name] if given.small else {}))
         print(f"{name} …", file=sys.stderr)
-        rows.append(row(name, model, given.gpu, given.alpha, given.budget, given.seconds))
+        rows.append(row(name, model, given.gpu, given.alpha, given.budget, given.seconds)[0])
     print(table(rows))
     if given.json:
         given.json.write_text(json.dumps([asdict(it) for it in rows], indent=2) + "\n", encoding="utf-8")

@@ -72,6 +72,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     rows = [(*COMMAND, "bench", "gpu", *names, "--batch", batch, *tuned) for batch, names in batches.items()]
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
+    published = (PYTHON, "benchmarks/published_models.py")
     models = (*COMMAND, "bench", "models", *given.layers, "--tune", "25", "--out", str(out / "layers.jsonl"))
     return [
         Step(
@@ -122,8 +123,11 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         Step(
             "published_models",
             "models as written and as rewritten",
-            ((PYTHON, "benchmarks/published_models.py", "--json", str(out / "published_models.jsonl")),),
-            300,
+            (
+                (*published, "--search", str(optimized / "published"), "--budget", "60"),
+                (*published, "--found", str(optimized / "published"), "--json", str(out / "published_models.jsonl")),
+            ),
+            580,
         ),
         Step(
             "mutants", "every mutant against its program", ((PYTHON, "benchmarks/mutants.py", str(out / "mutants.jsonl")),), 120
