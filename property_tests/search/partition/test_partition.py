@@ -72,13 +72,13 @@ def gram() -> Graph:
     return program.graph()
 
 
-def task_with(filters: Filters = Filters()) -> Task:
+def task_with(filters: Filters | None = None) -> Task:
     bounds = SearchLimits(max_states=2_000, max_alike=2, saturation=Limits(nodes=10_000))
-    return Task(load_rules("indexed"), H100, bounds, filters, seed=0)
+    return Task(load_rules("indexed"), H100, bounds, filters or Filters(), seed=0)
 
 
 def cut(
-    program: Graph, limits: SegmentLimits | None = None, filters: Filters = Filters(), **more: float
+    program: Graph, limits: SegmentLimits | None = None, filters: Filters | None = None, **more: float
 ) -> tuple[Graph, Partition, KernelFinder]:
     primitive, task = drop_shifts(expand(program)), task_with(filters)
     finder = KernelFinder(primitive, H100, lambda programs: list(find_kernels(task, programs)))
