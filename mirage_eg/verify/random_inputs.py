@@ -39,7 +39,7 @@ STACKED_ELEMENTS = 1 << 16  # trials are stacked up to this many elements of inp
 STACKED_ON_GPU = 1 << 27  # the same on a GPU, where launches are the cost
 SLICE_ON_GPU = 1 << 27  # values up to this many elements are computed without slicing
 SMALL_ELEMENTS = 1 << 22  # inputs up to this many elements are kept for every kind of numbers
-ATTEMPTS, MASK_ATTEMPTS = 3, 16  # draws of a trial until results are defined; one zero among 100,000 divisors is likely
+ATTEMPTS, MASK_ATTEMPTS = 3, 16  # random inputs of a trial, until results are defined: one of 100,000 divisors may be zero
 # inputs of usual size, tried in this order until the program is defined
 USUAL = ("zero-mean", "masks", "positive", "negative", "small")
 
