@@ -197,8 +197,8 @@ def _cut_alike(block: Graph, operands: Sequence[tuple[Factors, ...]], result: in
 
 
 def _factors(old: int, new: int, known: Sequence[Factors]) -> Factors:
-    """The factors of a dim: those of an operand's dim of the same extents, or one."""
-    same = (factors for factors in known if (_old(factors), _new(factors)) == (old, new))
+    """The factors of a dim: those of an operand's dim of the same extents, which are the same expressions of sizes, or one."""
+    same = (factors for factors in known if (_old(factors), str(_new(factors))) == (old, str(new)))
     return next(same, _fixed(old) if old == new and not isinstance(new, SizeExpression) else (_Factor(old, new, False),))
 
 

@@ -126,8 +126,12 @@ def value_of(extent: int, sizes: Mapping[str, Any]) -> Any:
                 return value(left) + value(right)
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 return value(left) * value(right)
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
+                return value(left) // value(right)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
             case _:
-                raise GraphError(f"got the extent {extent.text}, wanted sums and products of sizes")
+                raise GraphError(f"got the extent {extent.text}, wanted sums, products and quotients of sizes")
 
     return value(ast.parse(extent.text, mode="eval").body)
 

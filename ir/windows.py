@@ -17,7 +17,7 @@ from typing import Any
 
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.shapes import Attributes, Shape, check_dim, text
-from mirage_eg.ir.sizes import SizeExpression
+from mirage_eg.ir.sizes import Dim, SizeExpression, parts_of
 
 ONE = (1, 1)
 
@@ -47,11 +47,12 @@ def pool2d_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     counts = _extents(x, window, attributes)
     if not attributes.get("count_include_pad"):
         for dim, count in enumerate(counts):
-            per_window = _elements(attributes, dim, window[dim], count, x[2 + dim])
+            at_border = _windows_at_border(attributes, dim, window[dim], count, x[2 + dim])
+            per_window = _elements(attributes, dim, window[dim], at_border, x[2 + dim])
             if 0 in per_window:
                 raise GraphError(
-                    f"got pads {text(attributes['pads'])} for dim {2 + dim} of {text(x)}: window {per_window.index(0)} "
-                    "has no element of it; wanted smaller pads"
+                    f"got pads {text(attributes['pads'])} for dim {2 + dim} of {text(x)}: window "
+                    f"{at_border[per_window.index(0)]} has no element of it; wanted smaller pads"
                 )
     return (*x[:2], *counts)
 
@@ -63,16 +64,16 @@ def _extents(x: Shape, window: Shape, attributes: Attributes) -> Shape:
     pads = _numbers(attributes, "pads", 4, 0)
     result = []
     for dim, extent in enumerate(x[2:]):
-        if isinstance(extent, SizeExpression):
-            raise GraphError(f"got dim {2 + dim} of {text(x)}, which is chosen later; wanted a fixed extent under a window")
         reach = dilations[dim] * (window[dim] - 1) + 1
-        padded = extent + pads[dim] + pads[dim + 2]
-        if reach > padded:
+        least = (extent.min if isinstance(extent, Dim) else extent) + pads[dim] + pads[dim + 2]
+        if reach > least:
             raise GraphError(
                 f"got a window of {text(window)} with dilations {text(dilations)} for {text(x)} with pads {text(pads)}; "
-                f"it reaches over {reach} of {padded} elements of dim {2 + dim}; wanted a smaller window or larger pads"
+                f"it reaches over {reach} of {least} elements of dim {2 + dim}; wanted a smaller window or larger pads"
             )
-        result.append((padded - reach) // strides[dim] + 1)
+        firsts = extent + (pads[dim] + pads[dim + 2] - reach + 1)  # where a window may begin
+        sized = isinstance(extent, SizeExpression)
+        result.append(parts_of(firsts, strides[dim]) if sized else (firsts - 1) // strides[dim] + 1)
     return tuple(result)
 
 
@@ -84,11 +85,20 @@ def _numbers(attributes: Attributes, name: str, count: int, least: int) -> Shape
     return given
 
 
-def _elements(attributes: Attributes, dim: int, window: int, count: int, extent: int) -> list[int]:
-    """How many elements of a dim of `extent` each of `count` windows has."""
+def _windows_at_border(attributes: Attributes, dim: int, window: int, count: int, extent: int) -> list[int]:
+    """Those of `count` windows over a dim of `extent` that reach over one of its ends."""
+    stride, before = attributes["strides"][dim], attributes["pads"][dim]
+    reach = attributes.get("dilations", ONE)[dim] * (window - 1)
+    head = min(count, -(-before // stride))
+    tail = max(head, (extent + before - reach + stride - 1) // stride)
+    return [*range(head), *range(tail, count)]
+
+
+def _elements(attributes: Attributes, dim: int, window: int, places: Sequence[int], extent: int) -> list[int]:
+    """How many elements of a dim of `extent` the windows at these places have."""
     stride, before = attributes["strides"][dim], attributes["pads"][dim]
     dilation = attributes.get("dilations", ONE)[dim]
-    firsts = [stride * place - before for place in range(count)]
+    firsts = [stride * place - before for place in places]
     return [sum(0 <= first + dilation * i < extent for i in range(window)) for first in firsts]
 
 
@@ -99,7 +109,7 @@ def window_counts(xp: Any, shape: Shape, attributes: Attributes) -> Any:
         return prod(window)
     counts = _extents((1, 1, *shape), window, attributes)
     rows, columns = (
-        xp.asarray(_elements(attributes, dim, window[dim], counts[dim], shape[dim]), dtype=float) for dim in range(2)
+        xp.asarray(_elements(attributes, dim, window[dim], range(counts[dim]), shape[dim]), dtype=float) for dim in range(2)
     )
     return rows[:, None] * columns
 

@@ -34,11 +34,17 @@ def emit_for_sizes(
     if not names:
         return emit(at_sizes(graph, fixed), program=program and at_sizes(program, fixed), schedule=schedule)
     arguments = _arguments(graph, names, ranges)
-    texts = []
-    for hints in islice(_stand_ins(graph, names, ranges, fixed), 2):
+    texts, first = [], None
+    for hints in _stand_ins(graph, names, ranges, fixed):
         sizes = {**fixed, **hints}
+        general = at_sizes(graph, sizes)
+        if first is not None and not _all_differ(first, general):
+            continue
+        first = first or general
         whole = None if program is None else at_sizes(program, sizes)
-        texts.append(emit(at_sizes(graph, sizes), program=whole, schedule=schedule, sizes=arguments, example=program))
+        texts.append(emit(general, program=whole, schedule=schedule, sizes=arguments, example=program))
+        if len(texts) == 2:
+            break
     if len(texts) < 2 or texts[0] != texts[1]:
         listed = ", ".join(f"{name} from {ranges[name].least} to {ranges[name].largest}" for name in names)
         raise UnsupportedError(
@@ -73,6 +79,13 @@ def _stand_ins(
             continue
         if general:
             yield sizes
+
+
+def _all_differ(one: Graph, other: Graph) -> bool:
+    """Whether all extents that depend on sizes are other numbers; two heights may have as many windows."""
+    pairs = zip(one.types, other.types, strict=True)
+    extents = (pair for x, y in pairs for pair in zip(x.shape, y.shape, strict=True))
+    return all(x != y for x, y in extents if isinstance(x, SizeExpression))
 
 
 def _numbers(values: SizeRange) -> Iterator[int]:

@@ -55,6 +55,16 @@ def centered() -> mi.Graph:
     return graph.graph()
 
 
+def windows() -> mi.Graph:
+    """Images of any height: a convolution with strides, a pool and relu."""
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((2, 3, mi.Dim("n", min=1, max=LARGEST), 9), "float32", "X")
+    w = graph.new_input((4, 3, 3, 3), "float32", "W")
+    y = graph.conv2d(x, w, strides=(2, 1), pads=1)
+    graph.mark_output(graph.relu(graph.avg_pool2d(y, 2, strides=1, pads=1, count_include_pad=False)), "O")
+    return graph.graph()
+
+
 PROGRAMS = {"parallel": normed_product, "reduced": attention, "mean": centered}
 
 
@@ -95,6 +105,15 @@ def check(run: RunProgram, result: mi.SizedMuGraph, n: int) -> None:
 def test_kernels_are_right_at_sizes_that_no_tile_divides(run_guarded: RunProgram, name: str) -> None:
     for n in FEW:
         check(run_guarded, made(name), n)
+
+
+def test_windows_are_right_at_every_height() -> None:
+    result = mi.superoptimize(windows(), sizes=[{"n": 16}], top=1, device="cpu", jobs=1, cache=False)
+    for n in (1, 2, 3, 15, 16, 17, 70):  # 15 and 16 rows have as many windows
+        arrays = inputs_of(at_sizes(result.program, {"n": n}))
+        wanted = evaluate(at_sizes(result.program, {"n": n}), arrays, FloatAlgebra())
+        got = result(*(array.astype(np.float32) for array in arrays))
+        assert got.shape == wanted[0].shape and worst([got], wanted) < 1e-5
 
 
 @pytest.mark.slow
