@@ -1,5 +1,6 @@
 """`mirage-eg mutants`: the mutants of a program, where they are right, the corrected programs, their verdicts and times."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,13 +76,12 @@ def mutants(
                 raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
             check_writable(out)
         name, graph = load(program, options.batch)
-        if dims_of(graph):
-            raise OptionError(
-                f"{name}: got a program with named dims, wanted fixed sizes; --every states regions for all sizes"
-            )
-        where = None if every is None else _place(every, graph)
+        statement = _statement(every, graph)
         from mirage_eg.partial_equivalence.mutants import mutants as find
+        from mirage_eg.partial_equivalence.size_families import at_tried_sizes, with_fixed_sizes
 
+        if dims_of(graph):
+            graph = with_fixed_sizes(at_tried_sizes(graph))
         device = options.device_record
         with progress() as observe:
             found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
@@ -106,7 +106,7 @@ def mutants(
                 us,
                 measured[number] if measured else None,
                 verdicts[number - 1] if verified else None,
-                None if where is None else _for_all_sizes(it, *where),
+                statement(it),
             )
             for number, (us, it) in enumerate(timed, 1)
         ]
@@ -122,6 +122,18 @@ def mutants(
         return int(any(row.verdict not in (None, "equal") for row in rows))
 
     return job
+
+
+def _statement(every: str | None, graph: Graph) -> "Callable[[Mutant], str | None]":
+    """What is said of a mutant for all sizes: of a dim that is asked for, or of the named dims of a program."""
+    if dims_of(graph):
+        if every is not None:
+            raise OptionError(f"--every: got {every!r} for a program with named dims, which is stated for all of their sizes")
+        return lambda mutant: _for_named_dims(mutant, graph)
+    if every is None:
+        return lambda mutant: None
+    place, dim = _place(every, graph)
+    return lambda mutant: _for_all_sizes(mutant, place, dim)
 
 
 def _place(every: str, graph: Graph) -> tuple[int, int]:
@@ -140,8 +152,6 @@ def _for_all_sizes(mutant: "Mutant", place: int, dim: int) -> str:
     from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
 
     part = mutant.part
-    if mutant.padded:
-        return "no region for all sizes: got padded images"
     names = "NCHW" if len(mutant.program.input_types[place].shape) == 4 else "abcdefgh"
     if part.nodes:
         value = expand(mutant.program).input_values[place]
@@ -149,9 +159,21 @@ def _for_all_sizes(mutant: "Mutant", place: int, dim: int) -> str:
             return f"no region for all sizes: got a part of the program that does not read {mutant.program.input_names[place]}"
         place = part.reads[0].index(value)
     try:
-        return for_all_sizes(part.program, mutant.mutation, place, dim).show(names[dim % len(names)])
+        found = for_all_sizes(part.program, mutant.mutation, place, dim, padded=mutant.padded)
     except UnsupportedError as error:
         return str(error)
+    return found.show(names[dim % len(names)])
+
+
+def _for_named_dims(mutant: "Mutant", program: Graph) -> str:
+    """Where a mutant of a program with named dims is wrong, for all sizes of each; or why there is no such statement."""
+    from mirage_eg.partial_equivalence.all_sizes import for_named_dim
+
+    texts = []
+    for name in dims_of(program):
+        found, refused = for_named_dim(program, mutant, name)
+        texts += [*(one.show(name) for one in found), *refused]
+    return "; ".join(texts)
 
 
 def _by_time(found: "list[Mutant]", device: Device, observe: Observer) -> "list[tuple[float, Mutant]]":

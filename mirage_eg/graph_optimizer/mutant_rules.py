@@ -66,10 +66,11 @@ def _of_another_size(op: LinearOp, known: Mapping[LinearOp, list[Mutant]], names
         if (other.constructor, other.name, v, y.dtype) != (op.constructor, op.name, w, x.dtype) or len(y.shape) != len(extents):
             continue
         different = [dim for dim, extent in enumerate(y.shape) if extent != extents[dim]]
-        if len(different) == 1 and not any(it.padded for it in own):
+        if len(different) == 1:
             [dim] = different
             try:
-                return [for_all_sizes(it.program, it.mutation, 0, dim).mutant(program, extents[dim]) for it in own]
+                stated = [for_all_sizes(it.program, it.mutation, 0, dim, padded=it.padded) for it in own]
+                return [it.mutant(program, extents[dim]) for it in stated]
             except (OptionError, UnsupportedError) as error:
                 _LOG.info("mutants of %s do not serve %s: %s", other, op, error)
     return None

@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm, prod
 
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.partial_equivalence.boxes import DimRange, PositionBox, agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.mutants import Mutant
+from mirage_eg.partial_equivalence.padding import written
 from mirage_eg.partial_equivalence.parts import LinearPart
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
+from mirage_eg.partial_equivalence.size_families import InputExtent, NamedExtent, at_tried_sizes
 from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_symbolic
 from mirage_eg.partial_equivalence.window_changes import WINDOWED
 
@@ -43,18 +46,21 @@ class SizedRange:
 
 @dataclass(frozen=True, slots=True)
 class SizedMutant:
-    """A mutation of a program that is corrected within `rectangles` at all `sizes` of dim `dim` of an input.
+    """A mutation of the programs of a family that is corrected within `rectangles` at all `sizes`.
 
     A size is `sizes.least` + `sizes.multiple_of` · (t − `first`), and ranges are affine in t.
     """
 
-    program: Graph
+    family: InputExtent | NamedExtent
     mutation: Mutation
-    place: int
-    dim: int
+    padded: bool
     sizes: SizeRange
     first: int
     rectangles: tuple[tuple[SizedRange, ...], ...]
+
+    def serves(self, size: int) -> bool:
+        """Whether it is one of the sizes."""
+        return size >= self.sizes.least and (size - self.sizes.least) % self.sizes.multiple_of == 0
 
     def wrong(self, size: int) -> list[Rectangle]:
         """The rectangles at a size.
@@ -62,15 +68,15 @@ class SizedMutant:
         Raises:
             OptionError: not one of the sizes.
         """
-        steps, rest = divmod(size - self.sizes.least, self.sizes.multiple_of)
-        if rest or steps < 0:
+        if not self.serves(size):
             raise OptionError(f"size: got {size}, wanted {self.sizes.least} and a multiple of {self.sizes.multiple_of} more")
-        return [tuple(one.at(self.first + steps) for one in rectangle) for rectangle in self.rectangles]
+        t = self.first + (size - self.sizes.least) // self.sizes.multiple_of
+        return [tuple(one.at(t) for one in rectangle) for rectangle in self.rectangles]
 
     def at(self, size: int) -> tuple[Graph, Graph]:
         """The program at a size, and its corrected mutant."""
-        wrong, program = self.wrong(size), at_extent(self.program, self.place, self.dim, size)
-        return program, corrected(program, self.mutation.write(program), wrong)
+        wrong, program = self.wrong(size), self.family.at(size)
+        return program, corrected(program, written(program, self.mutation, self.padded), wrong)
 
     def mutant(self, program: Graph, size: int) -> Mutant:
         """The mutant of `program`, the one at a size.
@@ -78,10 +84,10 @@ class SizedMutant:
         Raises:
             OptionError: not one of the sizes.
         """
-        wrong, changed = self.wrong(size), self.mutation.write(program)
+        wrong, changed = self.wrong(size), written(program, self.mutation, self.padded)
         boxes = tuple(PositionBox(tuple(DimRange(it.start, ((len(it), it.step),)) for it in rectangle)) for rectangle in wrong)
-        part = LinearPart(program)
-        return Mutant(program, part, self.mutation, changed, boxes, tuple(wrong), corrected(program, changed, wrong))
+        part, patched = LinearPart(program), corrected(program, changed, wrong)
+        return Mutant(program, part, self.mutation, changed, boxes, tuple(wrong), patched, self.padded)
 
     def show(self, name: str) -> str:
         """The rectangles as text, with `name` for the size."""
@@ -91,22 +97,7 @@ class SizedMutant:
         return f"wrong at [{'] and ['.join(shown)}] for {sizes}" if shown else f"wrong nowhere for {sizes}"
 
 
-def at_extent(program: Graph, place: int, dim: int, extent: int) -> Graph:
-    """The program with another extent of one dim of its input at `place`.
-
-    Raises:
-        GraphError: it does not fit the ops.
-    """
-    number = program.input_values[place]
-    given = program.inputs[place].mapping
-    shape = (*given["shape"][:dim], extent, *given["shape"][dim + 1 :])
-    nodes = list(program.nodes)
-    at = next(at for at, (_, values) in enumerate(program.numbered()) if number in values)
-    nodes[at] = node("input", **given | {"shape": shape, "strides": None})
-    return Graph(tuple(nodes))
-
-
-def for_all_sizes(program: Graph, mutation: Mutation, place: int, dim: int) -> SizedMutant:
+def for_all_sizes(program: Graph, mutation: Mutation, place: int, dim: int, *, padded: bool = False) -> SizedMutant:
     """The mutation at all sizes of a dim of the input at `place` that leave the rest that the program's own size leaves.
 
     Raises:
@@ -115,22 +106,50 @@ def for_all_sizes(program: Graph, mutation: Mutation, place: int, dim: int) -> S
     """
     if not 0 <= place < len(program.inputs) or not 0 <= dim < len(program.input_types[place].shape):
         raise OptionError(f"got dim {dim} of input {place}, wanted a dim of one of {len(program.inputs)} inputs")
-    program = expand(program)
-    if any(item.op == "avg_pool2d" and not item["count_include_pad"] for item in program.nodes):
-        raise UnsupportedError("got an average of existing elements alone, whose divisor is another one for each window")
-    size = program.input_types[place].shape[dim]
-    for period in _periods(program, mutation):
+    family = InputExtent(program, place, dim)
+    return _stated(family, mutation, padded, family.size, f"dim {dim} of input {place}")
+
+
+def for_named_dim(program: Graph, mutant: Mutant, name: str) -> tuple[list[SizedMutant], list[str]]:
+    """A mutant of a program with named dims at all sizes of one of them: a statement for each rest, and why a rest has none.
+
+    Where moves do not divide the sides of images, the images are padded. Other named dims keep the sizes of the mutant.
+    """
+    family = NamedExtent(at_tried_sizes(program), name, mutant.part.nodes[0] if mutant.part.nodes else None)
+    dim, found, refused = dims_of(program)[name], list[SizedMutant](), list[str]()
+    period = lcm(max(_periods(mutant.part.program, mutant.mutation)), dim.multiple_of)
+    for size in range(family.size, family.size + period, dim.multiple_of):
+        if any((size - one.sizes.least) % one.sizes.multiple_of == 0 for one in found):
+            continue
+        reasons = []
+        for padded in (True,) if mutant.padded else (False, True):
+            try:
+                found.append(_stated(family, mutant.mutation, padded, size, name))
+                break
+            except UnsupportedError as error:
+                reasons.append(str(error))
+        else:
+            refused.append(f"{reasons[0]}, as {size}")
+    return found, refused
+
+
+def _stated(family: InputExtent | NamedExtent, mutation: Mutation, padded: bool, size: int, what: str) -> SizedMutant:
+    """The mutation at all sizes that leave the rest that `size` leaves."""
+    for period in _periods(family.at(size), mutation):
         try:
-            return _for_period(program, mutation, (place, dim), size, period)
+            return _for_period(family, mutation, padded, size, period)
         except (GraphError, UnsupportedError) as error:
-            reason = "the ops take no other size of it alone" if isinstance(error, GraphError) else str(error)
-    raise UnsupportedError(f"no region for all sizes of dim {dim} of input {place}: {reason}")
+            reason = "ops or moves do not fit all of them" if isinstance(error, GraphError) else str(error)
+    raise UnsupportedError(f"no region for all sizes of {what}: {reason}")
 
 
-def _for_period(program: Graph, mutation: Mutation, where: tuple[int, int], size: int, period: int) -> SizedMutant:
+def _for_period(family: InputExtent | NamedExtent, mutation: Mutation, padded: bool, size: int, period: int) -> SizedMutant:
     trace, rest = Trace(), size % period
-    large = at_extent(program, *where, rest + period * LARGE)
-    wanted, mutant = (_symbolic(it, trace) for it in (large, mutation.write(large)))
+    large = expand(family.at(rest + period * LARGE))
+    changed = written(large, mutation, padded)
+    wanted, mutant = (_symbolic(it, trace) for it in (large, changed))
+    if wanted.output_types != mutant.output_types:
+        raise UnsupportedError("got a result of another shape")
     boxes = [box for box in agreement(wanted, mutant) if not box.equal]
     if any(sum(isinstance(extent, SymbolicExtent) for extent, _ in dim.digits) > 1 for box in boxes for dim in box.dims):
         raise UnsupportedError("got positions with two digits that depend on the size")
@@ -138,14 +157,15 @@ def _for_period(program: Graph, mutation: Mutation, where: tuple[int, int], size
     first = max(trace.least, 0 if rest else 1)
     if rest + period * first > LARGEST:
         raise UnsupportedError(f"got no size below {LARGEST:,} from which on comparisons do not depend on it")
-    return SizedMutant(program, mutation, *where, SizeRange(rest + period * first, LARGEST, period), first, rectangles)
+    sizes = SizeRange(rest + period * first, LARGEST, period)
+    return SizedMutant(family, mutation, padded, sizes, first, rectangles)
 
 
 def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
     """Periods of the size under which quotients may be affine: the divisors of factors times strides, the least first."""
     moves = [move.factor for moves in (*mutation.before, mutation.after) for move in moves]
     steps = [step for item in program.nodes if item.op in WINDOWED for step in (*item["strides"], *item.get("dilations", ()))]
-    whole = lcm(*steps) * prod(moves)
+    whole = lcm(2, *steps) * prod(moves)  # 2 and the dilations: padded images
     yield from (it for it in range(1, whole + 1) if whole % it == 0)
 
 
@@ -184,4 +204,4 @@ def _affine(pair: tuple[int, int], name: str, period: int, offset: int) -> str:
     return text if not constant else f"{text} {'+' if constant > 0 else '−'} {abs(constant)}"
 
 
-__all__ = ["SizedMutant", "SizedRange", "at_extent", "for_all_sizes"]
+__all__ = ["SizedMutant", "SizedRange", "for_all_sizes", "for_named_dim"]

@@ -8,15 +8,17 @@ from math import prod
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.partial_equivalence.boxes import PositionBox, agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation, mutations
-from mirage_eg.partial_equivalence.padding import on_own_images, on_padded_images
+from mirage_eg.partial_equivalence.padding import on_padded_images, written
 from mirage_eg.partial_equivalence.parts import LinearPart, linear_parts, replaced
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of, size
+from mirage_eg.partial_equivalence.size_families import at_tried_sizes, with_fixed_sizes
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +87,8 @@ class Mutant:
 def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart | None = None) -> list[Mutant]:
     """The mutants of a program's linear parts that are right on `least` of their positions, corrected; the most equal first.
 
-    Of mutants that differ in the end at which digits leave a dim, and in nothing else, one is given.
+    Of mutants that differ in the end at which digits leave a dim, and in nothing else, one is given. Named dims have sizes up
+    to 64 with small divisors; `all_sizes.for_named_dim` says where each mutant is wrong at all others.
 
     Raises:
         OptionError: `least` is not above 0 and at most 1.
@@ -95,6 +98,8 @@ def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart
         program = program.graph()
     if not 0 < least <= 1:
         raise OptionError(f"least: got {least}, wanted a part above 0 and at most 1")
+    if dims_of(program):
+        program = with_fixed_sizes(at_tried_sizes(program))
     parts, found, errors = linear_parts(program), list[Mutant](), list[tuple[LinearPart, UnsupportedError]]()
     for number, part in enumerate(parts):
         if on_part:
@@ -119,18 +124,16 @@ def _of_part(program: Graph, part: LinearPart, least: float) -> Iterator[Mutant]
             kind = equal, mutation.kind
             if kind in kinds or (padded and not any(move.source > 1 for moves in mutation.before for move in moves)):
                 continue
-            mutant = mutant_of(program, part, mutation, padded)
+            mutant = mutant_of(program, part, mutation, padded is not None)
             if mutant is not None and mutant.equal_fraction >= least:
                 kinds.add(kind)
                 yield mutant
 
 
-def mutant_of(program: Graph, part: LinearPart, mutation: Mutation, padded: Graph | None = None) -> Mutant | None:
+def mutant_of(program: Graph, part: LinearPart, mutation: Mutation, padded: bool = False) -> Mutant | None:
     """A mutation of a part, or of it on padded images, at the program's own sizes; None if its moves do not divide them."""
     try:
-        changed = mutation.write(padded or part.program)
-        if padded is not None:
-            changed = on_own_images(part.program, changed)
+        changed = written(part.program, mutation, padded)
     except MirageError:
         return None
     if changed.output_types != part.program.output_types:
@@ -138,7 +141,7 @@ def mutant_of(program: Graph, part: LinearPart, mutation: Mutation, padded: Grap
     boxes = agreement(part.program, changed)
     rectangles = rectangles_of([box for box in boxes if not box.equal])
     with_corrections = corrected(part.program, changed, rectangles)
-    return Mutant(program, part, mutation, changed, tuple(boxes), tuple(rectangles), with_corrections, padded is not None)
+    return Mutant(program, part, mutation, changed, tuple(boxes), tuple(rectangles), with_corrections, padded)
 
 
 def described(program: Graph, mutation: Mutation) -> str:

@@ -4,22 +4,31 @@ Zeros inside and padding outside are the same to a convolution, so that most of 
 windows of the larger images begin elsewhere, the boxes say so.
 """
 
-from math import lcm
+from math import lcm, prod
 
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.restrict import Restriction
 from mirage_eg.partial_equivalence.window_changes import dilations_of
 
 
-def on_padded_images(program: Graph) -> Graph | None:
-    """The program on images with sides that 2 and the dilations divide; None if they do, or if it is no sum of convolutions."""
+def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph | None:
+    """The program on images with sides that 2 and the dilations divide; None if they do, or if it is no sum of convolutions.
+
+    With a mutation the factors that leave a side divide it, too, and so that they divide the result: times the strides.
+    """
     convolutions = [item for item in program.nodes if item.op == "conv2d"]
     images, filters = {item.operands[0] for item in convolutions}, {item.operands[1] for item in convolutions}
     if not convolutions or images & filters or not images <= {*program.input_values}:
         return None
     factors = [lcm(2, *(dilations_of(item)[side] for item in convolutions)) for side in (0, 1)]
+    if mutation is not None:
+        for side in (0, 1):
+            taken = prod(move.factor for moves in mutation.before for move in moves if move.source == 2 + side)
+            if taken > 1:
+                factors[side] = lcm(factors[side], taken * lcm(*(item["strides"][side] for item in convolutions)))
     builder, values, widened = KernelGraph(), list[Tensor](), False
     try:
         for item, numbers in program.numbered():
@@ -57,4 +66,14 @@ def on_own_images(program: Graph, mutant: Graph) -> Graph:
     return builder.graph()
 
 
-__all__ = ["on_own_images", "on_padded_images"]
+def written(program: Graph, mutation: Mutation, padded: bool) -> Graph:
+    """The mutant of a program; `padded`: on images with sides that factors divide, where its own are others.
+
+    Raises:
+        GraphError: moves that do not divide the dims, or a result smaller than the program's.
+    """
+    wide = on_padded_images(program, mutation) if padded else None
+    return mutation.write(program) if wide is None else on_own_images(program, mutation.write(wide))
+
+
+__all__ = ["on_own_images", "on_padded_images", "written"]

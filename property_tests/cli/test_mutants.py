@@ -52,6 +52,22 @@ def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Pat
     assert verify(program, serialize.load(graphs[moved["number"] - 1])).verdict is Equality.EQUAL
 
 
+def test_a_named_height_has_its_statements_listed(tmp_path: Path) -> None:
+    body = (
+        "x = graph.new_input((2, 2, mi.Dim('H', min=4, max=256), 4), name='x'); w = graph.new_input((2, 2, 3, 3), name='w'); "
+        "graph.mark_output(graph.conv2d(x, w, pads=1))"
+    )
+    done = _run(tmp_path, _program(tmp_path, body), "--json", "--limit", "20")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["mutants"]}
+    assert {row["verdict"] for row in rows.values()} == {"equal"}
+    row = rows["x: h→n (2, outer to outer); result: n→h (2, outer to outer)"]
+    assert row["for_all_sizes"] == (
+        "wrong at [0:2, 0:2, H/2 − 1:H/2 + 1, 0:4] for H = 8, 10, …; "
+        "wrong at [0:2, 0:2, (H − 1)/2:(H − 1)/2 + 2, 0:4] for H = 9, 11, …"
+    )
+
+
 def test_the_command_of_the_page_weighs_mutants_in_the_e_graph(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
     done = _run(tmp_path, "conv.py", "--mutants", "--json", command="rewrite")
@@ -88,10 +104,10 @@ MISTAKES = {  # program, further arguments, and the message
         ("--least", "0.75"),
         "given: got no mutant that is right on 75% of its positions; try: a smaller --least",
     ),
-    "a named dim": (
-        "graph.mark_output(graph.sum(graph.new_input((mi.Dim('n', max=64), 4)), 1))",
-        (),
-        "given: got a program with named dims, wanted fixed sizes; --every",
+    "a dim besides the named ones": (
+        "graph.mark_output(graph.sum(graph.new_input((mi.Dim('n', max=64), 4), name='x'), 1))",
+        ("--every", "x:1"),
+        "--every: got 'x:1' for a program with named dims, which is stated for all of their sizes",
     ),
     "no op": ("graph.mark_output(graph.new_input((4, 4)))", (), "nothing to mutate: got no op"),
     "a part above 1": (

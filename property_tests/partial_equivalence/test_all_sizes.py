@@ -1,5 +1,6 @@
 """Regions for all sizes: found once with a symbolic height, they are the exact ones at every height."""
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -7,14 +8,18 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.partial_equivalence.all_sizes import SizedMutant, at_extent, for_all_sizes
+from mirage_eg.ir.sizes import Dim
+from mirage_eg.partial_equivalence.all_sizes import SizedMutant, for_all_sizes, for_named_dim
 from mirage_eg.partial_equivalence.boxes import agreement
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.moves import LayoutMove, moves_of
+from mirage_eg.partial_equivalence.mutants import mutants
+from mirage_eg.partial_equivalence.padding import written
 from mirage_eg.partial_equivalence.rectangles import rectangles_of
+from mirage_eg.partial_equivalence.size_families import at_extent
 from mirage_eg.partial_equivalence.symbolic_extent import Trace, symbolic
 from mirage_eg.partial_equivalence.window_changes import Change, SideChange
 from mirage_eg.verify.reference import verify
@@ -92,6 +97,74 @@ def test_regions_for_all_sizes_are_the_exact_ones_at_each(seed: int) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+def _image(height: int | Dim, dtype: str = "float32") -> tuple[KernelGraph, Tensor]:
+    graph = KernelGraph()
+    return graph, graph.new_input((2, 2, height, 4), dtype, "x")
+
+
+def _pooled(height: int | Dim) -> Graph:
+    """Averages of existing elements alone."""
+    graph, x = _image(height)
+    graph.mark_output(graph.avg_pool2d(x, 3, strides=1, pads=1, count_include_pad=False))
+    return graph.graph()
+
+
+def _convolved(height: int | Dim, dilation: int = 1) -> Graph:
+    graph, x = _image(height)
+    graph.mark_output(graph.conv2d(x, graph.new_input((2, 2, 3, 3), "float32", "w"), pads=dilation, dilations=dilation))
+    return graph.graph()
+
+
+def _between_functions(height: int | Dim) -> Graph:
+    """Half of the rows reach the second convolution."""
+    graph, x = _image(height)
+    v, w = (graph.new_input((2, 2, 3, 3), "float32", name) for name in "vw")
+    y = graph.relu(graph.conv2d(x, v, pads=1, strides=2))
+    graph.mark_output(graph.relu(graph.conv2d(y, w, pads=1)))
+    return graph.graph()
+
+
+SIZED: dict[str, tuple[Callable[[int | Dim], Graph], int]] = {  # and each how many of its mutants is looked at
+    "convolution": (_convolved, 4),
+    "dilated": (lambda height: _convolved(height, 2), 6),
+    "averages of existing elements": (_pooled, 9),
+    "parts between functions": (_between_functions, 5),
+}
+
+
+def _is_exact(sized: SizedMutant, size: int) -> bool:
+    """Whether the rectangles of a size are the wrong positions at that size, all and only these."""
+    program, _ = sized.at(size)
+    boxes = agreement(program, written(program, sized.mutation, sized.padded))
+    wanted = rectangles_of([box for box in boxes if not box.equal])
+    shape = program.output_types[0].shape
+    return bool((_mask(shape, wanted) == _mask(shape, sized.wrong(size))).all())
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_mutants_of_programs_with_a_named_dim_are_stated_for_all_sizes(name: str) -> None:
+    make, step = SIZED[name]
+    program = make(Dim("H", min=3, max=256))
+    served = set[int]()
+    for mutant in mutants(program)[::step]:
+        found, refused = for_named_dim(program, mutant, "H")
+        assert found and not (refused and any(item.op == "conv2d" for item in mutant.part.program.nodes))
+        for sized in found:
+            sizes = [sized.sizes.least + step * sized.sizes.multiple_of for step in (0, 1, 4)]
+            assert all(_is_exact(sized, size) for size in sizes)
+            served |= {size % 2 for size in sizes}
+    assert served == {0, 1}
+
+
+def test_a_statement_with_padded_images_serves_odd_heights() -> None:
+    program = _convolved(Dim("H", min=3, max=256), 2)
+    planes = next(it for it in mutants(program) if it.equal_fraction == 1 and it.name.startswith("x: h→n"))
+    (even, odd), refused = for_named_dim(program, planes, "H")
+    assert (even.padded, odd.padded, even.rectangles, odd.rectangles, refused) == (False, True, (), (), [])
+    for size in (odd.sizes.least, odd.sizes.least + 8):
+        assert size % 2 and verify(*odd.at(size)).verdict is Equality.EQUAL
+
+
 def test_a_stride_halves_the_height_in_the_statement() -> None:
     sized = for_all_sizes(convolution((2, 1, 16, 6), (1, 1, 3, 3), strides=(2, 1)), BATCH_INTO_HEIGHT, *HEIGHT)
     assert sized.show("H") == "wrong at [1:2, 0:1, 0:1, 0:6] for H = 6, 8, …"
@@ -104,7 +177,7 @@ def test_a_size_that_another_input_depends_on_is_refused() -> None:
     graph = KernelGraph()
     graph.mark_output(graph.new_input((4, 2), "float32") @ graph.new_input((2, 3), "float32"))
     into_rows = Mutation(((LayoutMove(0, 1, 2),), ()), (), (LayoutMove(1, 0, 2),))
-    with pytest.raises(UnsupportedError, match="dim 1 of input 0: the ops take no other size of it alone"):
+    with pytest.raises(UnsupportedError, match="dim 1 of input 0: ops or moves do not fit all of them"):
         for_all_sizes(graph.graph(), into_rows, 0, 1)
 
 
