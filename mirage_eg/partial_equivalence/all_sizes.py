@@ -163,6 +163,7 @@ def _for_period(family: InputExtent | NamedExtent, mutation: Mutation, padded: b
 
 def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
     """Periods of the size under which quotients may be affine: the divisors of factors times strides, the least first."""
+    mutation = mutation.of(program)
     moves = [move.factor for moves in (*mutation.before, mutation.after) for move in moves]
     steps = [step for item in program.nodes if item.op in WINDOWED for step in (*item["strides"], *item.get("dilations", ()))]
     whole = lcm(2, *steps) * prod(moves)  # 2 and the dilations: padded images

@@ -20,9 +20,9 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.partial_equivalence.moves import LayoutMove, moves_of
+from mirage_eg.partial_equivalence.moves import EXCHANGED_SIDES, WHOLE, LayoutMove, moves_of
 from mirage_eg.partial_equivalence.small_sizes import at_small_sizes, is_small
-from mirage_eg.partial_equivalence.window_changes import Change, changes_of, with_changes
+from mirage_eg.partial_equivalence.window_changes import WINDOWED, Change, changes_of, with_changes
 
 MAX_OPS = 5
 MAX_MOVES = 4  # with one op of the program
@@ -32,7 +32,7 @@ Moves = tuple[LayoutMove, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """Moves of each input, changes of the windowed ops by their nodes, and moves of the result."""
+    """Moves of each input, changes of the windowed ops by their nodes, and moves of the result; factors may be of WHOLE."""
 
     before: tuple[Moves, ...]
     changes: tuple[tuple[int, Change], ...] = ()
@@ -49,12 +49,32 @@ class Mutation:
         moves = tuple(tuple(replace(move, from_outer=False) for move in moves) for moves in self.before)
         return moves, self.changes, len(self.after)
 
+    def with_factor(self, old: int, new: int) -> "Mutation":
+        """The mutation with another factor in the place of one."""
+
+        def moved(moves: Moves) -> Moves:
+            return tuple(replace(move, factor=new) if move.factor == old else move for move in moves)
+
+        changes = tuple((number, change.with_factor(old, new)) for number, change in self.changes)
+        return Mutation(tuple(map(moved, self.before)), changes, moved(self.after))
+
+    def of(self, program: Graph) -> "Mutation":
+        """The mutation with the extents of a program's first input for those of WHOLE."""
+        mutation, shape = self, program.input_types[0].shape
+        for dim, whole in WHOLE.items():
+            if dim < len(shape):
+                mutation = mutation.with_factor(whole, shape[dim])
+        return mutation
+
     def write(self, program: Graph) -> Graph:
         """The mutant of a program.
 
         Raises:
             GraphError: shapes that do not fit.
         """
+        return self.of(program)._written(program)
+
+    def _written(self, program: Graph) -> Graph:
         builder = KernelGraph()
         inputs = [builder.op("input", **item.mapping) for item in program.inputs]
         result = _written(builder, program, inputs, self)
@@ -110,18 +130,22 @@ class _Trial:
                 break
         self.values = np.unique(self.wanted)
         self.factors = _factors(program)
+        shape = program.input_types[0].shape
+        self.whole = {dim: shape[dim] for dim in _moved_whole(program) if shape[dim] not in (1, *self.factors)}
         self.seen: set[int] = set()
 
     def mutations(self) -> Iterator[tuple[Mutation, float]]:
         """The mutants, those with few moves first."""
         for before in self._moved_inputs():
+            whole = next((move for move in before[0] if self.whole.get(move.source) == move.factor), None)
             for changes in changes_of(self.program, before, self.factors):
                 mutation = Mutation(before, changes)
                 if not mutation.moves and not changes:
                     continue
                 result = self._computed(mutation)
                 if result is not None:
-                    yield from self._moved_back(mutation, result)
+                    for found, equal in self._moved_back(mutation, result):
+                        yield (found.with_factor(whole.factor, WHOLE[whole.source]) if whole else found), equal
 
     def _moved_inputs(self) -> Iterator[tuple[Moves, ...]]:
         """Moves for each input: none, one, two of one input, or one of each of two."""
@@ -130,12 +154,18 @@ class _Trial:
         none = [()] * len(shapes)
         convolved = all(item.op in ("conv2d", "input", "output") for item in self.program.nodes)
         yield tuple(none)
+        if all(len(shape) == 4 for shape in shapes) and any(item.op in WINDOWED for item in self.program.nodes):
+            yield tuple((EXCHANGED_SIDES,) for _ in shapes)
         for place, moves in enumerate(single):
             for move in moves:
                 yield (*none[:place], (move,), *none[place + 1 :])
+        for (dim, extent), target, to_outer in product(self.whole.items(), (0, 2, 3), (True, False)):
+            if dim != target:
+                yield (LayoutMove(dim, target, extent, to_outer=to_outer),), *none[1:]
         for place, moves in enumerate(single):
             for pair in combinations(moves, 2):
-                if _parallel(*pair) and pair[1].fits(pair[0].shape(shapes[place])):
+                alike = _parallel(*pair) or (convolved and _of_sides(*pair))
+                if alike and pair[1].fits(pair[0].shape(shapes[place])):
                     yield (*none[:place], pair, *none[place + 1 :])
         for (one, first), (two, second) in combinations(enumerate(single), 2):
             for x, y in product(first, second):
@@ -171,11 +201,24 @@ class _Trial:
         """The best moves of a result to the program's shape. Of equally good moves, the inverse of an input's moves is best."""
         best: tuple[float, int, bool, Moves] = (0.0, 0, False, ())
         undone = [tuple(move.inverse for move in reversed(moves)) for moves in mutation.before if moves]
-        for moves, moved in self._moved_results(result, MAX_MOVES - mutation.moves):
+        back = self._undone(undone, result) if _is_mixed(mutation) else self._moved_results(result, MAX_MOVES - mutation.moves)
+        for moves, moved in back:
             equal = float((moved == self.wanted).mean())
             best = max(best, (equal, -len(moves), moves in undone, moves), key=lambda it: it[:3])
         if best[0] >= self.least:
             yield Mutation(mutation.before, mutation.changes, best[3]), best[0]
+
+    def _undone(self, undone: Sequence[Moves], result: Any) -> Iterator[tuple[Moves, Any]]:
+        """The result after the inverses of an input's moves."""
+        for moves in undone:
+            moved = result
+            for move in moves:
+                if not move.fits(moved.shape):
+                    break
+                moved = move.apply(moved)
+            else:
+                if moved.shape == self.wanted.shape:
+                    yield moves, moved
 
     def _moved_results(self, result: Any, most: int) -> Iterator[tuple[Moves, Any]]:
         """The result after up to `most` moves, two at most, that give the program's shape."""
@@ -184,7 +227,9 @@ class _Trial:
             yield (), result
         if result.ndim != len(wanted) or most < 1:
             return
-        for move in moves_of(result.shape, self.factors):
+        if result.ndim == 4 and EXCHANGED_SIDES.shape(result.shape) == wanted:
+            yield (EXCHANGED_SIDES,), EXCHANGED_SIDES.apply(result)
+        for move in moves_of(result.shape, (*self.factors, *{*self.whole.values()})):
             moved = None
             if move.shape(result.shape) == wanted:
                 moved = move.apply(result)
@@ -217,10 +262,32 @@ def _both_of_channels(x: LayoutMove, y: LayoutMove) -> bool:
     return x.source == y.source == 1 or x.target == y.target == 1
 
 
+def _of_sides(x: LayoutMove, y: LayoutMove) -> bool:
+    """Whether two moves of images bring digits of batch and sides into one side, or of one side elsewhere, at any ends."""
+    dims = {x.source, x.target, y.source, y.target}
+    if x.in_order or y.in_order or x.factor != y.factor or 1 in dims:
+        return False
+    return (x.target == y.target > 1 and x.source != y.source) or (x.source == y.source > 1 and x.target != y.target)
+
+
+def _is_mixed(mutation: Mutation) -> bool:
+    """Whether two moves of an input are not of one kind."""
+    return any(len(moves) == 2 and not _parallel(*moves) for moves in mutation.before)
+
+
 def _parallel(x: LayoutMove, y: LayoutMove) -> bool:
     """Whether two moves are of one kind: the same ends and factor, between other dims."""
     kind = (x.factor, x.from_outer, x.to_outer, x.in_order, y.in_order)
     return kind == (y.factor, y.from_outer, y.to_outer, False, False) and (x.source, x.target) != (y.target, y.source)
+
+
+def _moved_whole(program: Graph) -> Iterator[int]:
+    """The dims of the first input that move as a whole: of images the batch, and sides along which no window has two taps."""
+    windowed = [item for item in program.nodes if item.op in WINDOWED]
+    if any(item.operands[0] == program.input_values[0] for item in windowed):
+        yield 0
+        windows = [item.get("window") or program.types[item.operands[1]].shape[2:] for item in windowed]
+        yield from (2 + side for side in (0, 1) if all(window[side] == 1 for window in windows))
 
 
 def _factors(program: Graph) -> tuple[int, ...]:

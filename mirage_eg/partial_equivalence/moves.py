@@ -14,7 +14,8 @@ from mirage_eg.ir.shapes import Shape
 class LayoutMove:
     """A digit of `factor` leaves the outer or inner end of dim `source` for the outer or inner end of dim `target`.
 
-    With `in_order` the elements stay in row-major order: a reshape alone, whose blocks need not fit.
+    With `in_order` the elements stay in row-major order: a reshape alone, whose blocks need not fit. With `exchanges`
+    the two dims change places (factor 1).
     """
 
     source: int
@@ -23,10 +24,13 @@ class LayoutMove:
     from_outer: bool = False
     to_outer: bool = True
     in_order: bool = False
+    exchanges: bool = False
 
     @property
     def inverse(self) -> "LayoutMove":
         """The move back."""
+        if self.exchanges:
+            return self
         return LayoutMove(self.target, self.source, self.factor, self.to_outer, self.from_outer, self.in_order)
 
     def fits(self, shape: Shape) -> bool:
@@ -36,12 +40,17 @@ class LayoutMove:
     def shape(self, shape: Shape) -> Shape:
         """The shape of the result."""
         result = list(shape)
+        if self.exchanges:
+            result[self.source], result[self.target] = result[self.target], result[self.source]
+            return tuple(result)
         result[self.source] //= self.factor
         result[self.target] *= self.factor
         return tuple(result)
 
     def steps(self, shape: Shape) -> tuple[Shape, tuple[int, ...], Shape]:
         """Reshape, permutation, reshape."""
+        if self.exchanges:
+            return shape, self.shape(tuple(range(len(shape)))), self.shape(shape)
         if self.in_order:
             return shape, tuple(range(len(shape))), self.shape(shape)
         digits: list[int] = []
@@ -63,10 +72,12 @@ class LayoutMove:
     def show(self, names: str) -> str:
         """The move in words; `names` has a letter for each dim, and dims beyond them are numbers."""
         source, target = (names[dim] if len(names) > dim else str(dim) for dim in (self.source, self.target))
+        if self.exchanges:
+            return f"{source}↔{target}"
         ends = (
             "in order" if self.in_order else " to ".join("outer" if it else "inner" for it in (self.from_outer, self.to_outer))
         )
-        return f"{source}→{target} ({self.factor}, {ends})"
+        return f"{source}→{target} ({self.factor if self.factor > 0 else 'all'}, {ends})"
 
     def write(self, builder: KernelGraph, x: Tensor) -> Tensor:
         """The moved tensor, without ops that change nothing."""
@@ -79,6 +90,10 @@ class LayoutMove:
         """The moved array."""
         digits, order, shape = self.steps(array.shape)
         return array.reshape(digits).transpose(order).reshape(shape)
+
+
+WHOLE = {0: -1, 2: -2, 3: -3}  # factors for all of the batch, the height and the width of a program's first input
+EXCHANGED_SIDES = LayoutMove(2, 3, 1, exchanges=True)  # height and width of images or filters
 
 
 def moves_of(shape: Shape, factors: tuple[int, ...]) -> list[LayoutMove]:
@@ -95,4 +110,4 @@ def moves_of(shape: Shape, factors: tuple[int, ...]) -> list[LayoutMove]:
     return found
 
 
-__all__ = ["LayoutMove", "moves_of"]
+__all__ = ["EXCHANGED_SIDES", "WHOLE", "LayoutMove", "moves_of"]

@@ -122,7 +122,8 @@ def _of_part(program: Graph, part: LinearPart, least: float) -> Iterator[Mutant]
     for padded in (None, wide) if wide is not None else (None,):
         for mutation, equal in mutations(padded or part.program, least):
             kind = equal, mutation.kind
-            if kind in kinds or (padded and not any(move.source > 1 for moves in mutation.before for move in moves)):
+            digits = (move for moves in mutation.before for move in moves if move.factor > 1)
+            if kind in kinds or (padded and not any(move.source > 1 for move in digits)):
                 continue
             mutant = mutant_of(program, part, mutation, padded is not None)
             if mutant is not None and mutant.equal_fraction >= least:

@@ -25,6 +25,7 @@ def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph 
         return None
     factors = [lcm(2, *(dilations_of(item)[side] for item in convolutions)) for side in (0, 1)]
     if mutation is not None:
+        mutation = mutation.of(program)
         for side in (0, 1):
             taken = prod(move.factor for moves in mutation.before for move in moves if move.source == 2 + side)
             if taken > 1:

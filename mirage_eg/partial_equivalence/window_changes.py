@@ -1,19 +1,20 @@
 """Changes of windowed ops (convolutions, pools) that go with moves: strides, dilations, padding and groups."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.partial_equivalence.moves import LayoutMove
+from mirage_eg.partial_equivalence.moves import WHOLE, LayoutMove
 
 WINDOWED = ("conv2d", "avg_pool2d")
+NAMES = {WHOLE[0]: "batch", WHOLE[2]: "height", WHOLE[3]: "width"}
 EXTENT = 0  # as a dilation: the extent of the side before the moves
 
 
@@ -31,19 +32,29 @@ SAME = SideChange()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The changes of a windowed op: of both sides, and of the groups (times, over)."""
+    """The changes of a windowed op: of both sides, and of the groups (times, over); or height and width change places."""
 
     sides: tuple[SideChange, SideChange] = (SAME, SAME)
     groups: tuple[int, int] = (1, 1)
+    exchanged: bool = False
+
+    def with_factor(self, old: int, new: int) -> "Change":
+        """The change with another factor in the place of one."""
+        sides = []
+        for side in self.sides:
+            ratios = [(side.stride, side.dilation, side.padding)[place] for place in range(3)]
+            sides.append(SideChange(*((new if times == old else times, over) for times, over in ratios)))
+        down, across = sides
+        return replace(self, sides=(down, across))
 
     def show(self, item: Node) -> str:
         """The change in words: h stride × 2, padding × 2."""
-        words = []
+        words = ["h and w exchanged"] if self.exchanged else []
         for side, one in zip("hw", self.sides, strict=True):
             for name in ("stride", "dilation", "padding"):
                 times, over = getattr(one, name)
                 if (times, over) != (1, 1):
-                    how = f"/ {over}" if over > 1 else f"× {times}"
+                    how = f"/ {over}" if over > 1 else f"× {NAMES.get(times, times)}"
                     words.append(f"{side} {name} {'is 0' if name == 'padding' and not times else how if times else '= extent'}")
         if self.groups != (1, 1):
             words.append(f"groups {'/ ' + str(self.groups[1]) if self.groups[1] > 1 else '× ' + str(self.groups[0])}")
@@ -58,6 +69,10 @@ def _times(number: int, ratio: tuple[int, int]) -> int:
 def with_changes(item: Node, change: Change, program: Graph) -> Mapping[str, Any]:
     """The attributes of a windowed op after a change; the padding grows and shrinks at both ends."""
     attributes = item.mapping
+    if change.exchanged:
+        top, left, bottom, right = item["pads"]
+        attributes |= {name: item[name][::-1] for name in ("strides", "dilations", "window") if name in attributes}
+        return attributes | {"pads": (left, top, right, bottom)}
     extents = program.types[item.operands[0]].shape[2:]
     strides, dilations, pads = [], [], [0] * 4
     for side, (one, extent) in enumerate(zip(change.sides, extents, strict=True)):
@@ -85,6 +100,9 @@ def changes_of(
     program: Graph, before: Sequence[Sequence[LayoutMove]], factors: Sequence[int]
 ) -> Iterator[tuple[tuple[int, Change], ...]]:
     """Changes of all windowed ops of a program for moves of its inputs, first none; without moves those of one dilation."""
+    if any(move.exchanges for moves in before for move in moves):
+        yield tuple((number, Change(exchanged=True)) for number, item in enumerate(program.nodes) if item.op in WINDOWED)
+        return
     given = dict(zip(program.input_values, before, strict=True))
     shapes = {
         value: reduce(lambda shape, move: move.shape(shape), moves, program.types[value].shape)
@@ -96,28 +114,34 @@ def changes_of(
             moves = [move for operand in item.operands for move in given.get(operand, ())]
             filters = item.operands[-1]
             window = item.get("window") or shapes.get(filters, program.types[filters].shape)[2:]
-            options.append([(number, change) for change in _changes(item, moves, window, factors)])
+            images = shapes.get(item.operands[0], program.types[item.operands[0]].shape)[2:]
+            options.append([(number, change) for change in _changes(item, moves, images, window, factors)])
     for chosen in product(*options):
         yield tuple((number, change) for number, change in chosen if change != Change())
 
 
-def _changes(item: Node, moves: Sequence[LayoutMove], window: Shape, factors: Sequence[int]) -> list[Change]:
-    """The changes of one op: of the sides that a move touches, and of the groups where one touches the channels."""
+def _changes(item: Node, moves: Sequence[LayoutMove], images: Shape, window: Shape, factors: Sequence[int]) -> list[Change]:
+    """The changes of one op: of the sides that a move touches and leaves, and of the groups where one touches the channels."""
     if not moves:
         wide = [SideChange(dilation=(factor, 1), padding=(factor, 1)) for factor in factors]
         narrow = [SideChange(dilation=(1, it), padding=(1, it)) for it in factors if not gcd(*dilations_of(item)) % it]
         return [Change(), *(Change((side, side)) for side in (*wide, *narrow) if max(window) > 1)]
-    touched = [{move.factor for move in moves if side in (move.source, move.target)} for side in (2, 3)]
+    touched = [_factors([move for move in moves if side in (move.source, move.target)]) for side in (2, 3)]
     channels = {move.factor for move in moves if {0, 1} & {move.source, move.target}}
     groups = [(1, 1)]
     if "groups" in item.mapping:
         groups += [(factor, 1) for factor in sorted(channels)]
         groups += [(1, factor) for factor in sorted(channels) if item["groups"] % factor == 0]
     sides = [
-        _side_changes(item["strides"][side], dilations_of(item)[side], taps, sorted(found))
+        _side_changes(item["strides"][side], dilations_of(item)[side], taps, sorted(found) if images[side] > 1 else ())
         for side, (found, taps) in enumerate(zip(touched, window, strict=True))
     ]
     return [Change((down, across), group) for down, across in product(*sides) for group in groups]
+
+
+def _factors(moves: Sequence[LayoutMove]) -> set[int]:
+    """The factors of moves, and that of all of them together."""
+    return {move.factor for move in moves} | ({prod(move.factor for move in moves)} if moves else set())
 
 
 def _side_changes(stride: int, dilation: int, taps: int, factors: Sequence[int]) -> list[SideChange]:

@@ -28,6 +28,7 @@ from property_tests.support.linear_programs import convolution, values
 PLAIN = mutants(convolution())
 DILATED = mutants(convolution((1, 4, 12, 8), pads=(2, 2, 2, 2), dilations=(2, 2)))
 POINT = mutants(convolution((1, 4, 6, 6), (4, 4, 1, 1), pads=(0, 0, 0, 0)))
+ROWS = mutants(convolution((2, 2, 5, 8), (2, 2, 1, 3), pads=(0, 1, 0, 1)))
 
 
 def _named(found: list[Mutant], *words: str) -> list[Mutant]:
@@ -41,6 +42,13 @@ CASES = {  # of PET, OSDI'21: words of the mutant's name, and the part that is e
     "c2w": (PLAIN, ("x: c→w", "w: c→x"), 1.0),
     "c2h of 1 × 1": (POINT, ("x: c→h", "w: c→y", "h dilation = extent"), 1.0),
     "dilated height": (DILATED, ("x: h→n", "h dilation / 2", "result: n→h"), 1.0),
+    "all of a batch": (PLAIN, ("x: n→h (all, inner to outer)",), 7 / 8),
+    "all of a batch, de-interleaved": (PLAIN, ("x: n→w (all, inner to inner)", "w dilation × batch"), 1.0),
+    "rows as images": (ROWS, ("x: h→n (all, inner to outer)",), 1.0),
+    "rows in one row": (ROWS, ("x: h→w (all, inner to inner)", "w dilation × height"), 1.0),
+    "height and width": (PLAIN, ("x: h↔w; w: y↔x; conv2d with h and w exchanged; result: h↔w",), 1.0),
+    "batch and half of the width into the height": (PLAIN, ("x: n→h (2", "x: w→h (2", "h dilation × 4"), 4 / 5),
+    "a batch and a half at other ends": (PLAIN, ("x: n→h (2, inner to outer)", "x: w→h (2, outer to inner)", "× 2"), 11 / 15),
     "dilated both": (DILATED, ("x: h→n", "x: w→n", "h dilation / 2", "w dilation / 2"), 1.0),
 }
 
@@ -54,6 +62,21 @@ def test_the_mutants_of_the_paper_are_found_and_corrected(case: str) -> None:
     best = max(named, key=lambda it: it.equal_fraction)
     assert verify(best.program, best.graph).verdict is Equality.EQUAL
     assert any(item.op == "patch" for item in best.graph.nodes) == (equal < 1)
+
+
+def test_height_and_width_change_places_in_windows_of_unequal_sides() -> None:
+    program = convolution((2, 2, 7, 9), (2, 2, 3, 2), strides=(2, 1), pads=(1, 0, 2, 1))
+    [it] = _named(mutants(program), "x: h↔w")
+    assert it.equal_fraction == 1 and it.changed.types[4].shape[2:] == (9, 4)
+    assert verify(program, it.graph).verdict is Equality.EQUAL
+
+
+@pytest.mark.parametrize("images", [6, 16])
+def test_whole_batches_move_at_the_program_s_own_size(images: int) -> None:
+    program = convolution((images, 1, 6, 4), (1, 1, 3, 3))
+    [it] = _named(mutants(program), "x: n→h (all, inner to outer)")
+    assert it.wrong == 4 * (2 * images - 2) and (1, 1, 6 * images, 4) in {kind.shape for kind in it.changed.types}
+    assert verify(program, it.graph).verdict is Equality.EQUAL
 
 
 @pytest.mark.parametrize("found", [PLAIN, DILATED, POINT])
