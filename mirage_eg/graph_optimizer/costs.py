@@ -65,10 +65,21 @@ class KernelCosts:
     """Costs in microseconds on one device.
 
     `least`: lower bounds of what any kernel takes, for kernels that are searched when the cheapest program has them.
+    `free_views`: every rearrangement is a view, as where block graphs read operands of products in another order.
     """
 
     device: Device
     least: bool = False
+    free_views: bool = False
+
+    def role(self, enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
+        """The role of an e-node at these costs."""
+        if self.free_views and (
+            enode.constructor == "Transpose"
+            or (enode.constructor not in _ROLES and OPS[names[enode.constants[0]].op].kind is Kind.REARRANGEMENT)
+        ):
+            return FusionRole.VIEW
+        return role_of(enode, names)
 
     def moved(self, kinds: Types) -> float:
         """Reading or writing these tensors once."""

@@ -15,7 +15,7 @@ from enum import StrEnum
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.graph_optimizer.costs import FusionRole, KernelCosts, role_of
+from mirage_eg.graph_optimizer.costs import FusionRole, KernelCosts
 from mirage_eg.graph_optimizer.eclasses import EClasses, components
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.errors import MirageError
@@ -179,7 +179,7 @@ class _Problem:
             if self._is_leaf(class_):
                 continue
             for enode in enodes:
-                role = role_of(enode, self.classes.names)
+                role = self.costs.role(enode, self.classes.names)
                 for choice in self._choices(class_, enode, role, carriers):
                     if self.fused and role is FusionRole.ELEMENTWISE and choice.mode is Mode.STORED and class_ not in stored:
                         continue  # inlined it costs less
@@ -192,7 +192,7 @@ class _Problem:
         """The classes that a kernel can carry on: products, reductions, and elementwise ops of such values of equal shape."""
         if not self.fused:
             return set()
-        roles = [[role_of(enode, self.classes.names) for enode in enodes] for enodes in self.classes.enodes]
+        roles = [[self.costs.role(enode, self.classes.names) for enode in enodes] for enodes in self.classes.enodes]
         found = {
             class_
             for class_, own in enumerate(roles)
@@ -223,14 +223,14 @@ class _Problem:
         stack = list(found)
         for class_, enodes in enumerate(self.classes.enodes):
             for enode in enodes if not self._is_leaf(class_) else ():
-                role = role_of(enode, self.classes.names)
+                role = self.costs.role(enode, self.classes.names)
                 if role in (FusionRole.PRODUCT, FusionRole.LIBRARY) or enode.constructor == "Result":
                     stack += enode.children
         while stack:
             class_ = stack.pop()
             found.add(class_)
             for enode in self.classes.enodes[class_]:
-                if role_of(enode, self.classes.names) is FusionRole.VIEW:
+                if self.costs.role(enode, self.classes.names) is FusionRole.VIEW:
                     stack += [child for child in enode.children if child not in found]
         return found
 
@@ -295,7 +295,7 @@ class _Problem:
             and choice.role in (FusionRole.VIEW, FusionRole.ELEMENTWISE, FusionRole.REDUCTION)
             and not self._is_leaf(child)
             and any(
-                role_of(enode, self.classes.names) in (FusionRole.VIEW, FusionRole.ELEMENTWISE)
+                self.costs.role(enode, self.classes.names) in (FusionRole.VIEW, FusionRole.ELEMENTWISE)
                 and enode.constructor != "Result"
                 for enode in self.classes.enodes[child]
             )
@@ -453,7 +453,7 @@ class _Problem:
         for number, kernel in enumerate(priced):
             for class_, enode in kernel.enodes:
                 mode = Mode.STORED if class_ in kernel.outputs else Mode.INLINED
-                yield ClassChoice(class_, enode, mode, None, role_of(enode, self.classes.names), number)
+                yield ClassChoice(class_, enode, mode, None, self.costs.role(enode, self.classes.names), number)
 
     def _leaves(self) -> Sequence[ClassChoice]:
         return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.graph_optimizer.costs import KernelCosts
+from mirage_eg.graph_optimizer.costs import KernelCosts, role_of
 from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import ExtractionError, KernelChoices, PricedKernel, SearchedKernels, extract
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
@@ -86,9 +86,20 @@ class JointExtraction:
             except ExtractionError:  # the solver's time is over
                 break
             bound = max(bound, found.bound_us)
-        if not bound:  # nothing was searched: the bound of all kernels unsearched
-            bound = self._extracted(KernelCosts(self.device, least=True), max(end - perf_counter(), 1.0)).bound_us
+        if not bound or self.may_read_rearranged():  # nothing was searched, or kernels may read operands in another order
+            costs = KernelCosts(self.device, least=True, free_views=True)
+            bound = self._extracted(costs, max(end - perf_counter(), 1.0)).bound_us
         return replace(best, bound_us=min(bound, best.us))
+
+    def may_read_rearranged(self) -> bool:
+        """Whether a rearrangement of an activation costs a kernel in an extraction, which a block graph may spare."""
+        free, names = KernelCosts(self.device, free_views=True), self.classes.names
+        return any(
+            free.role(enode, names) is not role_of(enode, names)
+            for class_, enodes in enumerate(self.classes.enodes)
+            if not self.classes.weight_only[class_]
+            for enode in enodes
+        )
 
     def add(self, program: Graph, terms: Terms, searched: Sequence[tuple[Segment, PlanPart | None]]) -> None:
         """Add the segments of a program that a partition has searched, each with its best kernels."""
