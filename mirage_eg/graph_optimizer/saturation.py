@@ -51,7 +51,7 @@ def saturate(
     """
     start = perf_counter()
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(_rules(rules), "rules/graph"))
+    egraph.run_program(*_commands(rules))
     egraph.run_program(*terms.commands())
     matches: Counter[str] = Counter()
     stopped = _run(egraph, matches, limits or SaturationLimits()) if with_laws else None
@@ -100,6 +100,11 @@ def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
 
 
 @cache
+def _commands(extra: tuple[str, ...]) -> tuple[bindings._Command, ...]:
+    """The laws as commands, which any e-graph runs."""
+    return tuple(bindings.EGraph().parse_program(_rules(extra), "rules/graph"))
+
+
 def _rules(extra: tuple[str, ...]) -> str:
     folder = resources.files("mirage_eg") / "rules"
     own = [
