@@ -180,20 +180,31 @@ def tile_bytes(block: Graph) -> list[int]:
 def element_bytes(block: Graph) -> list[int]:
     """Bytes of registers of an element of every value of a block graph, 0 for values that no tile holds."""
     readers: list[list[Node]] = [[] for _ in block.types]
-    for item in block.nodes:
+    made: dict[Node, int] = {}  # of reshapes, their results
+    for item, values in block.numbered():
         for operand in item.operands:
             readers[operand].append(item)
+        if item.op == "reshape":
+            made[item] = values[0]
     streamed, loaded = _streamed(block), set[int]()  # loads, and what they are reshaped to
+
+    def by_vectors(value: int) -> bool:
+        """Whether all that reads a load, or what it is reshaped to, are products with vectors."""
+        return bool(readers[value]) and all(
+            is_of_vector(block, reader) if reader.op == "matmul" else reader.op == "reshape" and by_vectors(made[reader])
+            for reader in readers[value]
+        )
 
     def of(value: int, maker: Node) -> int:
         if maker.op == "input" or (maker.op == "reshape" and maker.operands[0] in loaded):
             loaded.add(value)
         ops = {reader.op for reader in readers[value]}
-        if value in streamed or (value in loaded and ops == {"reshape"}):
+        if value in streamed:
             return 0
-        if value in loaded and ops == {"matmul"}:
-            by_vectors = any(is_of_vector(block, reader) for reader in readers[value])
-            return min(_FLOAT32, block.types[value].dtype.itemsize) if by_vectors else 0
+        if value in loaded and by_vectors(value):
+            return 0 if ops == {"reshape"} else min(_FLOAT32, block.types[value].dtype.itemsize)
+        if maker.op == "input" and ops == {"matmul"}:
+            return 0
         added = all(reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value])
         return 0 if maker.op == "matmul" and added else _FLOAT32
 

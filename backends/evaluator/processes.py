@@ -20,6 +20,13 @@ def begin_worker() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def keep_worker() -> None:
+    """Called by a worker of loky that holds what takes long to make: loky would end one that has grown by 300 MB."""
+    from loky import process_executor
+
+    process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize
+
+
 def pickled_ops() -> bytes:
     """The custom ops of this process, pickled; functions that a worker cannot import (of a script, a lambda) by value."""
     if not REGISTRY:
@@ -44,4 +51,4 @@ def install_ops(pickled: bytes) -> None:
         REGISTRY.update({spec.name: spec for spec in pickle.loads(pickled)})
 
 
-__all__ = ["begin_worker", "install_ops", "pickled_ops"]
+__all__ = ["begin_worker", "install_ops", "keep_worker", "pickled_ops"]

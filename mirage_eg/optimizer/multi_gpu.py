@@ -15,7 +15,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
+from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, keep_worker, pickled_ops
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
@@ -165,6 +165,7 @@ def _nothing() -> None:
 def _make_trials(source: str, seed: int, ops: bytes) -> None:
     global _trials
     begin_worker()
+    keep_worker()
     install_ops(ops)
     _trials = CandidateTimer(source, seed)
 

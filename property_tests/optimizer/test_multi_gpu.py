@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.evaluator.processes import keep_worker
 from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
@@ -143,6 +144,24 @@ def hangs(source: str) -> Outcome:
     if source == "1":
         sleep(120)
     return Outcome(1.0, 0.0, None)
+
+
+_held: list[bytes] = []
+
+
+def hold(megabytes: int) -> int:
+    """Keep so much memory, as the programs of a timer do, and pause for loky's look at it; gives the process."""
+    _held.append(b"1" * (megabytes << 20))
+    sleep(1.1)
+    return os.getpid()
+
+
+def test_a_process_that_grows_is_kept() -> None:
+    executor = loky.ProcessPoolExecutor(1, initializer=keep_worker)
+    try:
+        assert len({executor.submit(hold, megabytes).result() for megabytes in (0, 400, 0)}) == 1
+    finally:
+        executor.shutdown(kill_workers=True)
 
 
 def test_a_candidate_that_hangs_is_ended_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,10 +133,12 @@ class _KernelGraphWriter:
 
 def _with_threads(block: Graph) -> Graph:
     """A block that holds long rows at once with threads enough for them: then it has no tl.dot and no loop."""
-    if block.loop > 1 or any(item.op == "matmul" and not is_of_vector(block, item) for item in block.nodes):
+    products = [item for item in block.nodes if item.op == "matmul"]
+    if block.loop > 1 or not all(is_of_vector(block, item) for item in products):
         return block
+    most = SEARCH.live_bytes_of_row if products else SEARCH.live_bytes_of_thread
     threads = block.threads
-    while threads < WARP * MOST_WARPS and live_bytes(block) > threads * SEARCH.live_bytes_of_thread:
+    while threads < WARP * MOST_WARPS and live_bytes(block) > threads * most:
         threads *= 2
     return block if threads == block.threads else replace(block, threads=threads)
 
