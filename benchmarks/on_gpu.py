@@ -114,6 +114,12 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             120,
         ),
         Step(
+            "product_chain",
+            "a chain of products, launched dependently or not",
+            ((PYTHON, "benchmarks/product_chain.py", "--json", str(out / "product_chain.jsonl")),),
+            120,
+        ),
+        Step(
             "decoder",
             "a decoder layer, tuned and measured as a whole",
             ((*COMMAND, *layer), (PYTHON, str(optimized / "decoder_layer" / "best.py"))),
