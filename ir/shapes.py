@@ -65,7 +65,14 @@ def matmul(operands: Sequence[Shape], attributes: Attributes) -> Shape:
 def reshape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """The number of elements stays."""
     shape = tuple(attributes["shape"])
-    if prod(shape) != prod(operands[0]) or any(extent < 1 for extent in shape):
+    left, right = list(operands[0]), list[int]()
+    for extent in shape:  # equal extents first: products of two symbolic ones are refused
+        same = (place for place, it in enumerate(left) if type(it) is type(extent) and it == extent)
+        if (place := next(same, None)) is None:
+            right.append(extent)
+        else:
+            del left[place]
+    if prod(left) != prod(right) or any(extent < 1 for extent in shape):
         raise GraphError(f"got {text(operands[0])} to {text(shape)}; the number of elements must stay")
     return shape
 

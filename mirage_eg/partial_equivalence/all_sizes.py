@@ -25,7 +25,7 @@ from mirage_eg.partial_equivalence.parts import LinearPart
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
 from mirage_eg.partial_equivalence.size_families import InputExtent, NamedExtent, at_tried_sizes
 from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_symbolic
-from mirage_eg.partial_equivalence.window_changes import WINDOWED
+from mirage_eg.partial_equivalence.window_changes import WINDOWED, dilations_of
 
 LARGEST = 1 << 20  # size of a dim
 
@@ -116,7 +116,7 @@ def for_named_dim(program: Graph, mutant: Mutant, name: str) -> tuple[list[Sized
     Where moves do not divide the sides of images, the images are padded. Other named dims keep the sizes of the mutant.
     """
     family = NamedExtent(at_tried_sizes(program), name, mutant.part.nodes[0] if mutant.part.nodes else None)
-    dim, found, refused = dims_of(program)[name], list[SizedMutant](), list[str]()
+    dim, found, refused = dims_of(program)[name], list[SizedMutant](), dict[str, list[int]]()
     period = lcm(max(_periods(mutant.part.program, mutant.mutation)), dim.multiple_of)
     for size in range(family.size, family.size + period, dim.multiple_of):
         if any((size - one.sizes.least) % one.sizes.multiple_of == 0 for one in found):
@@ -129,8 +129,9 @@ def for_named_dim(program: Graph, mutant: Mutant, name: str) -> tuple[list[Sized
             except UnsupportedError as error:
                 reasons.append(str(error))
         else:
-            refused.append(f"{reasons[0]}, as {size}")
-    return found, refused
+            refused.setdefault(reasons[0], []).append(size % period)
+    texts = [f"{reason} ({name} modulo {period}: {', '.join(map(str, sorted(rests)))})" for reason, rests in refused.items()]
+    return found, texts
 
 
 def _stated(family: InputExtent | NamedExtent, mutation: Mutation, padded: bool, size: int, what: str) -> SizedMutant:
@@ -165,8 +166,9 @@ def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
     """Periods of the size under which quotients may be affine: the divisors of factors times strides, the least first."""
     mutation = mutation.of(program)
     moves = [move.factor for moves in (*mutation.before, mutation.after) for move in moves]
-    steps = [step for item in program.nodes if item.op in WINDOWED for step in (*item["strides"], *item.get("dilations", ()))]
-    whole = lcm(2, *steps) * prod(moves)  # 2 and the dilations: padded images
+    windowed = [item for item in program.nodes if item.op in WINDOWED]
+    strides = lcm(*(prod(item["strides"][side] for item in windowed) for side in (0, 1)))  # of ops in a row
+    whole = lcm(2, strides, *(it for item in windowed for it in dilations_of(item))) * prod(moves)  # 2: padded images
     yield from (it for it in range(1, whole + 1) if whole % it == 0)
 
 

@@ -115,6 +115,13 @@ def _convolved(height: int | Dim, dilation: int = 1) -> Graph:
     return graph.graph()
 
 
+def _square(side: int | Dim) -> Graph:
+    graph = KernelGraph()
+    x, w = graph.new_input((2, 2, side, side), "float32", "x"), graph.new_input((2, 2, 3, 3), "float32", "w")
+    graph.mark_output(graph.conv2d(x, w, pads=1))
+    return graph.graph()
+
+
 def _between_functions(height: int | Dim) -> Graph:
     """Half of the rows reach the second convolution."""
     graph, x = _image(height)
@@ -154,6 +161,15 @@ def test_mutants_of_programs_with_a_named_dim_are_stated_for_all_sizes(name: str
             assert all(_is_exact(sized, size) for size in sizes)
             served |= {size % 2 for size in sizes}
     assert served == {0, 1}
+
+
+def test_one_name_for_both_sides_has_statements() -> None:
+    program = _square(Dim("H", min=4, max=256))
+    for words in ("x: n→h (2, inner to outer)", "x: h→n (2, outer to outer)"):
+        moved = next(it for it in mutants(program) if it.name.startswith(words))
+        found, refused = for_named_dim(program, moved, "H")
+        assert found and not refused
+        assert all(_is_exact(sized, sized.sizes.least + step * sized.sizes.multiple_of) for sized in found for step in (0, 3))
 
 
 def test_a_statement_with_padded_images_serves_odd_heights() -> None:
