@@ -146,6 +146,7 @@ def test_extraction_takes_mutants_where_the_program_is_dear(case: str) -> None:
     assert patches[1] or case != "batches"
 
 
+@pytest.mark.slow
 def test_a_whole_model_with_mutants_is_equal_and_no_dearer() -> None:
     program = csrnet_back_end(1, 8, 6)
     without, found = (optimize_graph(program, H200, with_mutants=it) for it in (False, True))
