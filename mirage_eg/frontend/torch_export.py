@@ -8,6 +8,7 @@ from pickle import PickleError
 from struct import error as StructError
 from types import MappingProxyType
 from typing import Any
+from warnings import catch_warnings, simplefilter
 from zipfile import BadZipFile
 from zlib import error as ZlibError
 
@@ -110,7 +111,9 @@ def functional(program: Any) -> Any:
     decomposed = {op: table[op] for op in unknown if op in table}
     if decomposed or any(is_mutable(node) or isinstance(node.target, torch._ops.HigherOrderOperator) for node in calls):
         try:
-            return program.run_decompositions(decomposed)
+            with catch_warnings():
+                simplefilter("ignore", FutureWarning)  # torch's, of how it copies the specification of its own inputs
+                return program.run_decompositions(decomposed)
         except (RuntimeError, ValueError, TypeError) as error:  # as of a tensor that the model changes and does not register
             message = " ".join(str(error).split())[:300]
             raise ProgramError(f"torch.export: the program cannot be made functional: {message}") from error

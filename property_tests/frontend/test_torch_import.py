@@ -116,6 +116,7 @@ def test_weights_that_change_in_place_change_the_results() -> None:
     assert relative_error(it.run(**arguments), first) > 1e-2
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # as torch gives where it makes a program functional
 def test_in_place_ops_and_buffers_behave_as_in_the_model() -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
