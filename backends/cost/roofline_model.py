@@ -189,11 +189,14 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
         "functions": blocks * work.functions / (device.function_rate * balance),
     }
     # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are prefetched, others are not.
-    rounds = max(1.0, waves / RESIDENT)
-    step = device.step_us if dram > device.cache_bytes / 2 else device.hit_us
+    streams = dram > device.cache_bytes / 2
+    rounds, tail = max(1.0, waves / RESIDENT), 0.0
+    if streams and loop == 1:  # blocks come and go; the last ones read alone, at the rate of one multiprocessor
+        rounds, tail = 1.0, work.loaded * device.multiprocessors / device.memory_bandwidth
+    step = device.step_us if streams else device.hit_us
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
-    times["latency"] = rounds * waits * 1e-6 + (0.0 if work.ahead else max(times["memory"], times["cache"]))
+    times["latency"] = rounds * waits * 1e-6 + tail + (0.0 if work.ahead else max(times["memory"], times["cache"]))
     return _cost(times, dram, blocks * work.flops, device.launch_us)
 
 
