@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from math import prod, sqrt
+from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
@@ -185,10 +186,33 @@ def _softmax(*type_names: str) -> Handler:
 
     def softmax(call: Call) -> Tensor:
         call.ignore(*type_names)
-        x = cast(call.tensor("self"), call.result.dtype)
-        return call.graph.softmax(x, call.dim("dim", len(x.shape)))
+        return _softmax_of(call)
 
     return softmax
+
+
+def _softmax_of(call: Call) -> Tensor:
+    x = cast(call.tensor("self"), call.result.dtype)
+    return call.graph.softmax(x, call.dim("dim", len(x.shape)))
+
+
+def _safe_softmax(call: Call) -> Tensor:
+    """Softmax of products of queries and keys, also with a mask that import knows; torch gives zeros for hidden rows."""
+    call.ignore("dtype")
+    scores = _behind_views(call.take("self"))
+    added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else ()
+    masks = [call.known(it) for it in added if hasattr(it, "target")]
+    is_shown = any(mask is not None and (mask.max(-1) > float("-inf")).all() for mask in masks)
+    if not (is_shown or str(scores.target) in ("aten.bmm.default", "aten.mm.default")):
+        raise UnsupportedError("a mask of attention that may hide a row whole")
+    return _softmax_of(call)
+
+
+def _behind_views(node: Any) -> Any:
+    """The FX node of which a node is a view without a change of rows."""
+    while str(node.target) in ("aten.view.default", "aten._unsafe_view.default"):
+        node = node.args[0]
+    return node
 
 
 def _log_softmax(*type_names: str) -> Handler:
@@ -314,6 +338,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten._native_batch_norm_legit_functional.default": _batch_norm_in_training,
     "aten.softmax.int": _softmax("dtype"),
     "aten._softmax.default": _softmax("half_to_float"),
+    "aten._safe_softmax.default": _safe_softmax,
     "aten.log_softmax.int": _log_softmax("dtype"),
     "aten._log_softmax.default": _log_softmax("half_to_float"),
     "aten.logsumexp.default": _logsumexp,

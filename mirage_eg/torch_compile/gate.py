@@ -146,12 +146,12 @@ def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> _Errors:
 
 
 def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> _Errors:
-    """The errors of one output; of whole numbers, 1 if an element differs."""
+    """The errors of one output; of whole numbers and bools, the share of elements that differ."""
     import torch
 
-    if not got.is_floating_point():
-        wrong = [float(not torch.equal(it.to(exact.dtype), exact)) for it in (got, plain)]
-        return _Errors(wrong[0], wrong[1], 0.5)
+    if not plain.is_floating_point():
+        wrong = [(it.to(exact.dtype) != exact).sum().item() / max(exact.numel(), 1) for it in (got, plain)]
+        return _Errors(wrong[0], wrong[1], max_error * wrong[1])
     size = max(exact.abs().nan_to_num(0.0, 0.0).max().item(), torch.finfo(got.dtype).tiny)
     ours, torchs = (_difference(it.to(exact.dtype), exact) / size for it in (got, plain))
     eps = torch.finfo(got.dtype).eps

@@ -208,3 +208,75 @@ def images_channels_last() -> Made:
     layers = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()).eval()
     layers = layers.to(memory_format=torch.channels_last)
     return layers, (torch.randn(2, 3, 5, 6).to(memory_format=torch.channels_last),)
+
+
+@unusual
+def attention_of_three_dims() -> Made:
+    mask = torch.tensor([[True, False, True, True]]).expand(4, 4)
+
+    def function(x: Any) -> Any:
+        own = [F.scaled_dot_product_attention(x, x * 2, x + 1, is_causal=causal) for causal in (True, False)]
+        return *own, F.scaled_dot_product_attention(x, x, x, attn_mask=mask & mask.t().roll(1, 0)) * 2
+
+    return function, (rows().view(2, 4, WIDTH),)
+
+
+@unusual
+def a_module_of_attention_with_padding() -> Made:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+        def forward(self, x: Any, padding: Any) -> Any:
+            return self.layer(x, x, x, key_padding_mask=padding)
+
+    return Padded().eval(), (rows().view(2, 4, WIDTH), torch.tensor([[False] * 4, [False, False, True, True]]))
+
+
+@unusual
+def gathers_and_scatters() -> Made:
+    def function(x: Any, places: Any) -> Any:
+        added = torch.zeros_like(x).scatter_add(0, places, projected(x))
+        return x.gather(0, places), added, torch.zeros(8, WIDTH).index_add_(0, places[:, 0], norm(x)), x[places[:, 0]]
+
+    return function, (rows(), torch.arange(8 * WIDTH).reshape(8, WIDTH) % 8)
+
+
+@unusual
+def the_largest_experts() -> Made:
+    def function(x: Any) -> Any:
+        values, places = projected(x).softmax(-1).topk(2)
+        chosen = F.one_hot(places, WIDTH).float().sum(1)
+        return (chosen * x) @ WEIGHT, values / values.sum(-1, keepdim=True), places, x.sort(-1).values.cumsum(-1)
+
+    return function, (rows(),)
+
+
+@unusual
+def recurrent_cells() -> Made:
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.long, self.gated = nn.LSTMCell(WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
+
+        def forward(self, x: Any) -> Any:
+            state = memory = other = torch.zeros(8, WIDTH)
+            for add in range(2):
+                state, memory = self.long(x + add, (state, memory))
+                other = self.gated(state, other)
+            return state, memory, other
+
+    return Cells().eval(), (rows(),)
+
+
+@unusual
+def arguments_changed_through_views() -> Made:
+    def function(x: Any, several: list[Any]) -> Any:
+        x[::2].mul_(2)
+        x.t()[0].add_(1)
+        several.append(projected(x))
+        several[0].sub_(1)
+        return sum(several)
+
+    return function, (rows(), [rows(8, 1)])

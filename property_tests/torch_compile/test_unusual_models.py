@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import LoadedCall
-from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from mirage_eg.torch_compile.segment_store import segment_by_key
 from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected
@@ -113,6 +113,52 @@ def test_the_gate_compares_numbers_without_dims_and_strides_of_other_symbols() -
             torch.testing.assert_close(fast(x, torch.tensor(number)), norm(x) * number + number * 3, atol=1e-5, rtol=1e-5)
     assert Compilation(graph_records()).unexpected == 0
     assert all(it.error is not None for record in graph_records() for it in record.segments)
+
+
+def test_a_comparison_may_be_wrong_where_torch_is() -> None:
+    def function(x: Any) -> Any:
+        return (x * 100).softmax(-1) > 0  # float32 underflows, float64 does not
+
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function, gate="cost")(rows()), function(rows()))
+    [segment] = graph_records()[0].segments
+    assert segment.decision is Decision.USED and segment.error is not None and segment.error > 0
+
+
+def test_attention_of_three_dims_is_one_segment() -> None:
+    def function(x: Any) -> Any:
+        return F.scaled_dot_product_attention(x, x * 2, x + 1, is_causal=True) * 3
+
+    x = rows().view(2, 4, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function)(x), function(x), atol=1e-5, rtol=1e-5)
+    [record] = graph_records()
+    assert len(record.segments) == record.used == 1 and record.outside == ()
+
+
+def shown_rows(x: Any) -> Any:
+    """Rows that a condition on data chooses."""
+    y = x[x.sum(-1) > 0]
+    return projected(y) * 2 + 1, y.softmax(-1).sum(0), y.shape[0]
+
+
+def first_rows(x: Any, count: Any) -> Any:
+    """As many rows as a tensor says."""
+    rows = count.item()
+    torch._check(rows >= 0)
+    torch._check(rows <= x.shape[0])
+    return norm(x[:rows]) @ WEIGHT + rows
+
+
+def test_sizes_that_data_decide_are_right_without_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("capture_scalar_outputs", "capture_dynamic_output_shape_ops"):
+        monkeypatch.setattr(torch._dynamo.config, name, True)
+    shown, first = compiled(shown_rows), compiled(first_rows)
+    with torch.no_grad():
+        for count, x in ((0, -rows().abs()), (5, rows(8, 1))):
+            same(shown(x), shown_rows(x), exact=True)
+            same(first(x, torch.tensor(count)), first_rows(x, torch.tensor(count)), exact=True)
+    assert all(record.used >= 1 for record in graph_records()) and Compilation(graph_records()).unexpected == 0
 
 
 def test_a_loaded_segment_is_tested_with_the_masks_of_its_first_call() -> None:

@@ -9,7 +9,9 @@ from property_tests.support.compiled_zoo import compiled_model
 from property_tests.support.model_zoo import MODELS
 
 PAGE = Path(__file__).parents[2] / "docs" / "torch_compile.md"
-ROWS = {row.split(" | ")[0].strip("| "): row for row in re.findall(r"^\| \w+ \| \d.*\|$", PAGE.read_text(), re.MULTILINE)}
+ROWS = {
+    row.split(" | ")[0].strip("| "): row for row in re.findall(r"^\| \w+ \| \d+ \| \d+ \|.*\|$", PAGE.read_text(), re.MULTILINE)
+}
 _QUICK = ("llama_sdpa", "bert")
 
 
