@@ -137,7 +137,8 @@ class BucketMaker:
         self._primitive = None if primitive is None else self._at_hints(searched, primitive)
         plans = [entry.plan for entry in result.candidates if entry.plan is not None]
         # a plan of another form, as of a rewritten program, is not instantiated again
-        self._plans = {plan for plan in plans if primitive is not None and is_plan_of(primitive, plan.parts)}
+        own = [plan for plan in plans if primitive is not None and is_plan_of(primitive, plan.parts)]
+        self._plans = dict.fromkeys([*own, *result.plans])
 
     def _primitive_form(self, program: Graph) -> Graph | None:
         return primitive_form(expand(program)) if self._forms is None else self._forms.at(program)
@@ -208,22 +209,15 @@ class BucketMaker:
     def _graphs(self, tuned: Sizes) -> Iterator[tuple[Graph, bool, bool]]:
         """µGraphs for these sizes, whether they are fused, whether the search proved them.
 
-        Where no tile fits for the plans of the best µGraphs, there are other plans through the segments that were searched.
+        They are those of the best plans, and of other plans through the segments that were searched.
         """
-        found = False
-        reused = self._forms is not None and self._primitive is not None and bool(self._result.known)
-        for entry in () if reused else self._result.candidates:
-            if entry.plan in self._plans:
-                graph = next((graph for graph, *_ in self._planned(tuned, entry.plan)), None)
-            else:
-                graph = self._as_searched(entry, tuned)
-            if graph is not None:
-                found |= entry.fused
+        for plan in self._plans:
+            yield from self._planned(tuned, plan)
+        for entry in self._result.candidates:
+            if entry.plan not in self._plans and (graph := self._as_searched(entry, tuned)) is not None:
                 yield graph, entry.fused, entry.proved_by_search
-        if not found and self._primitive is not None and self._result.known:
+        if self._primitive is not None and self._result.known:
             yield from self._planned(tuned)
-        if reused:
-            yield from ((graph, False, True) for it in self._result.candidates[-1:] if (graph := self._as_searched(it, tuned)))
 
     def _as_searched(self, entry: Candidate, tuned: Sizes) -> Graph | None:
         """The µGraph with the tiles that it has."""

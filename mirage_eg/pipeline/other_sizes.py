@@ -86,15 +86,35 @@ def result_at(
         return None
     maker = _Maker(program, primitive, options)
     library = Candidate(program, predict_us(program, maker.device), fused=False, proved_by_search=True)
-    plans = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
-    good = maker.first_right([it for plan in plans if (it := plan_at(maker.task, plan, primitive, large)) is not None], proved)
-    if good is None and result.known and not (searches and forms.lacks_loops(primitive)):
+    best = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
+    plans = [it for plan in best if (it := plan_at(maker.task, plan, primitive, large)) is not None]
+    if result.known and not (searches and forms.lacks_loops(primitive)):
         again = plans_of_known(maker.task, primitive, large, result.known, plan_limits(options))
-        good = maker.first_right([plan for plan in again if plan.us < library.predicted_us][:_TRIED], proved)
+        plans += [plan for plan in again if plan.us < library.predicted_us][:_TRIED]
+    good = maker.first_right(plans, proved)
     if good is None and any(entry.fused for entry in result.candidates):
         return None
     candidates = (*([] if good is None else [good]), maker.compiled(library))
     return Result(candidates, result.report, searched=searched, known=result.known)
+
+
+def structures_for(result: Result, searched: Graph, program: Graph, options: Options) -> Result | None:
+    """The structures of `result`, found by a search for `searched`, as a result for `program`, the same at other sizes.
+
+    They get tiles where the sizes of a bucket are known; the one candidate is the library form. None if `program` needs a
+    search of its own.
+    """
+    forms = SizedForms(searched)
+    primitive = forms.at(program)
+    plans = tuple(it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts))
+    if primitive is None or forms.large(primitive) is None or forms.lacks_loops(primitive):
+        return None
+    if not plans and any(entry.fused for entry in result.candidates):  # of a rewritten program
+        return None
+    made = fitting(program, program, options.device_record.target)
+    us = predict_us(program, options.device_record)
+    library = Candidate(program, us, False, True, source=made.source, schedule=made.schedule, compile=made.record)
+    return Result((library,), result.report, searched=searched, known=result.known, plans=plans)
 
 
 _TRIED = 4  # other plans, until one is right
@@ -142,10 +162,11 @@ class SizedForms:
         return is_plan_of(self.primitive, parts)
 
     def lacks_loops(self, primitive: Graph) -> bool:
-        """Whether an axis was too short for loops in the search, and is not at these sizes."""
+        """Whether an axis that is summed over was too short for loops in the search, and is not at these sizes."""
         found = _sizes_between(self.primitive, primitive)
-        pairs = () if found is None else zip(found[0].sizes, found[1], strict=True)
-        return any(before < SEARCH.shortest_loop <= now for before, now in pairs)
+        return found is not None and any(
+            found[0].sizes[axis] < SEARCH.shortest_loop <= found[1][axis] for axis in found[0].reduced
+        )
 
     def large(self, primitive: Graph) -> Graph | None:
         """The primitive form with sizes of at least 2 on all axes that the search had; at 1 a dim has no axis."""
@@ -239,4 +260,13 @@ def is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
     )
 
 
-__all__ = ["SizedForms", "instantiation_task", "is_plan_of", "plan_at", "plan_limits", "primitive_form", "result_at"]
+__all__ = [
+    "SizedForms",
+    "instantiation_task",
+    "is_plan_of",
+    "plan_at",
+    "plan_limits",
+    "primitive_form",
+    "result_at",
+    "structures_for",
+]

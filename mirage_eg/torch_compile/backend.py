@@ -89,7 +89,8 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, m
         if keywords.get("is_inference"):
             static = set(keywords.get("static_input_idxs") or ())
             names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-            compile_graph(module, [name for place, name in enumerate(names) if place in static], settings)
+            weights = [name for place, name in enumerate(names) if place in static]
+            compile_graph(module, weights, settings, _sizes_may_change())
         with _constants_have_values(inputs):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
@@ -106,7 +107,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode
     from torch._functorch.aot_autograd import make_boxed_func
 
     def inner(module: Any, inputs: Sequence[Any]) -> Any:
-        compile_graph(module, (), settings)
+        compile_graph(module, _weights_of(module), settings, _sizes_may_change())
         call_directly(module)
         return make_boxed_func(module.forward)
 
@@ -114,6 +115,23 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode
         fw_compiler=inner, inference_compiler=inner, decompositions={}, keep_inference_input_mutations=True
     )(gm, example_inputs)
     return compiled
+
+
+def _sizes_may_change() -> bool:
+    """Whether Dynamo makes a size symbolic that a later call changes: not with dynamic=False."""
+    from torch._dynamo import config
+
+    return bool(config.automatic_dynamic_shapes)
+
+
+def _weights_of(module: Any) -> list[str]:
+    """The names of placeholders that are parameters or buffers, which Dynamo has marked as static."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    static = () if context is None or context.fw_metadata is None else context.fw_metadata.static_input_indices
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    return [names[place] for place in static]
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

@@ -28,10 +28,11 @@ from mirage_eg.torch_compile.unexpected_errors import reason_of
 _EVERY = 2.0  # seconds between lines of progress
 
 
-def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) -> GraphRecord:
+def compile_graph(module: Any, parameters: Sequence[str], settings: Settings, other_sizes: bool = False) -> GraphRecord:
     """Replace the segments of a functional graph module that the gate accepts; returns what was done.
 
-    `parameters` are the names of placeholders that are weights or buffers. A graph with in-place ops stays as it is.
+    `parameters` are the names of placeholders that are weights or buffers. With `other_sizes`, graphs of other sizes may
+    follow. A graph with in-place ops stays as it is.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -50,7 +51,7 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) ->
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen = _gated(module, found, settings)
+    records, chosen = _gated(module, found, settings, other_sizes)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -64,7 +65,9 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings) ->
 _FOUND: dict[str, FoundSegment] = {}
 
 
-def _gated(module: Any, found: FxRegions, settings: Settings) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
+def _gated(
+    module: Any, found: FxRegions, settings: Settings, other_sizes: bool
+) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
     """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once."""
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -78,7 +81,7 @@ def _gated(module: Any, found: FxRegions, settings: Settings) -> tuple[list[Segm
             same = region.program, device
             if same not in by_program:
                 try:
-                    by_program[same] = _record(module, found, region, device, settings, store)
+                    by_program[same] = _record(module, found, region, device, settings, store, other_sizes)
                 except OptionError:  # of the settings
                     raise
                 except MirageError as error:
@@ -92,7 +95,7 @@ def _gated(module: Any, found: FxRegions, settings: Settings) -> tuple[list[Segm
 
 
 def _record(
-    module: Any, found: FxRegions, region: FxRegion, device: Any, settings: Settings, store: SegmentStore
+    module: Any, found: FxRegions, region: FxRegion, device: Any, settings: Settings, store: SegmentStore, other_sizes: bool
 ) -> SegmentRecord:
     if device is None:
         return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
@@ -104,12 +107,12 @@ def _record(
     _check_sizes(region)
     places = [None if isinstance(given, AddedInput) else found.found.place.get(given) for given in region.inputs]
     weights = [number for number, place in enumerate(places) if place is Place.PARAMETER]
-    segment = store.find(region.program, settings, _progress(region), weights)
+    segment = store.find(region.program, settings, _progress(region), weights, other_sizes)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
     _FOUND[segment.key] = segment
-    if segment.candidate is None:
+    if segment.candidate is None and not segment.result.plans:
         return SegmentRecord(
             *(segment.key, region.ops, Decision.NOT_FUSED, "the search found library kernels only"),
             from_cache=segment.from_cache,

@@ -22,6 +22,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
+from mirage_eg.pipeline.loop_sizes import with_loops
 from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.cache import OFF, ResultCache, chosen_cache, key_of, now
 from mirage_eg.pipeline.run.cache_lookup import identity
@@ -80,12 +81,17 @@ class SegmentStore:
         self._makers: dict[str, Any] = {}  # of segments with named dims
 
     def find(
-        self, program: Graph, settings: Settings, observer: Callable[..., None], weights: Collection[int] = ()
+        self,
+        program: Graph,
+        settings: Settings,
+        observer: Callable[..., None],
+        weights: Collection[int] = (),
+        other_sizes: bool = False,
     ) -> FoundSegment | None:
         """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed.
 
         Structures that were found for the same program at other sizes serve again, without a search. The sizes of the inputs
-        numbered `weights` are the same there.
+        numbered `weights` are the same there. With `other_sizes`, the search serves longer ones, too (`with_loops`).
         """
         options, on_gpu = _options(settings)
         dims = dims_of(program)
@@ -96,39 +102,54 @@ class SegmentStore:
         if settings.search != "always":
             if name in self._found:
                 return self._found[name]
-            entry = None if self.cache is None else self.cache.find(key, searched)
+            entry = None if self.cache is None else self.cache.find(key, searched, used=_is_good(key))
             if entry is not None:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
         form = _hash({**_without_program(key), "form": form_of(program, weights)})
         result = None
         if settings.search != "always":
-            result = self._from_other_sizes(form, searched, settings, options, searches=settings.search == "once" and not dims)
+            result = self._from_other_sizes(form, searched, settings, options, bool(dims))
         if result is None and settings.search == "offline":
             return None
+        tuned = settings.tune or settings.search == "always"  # for the sizes at hand
+        longer = with_loops(searched, weights) if result is None and other_sizes and not tuned else None
+        if longer is not None:
+            longer_key = _key(longer, options, on_gpu, settings, {})
+            if self._search_for_form(form, longer_key, longer, longer, settings, observer).candidate is not None:
+                result = self._from_other_sizes(form, searched, settings, options, bool(dims))
         if result is None:
-            result = _search(name, searched, settings, options, observer)
-            self.searches += 1
-        found = _found(key, program, result, options.device_record, from_cache=False)
-        if self.cache is not None:
-            kept = Result(result.candidates, result.report, searched=result.searched, known=result.known)
-            self.cache.keep(key, kept, now())
-        self._found[name] = found
-        if result.searched is None:
-            self._keep_form(form, found)
+            return self._search_for_form(form, key, program, searched, settings, observer)
+        return self._kept(key, program, result, options)
+
+    def _search_for_form(
+        self, form: str, key: Key, program: Graph, searched: Graph, settings: Settings, observer: Callable[..., None]
+    ) -> FoundSegment:
+        """The segment of a search at the sizes of `searched`, which later programs of the form use."""
+        options, _ = _options(settings)
+        found = self._kept(key, program, _search(_hash(key), searched, settings, options, observer), options)
+        self.searches += 1
+        self._keep_form(form, found)
         return found
 
-    def _from_other_sizes(
-        self, form: str, program: Graph, settings: Settings, options: Options, searches: bool
-    ) -> Result | None:
-        """The result of an earlier search for the same program at other sizes, with tiles for these; see `result_at`."""
+    def _kept(self, key: Key, program: Graph, result: Result, options: Options) -> FoundSegment:
+        found = self._found[_hash(key)] = _found(key, program, result, options.device_record, from_cache=False)
+        if self.cache is not None:
+            self.cache.keep(key, replace(result, measurements=()), now())
+        return found
+
+    def _from_other_sizes(self, form: str, program: Graph, settings: Settings, options: Options, sized: bool) -> Result | None:
+        """The result of an earlier search for the same program at other sizes; with tiles for these unless it is `sized`."""
         for earlier in self._of_form(form):
-            from mirage_eg.pipeline.other_sizes import result_at  # loads egglog and Triton
+            from mirage_eg.pipeline.other_sizes import result_at, structures_for  # loads egglog and Triton
 
             dims = dims_of(earlier.program)
             searched = at_sizes(earlier.program, searched_sizes(dims, earlier.largest)) if dims else earlier.program
-            proved = settings.verify == "proved"
-            result = result_at(earlier.result, searched, program, options, proved=proved, searches=searches)
+            if sized:
+                result = structures_for(earlier.result, searched, program, options)
+            else:
+                choices = {"proved": settings.verify == "proved", "searches": settings.search == "once"}
+                result = result_at(earlier.result, searched, program, options, **choices)
             if result is not None:
                 _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", earlier.key[:12])
                 return result
@@ -169,7 +190,7 @@ class SegmentStore:
             program = from_json(key["segment"])
             largest = key.get("largest") or {}
             searched = at_sizes(program, searched_sizes(dims_of(program), largest)) if largest else program
-            entry = self.cache.find(key, searched)
+            entry = self.cache.find(key, searched, used=_is_good(key))
             if entry is None or not entry.result.candidates:
                 raise MirageError(f"{path}: cannot be used here{hint}")
             self._found[name] = _found(key, program, entry.result, Options().device_record, from_cache=True)
@@ -326,10 +347,13 @@ def _search(name: str, program: Graph, settings: Settings, options: Options, obs
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:
-    good = (
-        entry for entry in result.candidates if entry.fused and entry.compile.ok and (key["verify"] == "tested" or entry.proved)
-    )
-    return FoundSegment(_hash(key), key, program, result, next(good, None), device, from_cache, key.get("largest") or {})
+    good = next(filter(_is_good(key), result.candidates), None)
+    return FoundSegment(_hash(key), key, program, result, good, device, from_cache, key.get("largest") or {})
+
+
+def _is_good(key: Key) -> Callable[[Candidate], bool]:
+    """Whether a candidate has fused kernels with the evidence that a key names."""
+    return lambda entry: entry.fused and entry.compile.ok and (key["verify"] == "tested" or entry.proved)
 
 
 __all__ = ["FoundSegment", "GateTimes", "SegmentStore", "forget", "segment_by_key", "store_of"]

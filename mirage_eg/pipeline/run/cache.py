@@ -10,7 +10,7 @@ MIRAGE_EG_CACHE names the folder (default: the user's cache folder), or is `off`
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -54,14 +54,21 @@ class ResultCache:
         """The file of the result for this key, if there is one."""
         return self.folder / f"{sha256(_line(key).encode()).hexdigest()}.jsonl"
 
-    def find(self, key: Mapping[str, Any], program: Graph, ranges: Mapping[str, SizeRange] | None = None) -> CacheEntry | None:
+    def find(
+        self,
+        key: Mapping[str, Any],
+        program: Graph,
+        ranges: Mapping[str, SizeRange] | None = None,
+        used: Callable[[Candidate], bool] | None = None,
+    ) -> CacheEntry | None:
         """The result for this key, which is `program`'s; None where there is none, or none that can be used.
 
-        With `ranges` its sources are those for all sizes in them.
+        With `ranges` its sources are those for all sizes in them. With `used` only the source of the first candidate that is
+        `used` is compared with the one emitted again: the caller runs no other.
         """
         path = self.path(key)
         try:
-            return _read(path, key, program, ranges)
+            return _read(path, key, program, ranges, used)
         except FileNotFoundError:
             return None
         except (_UnusableEntry, OSError) as error:
@@ -88,7 +95,13 @@ class _UnusableEntry(ValueError):
     """A file in the cache that is not the expected entry."""
 
 
-def _read(path: Path, key: Mapping[str, Any], program: Graph, ranges: Mapping[str, SizeRange] | None) -> CacheEntry:
+def _read(
+    path: Path,
+    key: Mapping[str, Any],
+    program: Graph,
+    ranges: Mapping[str, SizeRange] | None,
+    used: Callable[[Candidate], bool] | None,
+) -> CacheEntry:
     try:
         head, _, body = path.read_bytes().decode().partition("\n")
         header = json.loads(head)
@@ -108,8 +121,9 @@ def _read(path: Path, key: Mapping[str, Any], program: Graph, ranges: Mapping[st
         raise _UnusableEntry("holds no result")
     if not all(isinstance(candidate, Candidate) for candidate in result.candidates):
         raise _UnusableEntry("holds a candidate that is none")
-    for rank, candidate in enumerate(result.candidates, 1):
-        if not is_as_written(candidate, program, ranges):
+    ranks = [rank for rank, candidate in enumerate(result.candidates, 1) if used is None or used(candidate)]
+    for rank in ranks[: None if used is None else 1]:
+        if not is_as_written(result.candidates[rank - 1], program, ranges):
             raise _UnusableEntry(f"has a source that is not that of its graph: number {rank}")
     return CacheEntry(result, header["computed"])
 

@@ -111,7 +111,8 @@ class Result:
     """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU.
 
     `searched`: the program whose search found the structures, if that is the same at other sizes. `known`: the
-    structures of segments, from which a program at other sizes takes other plans.
+    structures of segments, from which a program at other sizes takes other plans. `plans`: the best ones of that search, where
+    no candidate has them.
     """
 
     candidates: tuple[Candidate, ...]
@@ -119,3 +120,4 @@ class Result:
     measurements: tuple[Measurement, ...] = ()
     searched: Graph | None = None
     known: tuple[KnownSegment, ...] = ()
+    plans: tuple[KernelPlan, ...] = ()

@@ -33,7 +33,7 @@ from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
-from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
+from mirage_eg.transforms.renamed_views import Renamed, rename_views
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 
@@ -300,15 +300,15 @@ def _named_at(program: Graph, large: Graph) -> tuple[Renamed, Axes]:
     axes = infer_axes(named.program)
     if large == program:
         return named, axes
-    if named.is_renamed:
-        raise UnsupportedError("copies of inputs have no sizes of their own")
+    if named.core is not None:
+        raise UnsupportedError("slices of inputs have no sizes of their own")
     sizes = [*axes.sizes]
-    for value, kind in zip(large.input_values, program.input_types, strict=True):
-        for dim, extent in zip(axes.dims[value], kind.shape, strict=True):
+    for value, given in zip(named.program.input_values, named.inputs, strict=True):
+        for dim, extent in zip(axes.dims[value], program.input_types[given].shape, strict=True):
             if len(dim) == 1:
                 sizes[dim[0]] = extent
     axes = replace(axes, sizes=tuple(sizes))
-    return as_given(resize(large, axes, sizes)), axes
+    return replace(named, program=resize(named.program, axes, sizes), given=program.inputs), axes
 
 
 def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:
