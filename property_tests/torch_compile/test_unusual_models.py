@@ -150,9 +150,8 @@ def first_rows(x: Any, count: Any) -> Any:
     return norm(x[:rows]) @ WEIGHT + rows
 
 
-def test_sizes_that_data_decide_are_right_without_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("capture_scalar_outputs", "capture_dynamic_output_shape_ops"):
-        monkeypatch.setattr(torch._dynamo.config, name, True)
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+def test_sizes_that_data_decide_are_right_without_hints() -> None:
     shown, first = compiled(shown_rows), compiled(first_rows)
     with torch.no_grad():
         for count, x in ((0, -rows().abs()), (5, rows(8, 1))):
