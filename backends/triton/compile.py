@@ -119,7 +119,7 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     sources = {name: _kernel_source(getattr(module, name), types) for name, types in signatures.items()}
     compiled: dict[str, tuple[KernelCompile, Any]] = {}
     for wait in (False, True):
-        for name in sources.keys() - compiled.keys() if wait else sources:
+        for name in [name for name in sources if name not in compiled]:
             options = dict(module.OPTIONS[name])
             with _turn(f"{sources[name].hash()} {options} {target}", wait) as has_turn:
                 if has_turn:
