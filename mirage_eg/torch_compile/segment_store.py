@@ -112,7 +112,7 @@ class SegmentStore:
             result = self._from_other_sizes(form, searched, settings, options, bool(dims))
         if result is None and settings.search == "offline":
             return None
-        tuned = settings.tune or settings.search == "always"  # for the sizes at hand
+        tuned = settings.tune or settings.search == "always"  # for the sizes of this program
         longer = with_loops(searched, weights) if result is None and other_sizes and not tuned else None
         if longer is not None:
             longer_key = _key(longer, options, on_gpu, settings, {})
