@@ -32,14 +32,14 @@ class Axes:
         """All axes of a value."""
         return frozenset(axis for dim in self.dims[value] for axis in dim)
 
-    def of_vector(self, item: Node) -> bool:
-        """Whether a matmul is that of a vector: one operand has no axis of its own."""
-        left, right = (self.of(operand) for operand in item.operands)
-        return left <= right or right <= left
-
     def show(self, value: int) -> str:
         """The value's dims with axis names, as `[m, k]`."""
         return "[" + ", ".join("·".join(self.names[axis] for axis in dim) or "1" for dim in self.dims[value]) + "]"
+
+
+def is_vector_product(left: frozenset[int], right: frozenset[int]) -> bool:
+    """Whether a product of operands with these axes is that of a vector: one of them has no axis of its own."""
+    return left <= right or right <= left
 
 
 def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False) -> Axes:

@@ -149,7 +149,7 @@ class ProgramFile:
         return buffer
 
     def ready(self, values: Sequence[int]) -> frozenset[int]:
-        """The positions of the values that no kernel of the program writes: inputs, what is prepared, and their views."""
+        """The positions of the values that no kernel of the program writes: inputs, prepared values, and views of these."""
         names = {self.names[value] for value in (*self.graph.input_values, *self.prepared) if value in self.names}
         return frozenset(position for position, value in enumerate(values) if self.names[value] in names)
 

@@ -169,7 +169,7 @@ def _members(families: Sequence[Family], most: int) -> Iterator[tuple[int, Seque
 
 
 def _first_jobs(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) -> Iterator[Job]:
-    """Each member with its first schedule, and with those that have a schedule of a kernel that none before has."""
+    """Each member with its first schedule; with another one only where a kernel has a schedule in no earlier job."""
     seen: set[tuple[Kernel, Schedule]] = set()
     for number, parts in members:
         kernels = kernels_of(parts)

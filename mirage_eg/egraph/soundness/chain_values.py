@@ -78,7 +78,7 @@ def _subterms(terms: Sequence[Tree]) -> tuple[list[_Subterm], list[int]]:
 
 
 def _parts(subterms: Sequence[_Subterm], free: Mapping[str, frozenset[str]]) -> set[str]:
-    """The parts of inputs, and those that reductions name."""
+    """The parts of axes that inputs have, and those over which reductions run."""
     return {part for names in free.values() for part in names} | {
         it.constants[0] for it in subterms if it.constructor in REDUCTIONS
     }

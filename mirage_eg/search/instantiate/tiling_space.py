@@ -11,7 +11,7 @@ from functools import cache, lru_cache, partial
 from itertools import product
 from math import prod
 
-from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.axes import Axes, is_vector_product
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.heuristics import SEARCH
@@ -192,7 +192,7 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
         if step.op == "matmul":
             left, right = (kernel.shapes[operand].axes for operand in step.operands)
             last |= {max(own) for own in (shape.axes & left - right, shape.axes & right - left) if own}
-            own = "rows" if left <= right or right <= left else "own"
+            own = "rows" if is_vector_product(left, right) else "own"
             for axis in shape.axes:
                 found.setdefault(axis, set()).add("batch" if axis in left & right else own)
     roles = {axis: next(role for role in ("own", "rows", "batch") if role in roles) for axis, roles in found.items()}

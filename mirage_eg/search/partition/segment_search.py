@@ -18,7 +18,7 @@ from mirage_eg.backends.cost.roofline_model import launched_kernels, predict, pr
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.ir.axes import Axes, infer_axes, resize
+from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
@@ -255,7 +255,7 @@ def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split
     long = [(item, length) for item, length in zip(products, lengths, strict=True) if length > SEARCH.long_contraction]
     contracted = {axis for item, _ in long for axis in axes.dims[item.operands[0]][-1]}
     longest = {axis for axis in contracted if axes.sizes[axis] == max(axes.sizes[other] for other in contracted)}
-    rows = all(length <= SEARCH.longest_row and axes.of_vector(item) for item, length in long)
+    rows = all(length <= SEARCH.longest_row and is_vector_product(*map(axes.of, item.operands)) for item, length in long)
     return tuple(
         split
         for split in split_choices(axes, limits)

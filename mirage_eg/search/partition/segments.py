@@ -34,7 +34,7 @@ FREE_VIEWS = ("reshape", "slice")  # between kernels
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """How far segments reach; `every_boundary`: also those that are left out since others are no worse."""
+    """How far segments reach; `every_boundary`: boundaries are tried also where others are no worse."""
 
     max_ops: int = 16
     max_outputs: int = 3
