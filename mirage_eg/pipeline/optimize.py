@@ -1,5 +1,6 @@
 """`optimize`: the result of an earlier run from the cache on disk, else a new run of all stages (`stages`)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
+    from mirage_eg.search.partition.shortest_path import KnownSegment
     from mirage_eg.search.trace import Tracer
 
 
@@ -52,4 +54,23 @@ def optimize(
     return reported(result, name, "miss", computed)
 
 
-__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize"]
+def tune_known(
+    name: str,
+    program: Graph,
+    options: Options,
+    known: "Sequence[KnownSegment]",
+    tuning: "Tuning",
+    observer: Observer | None = None,
+) -> Result:
+    """As `optimize` on a GPU, with the segments `known` of a search for the same program at other sizes in place of a search.
+
+    The cache does not identify them, and keeps nothing.
+    """
+    from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
+
+    options, on_gpu = for_this_machine(options)
+    request = run_request(name, program, replace(options, cache=False), on_gpu)
+    return reported(run_stages(request, observer, tuning, None, False, None, known), name, "off")
+
+
+__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize", "tune_known"]

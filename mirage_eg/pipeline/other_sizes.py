@@ -9,16 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.cost.roofline_model import predict, predict_us
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir.axes import Axes, infer_axes, resize
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import fitting
+from mirage_eg.pipeline.optimize import tune_known
 from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
@@ -27,17 +30,18 @@ from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.known_segments import plans_of_known
+from mirage_eg.search.partition.known_segments import library_kernels, plans_of_known
 from mirage_eg.search.partition.segment_search import Task, instantiate_again
 from mirage_eg.search.partition.segments import SegmentLimits, segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, PartitionLimits, PlanPart, SegmentKernels
+from mirage_eg.search.partition.shortest_path import KernelPlan, PartitionLimits, PlanPart
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts, with_shifts
+from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import Observer
 
 
 def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:
@@ -96,6 +100,47 @@ def result_at(
         return None
     candidates = (*([] if good is None else [good]), maker.compiled(library))
     return Result(candidates, result.report, searched=searched, known=result.known)
+
+
+def tuned_at(
+    result: Result, searched: Graph, name: str, program: Graph, options: Options, observer: Observer, tuning: Tuning
+) -> Result | None:
+    """A result for `program` on the GPU here, tuned, with the structures that a search found for `searched`.
+
+    `program` is the same one at other sizes above 1. None if no structure serves it; then it needs a search of its own.
+    """
+    forms = SizedForms(searched)
+    primitive = forms.at(program)
+    if not result.known or primitive is None or forms.lacks_loops(primitive) or primitive != primitive_form(expand(program)):
+        return None
+    tuned = tune_known(name, program, options, result.known, tuning, observer)
+    if not any(entry.fused for entry in tuned.candidates) and any(entry.fused for entry in result.candidates):
+        return None
+    return replace(tuned, searched=searched, known=result.known)
+
+
+_LOST = 2  # ops, which a search may leave to library kernels at other sizes
+
+
+def why_worse(result: Result, earlier: Result) -> str | None:
+    """Why a search at the sizes of `result` would find something faster, if so: `earlier` found its structures at others.
+
+    More ops are left to library kernels (products not counted), or the library form is predicted to be faster.
+    """
+    best, before = (next((it for it in one.candidates if it.fused), None) for one in (result, earlier))
+    if best is None or before is None:
+        return None
+    lost = _unfused(best.graph) - _unfused(before.graph)
+    if lost > _LOST:
+        return f"the structures found at other sizes leave {lost} more ops to library kernels"
+    library = next((it for it in result.candidates if not it.fused), best)
+    return None if best.us <= library.us else "the structures found at other sizes are slower than library kernels"
+
+
+def _unfused(graph: Graph) -> int:
+    """Elementwise ops and sums that are kernels of the library."""
+    kinds = (Kind.ELEMENTWISE, Kind.REDUCTION)
+    return sum(OPS[item.op].kind in kinds for launch in launched_kernels(graph) for item, _ in launch)
 
 
 def structures_for(result: Result, searched: Graph, program: Graph, options: Options) -> Result | None:
@@ -238,9 +283,7 @@ def plan_at(task: Task, plan: KernelPlan, program: Graph, large: Graph) -> Kerne
     for part in plan.parts:
         segment = segment_program(program, part.segment)
         if part.kernels.structure is None:
-            shifted = with_shifts(segment)
-            costs = predict(shifted, task.device)
-            kernels = SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
+            kernels = library_kernels(task.device, segment)
         else:
             again = instantiate_again(task, part.kernels.structure, segment, segment_program(large, part.segment))
             if again is None:
@@ -269,4 +312,6 @@ __all__ = [
     "primitive_form",
     "result_at",
     "structures_for",
+    "tuned_at",
+    "why_worse",
 ]

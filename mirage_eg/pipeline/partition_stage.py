@@ -18,6 +18,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.partition.known_segments import bound_of_known, find_known
 from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels, for_other_sizes
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment, Partition, PlanPart, few_kernels, partition
@@ -56,10 +57,18 @@ _NOTHING: Mapping[Graph, Found] = MappingProxyType({})
 class Partitioner:
     """Partitions one program into kernels; segments are work items, and the whole program has been searched.
 
-    Where a GPU will time the plans, more of them are kept than the cost model prefers. `found`: segments that are known.
+    Where a GPU will time the plans, more of them are kept than the cost model prefers. `found`: segments that were searched.
+    With segments `known` from a search at other sizes nothing is searched.
     """
 
-    def __init__(self, run: Run, primitive: Graph, whole: WholeProgram, found: Mapping[Graph, Found] = _NOTHING) -> None:
+    def __init__(
+        self,
+        run: Run,
+        primitive: Graph,
+        whole: WholeProgram,
+        found: Mapping[Graph, Found] = _NOTHING,
+        known: Sequence[KnownSegment] = (),
+    ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         task = segment_task(run)
         limits = replace(task.limits, max_states=HEURISTICS.segment_states, max_alike=HEURISTICS.segment_alike)
@@ -73,6 +82,8 @@ class Partitioner:
             self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=HEURISTICS.explored)
         self._rounds = count()
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
+        self._structures = {segment_program(primitive, each.segment): each.structures for each in known}
+        self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
         if not isinstance(whole.axes, str):
             program = segment_program(primitive, whole.segment)
             kernels = best_kernels(self._task, program, whole.structures)
@@ -83,6 +94,11 @@ class Partitioner:
         """What was found for the programs of segments."""
         return self._finder.found
 
+    @property
+    def is_known(self) -> bool:
+        """Whether structures come from a search at other sizes."""
+        return bool(self._structures)
+
     def find(self, program: Graph, segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
         """The kernels of segments of another program; a segment whose program was searched before is not searched again."""
         finder = KernelFinder(program, self._run.device, self._search, self._finder.found)
@@ -91,6 +107,9 @@ class Partitioner:
     def _search(self, programs: Sequence[Graph]) -> list[Found]:
         stage = f"{'traced ' if self._task.trace else ''}kernels {next(self._rounds)}"
         work = self._run.work
+        if self._structures:
+            items = [(program, self._structures.get(program, ())) for program in programs]
+            return work.run(f"known {stage}", find_known, self._task, items) if items else []
         return work.run(stage, find_kernels, self._task, programs, keep=lambda found: not found.cut) if programs else []
 
     def _progress(self, searched: int, best_us: float) -> bool:
@@ -101,7 +120,7 @@ class Partitioner:
         """The cheapest plans, without block graphs that are avoided."""
         with self._run.watch.stage("kernels"):
             finder = self._finder
-            found = partition(self._primitive, finder.find, finder.lower_bound, self._bounds, self._progress)
+            found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress)
             searched = finder.found.values()
             unsaturated = sum(entry.unsaturated for entry in searched)
             if unsaturated and self._run.options.allow_cut:

@@ -2,10 +2,13 @@
 
 from collections.abc import Collection
 from hashlib import sha256
+from itertools import zip_longest
+from math import prod
 
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
 _MOVES = ("reshape", "transpose")  # at extents of 1 a transposition is a reshape
@@ -28,6 +31,28 @@ def form_of(program: Graph, weights: Collection[int]) -> str:
     return sha256("\n".join(lines).encode()).hexdigest()
 
 
+def vector_products(program: Graph) -> tuple[tuple[bool, ...], ...]:
+    """Of each product the extents that are 1 (rows, columns, summed), and of each reduction, whether it has one term.
+
+    A product with a vector has nothing to tile: its structures are others than those of matrices, which serve it badly.
+    """
+    expanded = expand(program)
+    found: list[tuple[bool, ...]] = []
+    for item in expanded.nodes:
+        if item.op == "matmul":
+            left, right = (expanded.types[operand].shape for operand in item.operands)
+            found.append((_count(left, right) == 1, _count(right[:-2] + right[:-3:-1], left) == 1, left[-1] == 1))
+        elif OPS[item.op].kind is Kind.REDUCTION:
+            found.append((expanded.types[item.operands[0]].shape[item["dim"]] == 1,))
+    return tuple(found)
+
+
+def _count(left: Shape, right: Shape) -> int:
+    """The rows of a product: those of each matrix, and of the matrices that share one right factor."""
+    batch = zip_longest(left[-3::-1], right[-3::-1], fillvalue=1)
+    return left[-2] * prod(extent for extent, other in batch if other == 1)
+
+
 def outline(item: Node) -> tuple[object, ...]:
     """A node of a program without extents."""
     attributes = [(name, str(value)) for name, value in item.attributes if name not in _EXTENTS]
@@ -42,4 +67,4 @@ def is_alike(one: Node, other: Node, shape: Shape) -> bool:
     return outline(one) == outline(other)
 
 
-__all__ = ["form_of", "is_alike", "outline"]
+__all__ = ["form_of", "is_alike", "outline", "vector_products"]

@@ -18,13 +18,15 @@ from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.choose_candidates import choose, diverse_by_kind, pool, with_library, within_budget
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
-from mirage_eg.pipeline.rewrite_stage import search_rewritten
+from mirage_eg.pipeline.rewrite_stage import RewrittenSearch, search_rewritten
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import tune_candidates
 from mirage_eg.pipeline.verify_stage import Finalists, FullSize, Verified
+from mirage_eg.search.partition.segments import Segmenter
+from mirage_eg.search.partition.shortest_path import KnownSegment
 from mirage_eg.transforms.simplify import Simplification, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
@@ -43,8 +45,11 @@ class SearchedProgram:
     rewriting: tuple[RewriteSummary, ...] = ()
 
 
-def search_program(run: Run, full_size: FullSize, tuning: Tuning) -> SearchedProgram:
-    """Simplify, search, partition, choose or tune, verify while compiling."""
+def search_program(run: Run, full_size: FullSize, tuning: Tuning, known: Sequence[KnownSegment] = ()) -> SearchedProgram:
+    """Simplify, search, partition, choose or tune, verify while compiling.
+
+    With segments `known` from a search at other sizes nothing is searched: their structures get new tiles.
+    """
     with run.watch.stage("simplify"):
         simplified = simplify(expand(run.program))
     with run.watch.stage("search"):
@@ -52,8 +57,11 @@ def search_program(run: Run, full_size: FullSize, tuning: Tuning) -> SearchedPro
         if primitive != simplified.after:
             note = "exponentials shifted by their maximum are searched unshifted: no output depends on the shift"
             run.watch.notes.append(note)
-    whole = search_whole_program(run, primitive)
-    partitioner = Partitioner(run, primitive, whole)
+    if known:
+        whole = WholeProgram(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
+    else:
+        whole = search_whole_program(run, primitive)
+    partitioner = Partitioner(run, primitive, whole, known=known)
     finalists, rewriting = _finalists(run, primitive, whole, partitioner, full_size, tuning)
     return SearchedProgram(simplified, primitive, whole, finalists, rewriting)
 
@@ -66,7 +74,7 @@ def _finalists(
     compiler = Compiler(run)
     plans = partitioner.plans()
     written = pool(whole.candidates, plans.candidates)
-    rewriting = search_rewritten(run, primitive, written, partitioner, plans)
+    rewriting = RewrittenSearch() if partitioner.is_known else search_rewritten(run, primitive, written, partitioner, plans)
     candidates = [*written, *rewriting.candidates]
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Candidate] = ()

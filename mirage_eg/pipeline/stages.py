@@ -29,6 +29,7 @@ from mirage_eg.pipeline.tune_stage import timed_and_ordered
 from mirage_eg.pipeline.verify_stage import Verified, at_full_size, with_steps
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.shortest_path import KnownSegment
 from mirage_eg.search.trace import Tracer
 from mirage_eg.verify.verdict import Observer
 
@@ -40,8 +41,12 @@ def run_stages(
     checkpoint: Path | None,
     resume: bool,
     tracer: Tracer | None,
+    known: Sequence[KnownSegment] = (),
 ) -> Result:
-    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it."""
+    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it.
+
+    `known`: segments of a search for the same program at other sizes, which takes the place of the search.
+    """
     options, watch = request.options, Watch(observer)
     rulebook = load_rules(options.domain, options.rules, options.without)
     check_cache()
@@ -52,18 +57,18 @@ def run_stages(
         work = Work(stack.enter_context(Workers(options.executor, options.jobs)), file)
         device = options.device_record
         run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer)
-        return _run(run, tuning or Tuning())
+        return _run(run, tuning or Tuning(), known)
 
 
-def _run(run: Run, tuning: Tuning) -> Result:
+def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment]) -> Result:
     """Search the program, or each of its regions; time, rank, report."""
     if REGISTRY:
         with run.watch.stage("custom ops"):
             run.watch.notes += check_custom_ops(run.program)
-    if len(segments := _regions(run)) > 1:
+    if not known and len(segments := _regions(run)) > 1:
         return run_regions(run, segments, tuning)
     with at_full_size(run) as full_size:
-        searched = search_program(run, full_size, tuning)
+        searched = search_program(run, full_size, tuning, known)
     whole, finalists = searched.whole, searched.finalists
     first, *others = timed_and_ordered(run, finalists.verified.equal)
     candidates = [with_steps(run, first), *others]

@@ -118,11 +118,12 @@ def _record(
             from_cache=segment.from_cache,
         )
     contest = Contest(region, region_module(module, region, found.found.same), device)
-    if not segment.largest:
-        return gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
-    call = add_call(_sized_call(segment, contest, settings, store))
-    record = call.decide(_example_sizes(region, segment))
-    return replace(record, key=segment.key, ops=region.ops)
+    if segment.largest:
+        record = add_call(_sized_call(segment, contest, settings, store)).decide(_example_sizes(region, segment))
+        record = replace(record, key=segment.key, ops=region.ops)
+    else:
+        record = gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
+    return replace(record, reason=f"{record.reason}; {segment.note}") if segment.note else record
 
 
 def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, store: SegmentStore) -> SizedCall:

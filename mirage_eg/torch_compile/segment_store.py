@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_eg.backends.cost.devices import Device, closest_device
 from mirage_eg.backends.cost.roofline_model import predict_us
@@ -23,13 +23,16 @@ from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
 from mirage_eg.pipeline.loop_sizes import with_loops
-from mirage_eg.pipeline.program_form import form_of
+from mirage_eg.pipeline.program_form import form_of, vector_products
 from mirage_eg.pipeline.run.cache import OFF, ResultCache, chosen_cache, key_of, now
 from mirage_eg.pipeline.run.cache_lookup import identity
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.result import Candidate, Result
 from mirage_eg.torch_compile.settings import Settings
+
+if TYPE_CHECKING:
+    from mirage_eg.optimizer.tune import Tuning
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
 Key = Mapping[str, Any]
@@ -40,7 +43,8 @@ class FoundSegment:
     """The result of the search for one segment's program; `candidate` is the kernel to use, None if no fused one is good.
 
     `data` is what `key` is the hash of. A program with named dims has the `largest` sizes of its buckets; its candidate is that
-    of the sizes at which it was searched. A segment of one bucket has the `ranges` of its sizes.
+    of the sizes at which it was searched. A segment of one bucket has the `ranges` of its sizes. `note`: why it was searched
+    though other sizes had been.
     """
 
     key: str
@@ -52,6 +56,7 @@ class FoundSegment:
     from_cache: bool
     largest: Mapping[str, Sequence[int]] = field(default_factory=dict)
     ranges: Mapping[str, SizeRange] = field(default_factory=dict)
+    note: str = ""
 
     @cached_property
     def library_us(self) -> float:
@@ -98,7 +103,7 @@ class SegmentStore:
         largest = largest_sizes(dims, _named_buckets(dims, settings)) if dims else {}
         key = _key(program, options, on_gpu, settings, largest)
         name = _hash(key)
-        searched = at_sizes(program, searched_sizes(dims, largest)) if dims else program
+        searched = _at_searched_sizes(program, largest)
         if settings.search != "always":
             if name in self._found:
                 return self._found[name]
@@ -107,19 +112,21 @@ class SegmentStore:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
         form = _hash({**_without_program(key), "form": form_of(program, weights)})
-        result = None
+        result, note = None, ""
         if settings.search != "always":
-            result = self._from_other_sizes(form, searched, settings, options, bool(dims))
+            result, note = self._from_other_sizes(form, name, searched, settings, observer, bool(dims))
         if result is None and settings.search == "offline":
             return None
         tuned = settings.tune or settings.search == "always"  # for the sizes of this program
-        longer = with_loops(searched, weights) if result is None and other_sizes and not tuned else None
+        longer = with_loops(searched, weights) if result is None and not note and other_sizes and not tuned else None
         if longer is not None:
             longer_key = _key(longer, options, on_gpu, settings, {})
             if self._search_for_form(form, longer_key, longer, longer, settings, observer).candidate is not None:
-                result = self._from_other_sizes(form, searched, settings, options, bool(dims))
+                result, note = self._from_other_sizes(form, name, searched, settings, observer, bool(dims))
         if result is None:
-            return self._search_for_form(form, key, program, searched, settings, observer)
+            found = self._search_for_form(form, key, program, searched, settings, observer)
+            self._found[name] = replace(found, note=note)
+            return self._found[name]
         return self._kept(key, program, result, options)
 
     def _search_for_form(
@@ -138,36 +145,69 @@ class SegmentStore:
             self.cache.keep(key, replace(result, measurements=()), now())
         return found
 
-    def _from_other_sizes(self, form: str, program: Graph, settings: Settings, options: Options, sized: bool) -> Result | None:
-        """The result of an earlier search for the same program at other sizes; with tiles for these unless it is `sized`."""
-        for earlier in self._of_form(form):
-            from mirage_eg.pipeline.other_sizes import result_at, structures_for  # loads egglog and Triton
+    def _from_other_sizes(
+        self, form: str, name: str, program: Graph, settings: Settings, observer: Callable[..., None], sized: bool
+    ) -> tuple[Result | None, str]:
+        """The result of an earlier search for the same program at other sizes; with tiles for these unless it is `sized`.
 
-            dims = dims_of(earlier.program)
-            searched = at_sizes(earlier.program, searched_sizes(dims, earlier.largest)) if dims else earlier.program
-            if sized:
-                result = structures_for(earlier.result, searched, program, options)
-            else:
-                choices = {"proved": settings.verify == "proved", "searches": settings.search == "once"}
-                result = result_at(earlier.result, searched, program, options, **choices)
-            if result is not None:
-                _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", earlier.key[:12])
-                return result
-        return None
+        A search with other products with vectors serves only if no search is allowed. The first poor result of a form is not
+        taken, for a reason: the program needs a search of its own.
+        """
+        earlier, vectors, offline = self._of_form(form), vector_products(program), settings.search == "offline"
+        alike = [it for it in earlier if vector_products(_as_searched(it)) == vectors]
+        poor: list[Result] = []
+        why = ""
+        for each in [*alike, *(it for it in earlier if offline and it not in alike)]:
+            result = self._at(each, name, program, settings, observer, sized)
+            if result is None:
+                continue
+            from mirage_eg.pipeline.other_sizes import why_worse
+
+            _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", each.key[:12])
+            problem = why_worse(result, each.result)
+            if problem is None:
+                return result, ""
+            poor.append(result)
+            why = why or problem
+        if poor and (offline or len(alike) > 1):
+            return min(poor, key=lambda it: it.candidates[0].us), ""
+        return None, why and f"searched again: {why}"
+
+    def _at(
+        self,
+        earlier: FoundSegment,
+        name: str,
+        program: Graph,
+        settings: Settings,
+        observer: Callable[..., None],
+        sized: bool,
+    ) -> Result | None:
+        """The result of a search for `earlier` at the sizes of `program`, tuned if the settings say so."""
+        from mirage_eg.pipeline.other_sizes import result_at, structures_for, tuned_at  # loads egglog and Triton
+
+        options, on_gpu = _options(settings)
+        searched, tuning = _as_searched(earlier), _tuning(settings)
+        if sized:
+            return structures_for(earlier.result, searched, program, options)
+        if on_gpu and tuning is not None and settings.search == "once":
+            return tuned_at(earlier.result, searched, _title(name), program, options, observer, tuning)
+        choices = {"proved": settings.verify == "proved", "searches": settings.search == "once"}
+        return result_at(earlier.result, searched, program, options, **choices)
 
     def _of_form(self, form: str) -> list[FoundSegment]:
-        """The segments of a form that were searched: in this process, else the first one in the cache."""
+        """The segments of a form that were searched: in this process, else those in the cache."""
         if form not in self._forms and self.cache is not None and (path := self._form_path(form)).is_file():
             try:
-                self._forms[form] = [self.by_key(str(json.loads(path.read_text())["segment"]))]
+                self._forms[form] = [self.by_key(str(key)) for key in json.loads(path.read_text())["segments"]]
             except (MirageError, OSError, ValueError, KeyError, TypeError) as error:
                 _LOGGER.warning("form: %s ignored: %s", path, error)
         return self._forms.get(form, [])
 
     def _keep_form(self, form: str, found: FoundSegment) -> None:
-        self._forms.setdefault(form, []).append(found)
-        if self.cache is not None and not (path := self._form_path(form)).exists():
-            _write(path, json.dumps({"segment": found.key}) + "\n")
+        segments = [*self._of_form(form), found]
+        self._forms[form] = segments
+        if self.cache is not None:
+            _write(self._form_path(form), json.dumps({"segments": [it.key for it in segments]}) + "\n")
 
     def _form_path(self, form: str) -> Path:
         assert self.cache is not None
@@ -188,9 +228,7 @@ class SegmentStore:
             if key is None or _hash(key) != name:
                 raise MirageError(f"{path}: is no kernel of a segment{hint}")
             program = from_json(key["segment"])
-            largest = key.get("largest") or {}
-            searched = at_sizes(program, searched_sizes(dims_of(program), largest)) if largest else program
-            entry = self.cache.find(key, searched, used=_is_good(key))
+            entry = self.cache.find(key, _at_searched_sizes(program, key.get("largest") or {}), used=_is_good(key))
             if entry is None or not entry.result.candidates:
                 raise MirageError(f"{path}: cannot be used here{hint}")
             self._found[name] = _found(key, program, entry.result, Options().device_record, from_cache=True)
@@ -337,13 +375,34 @@ def _key_in(path: Path) -> Key | None:
     return key if isinstance(key, dict) and isinstance(key.get("segment"), str) else None
 
 
-def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:
+def _as_searched(found: FoundSegment) -> Graph:
+    return _at_searched_sizes(found.program, found.largest)
+
+
+def _at_searched_sizes(program: Graph, largest: Mapping[str, Sequence[int]]) -> Graph:
+    """The program at the sizes at which one with these largest sizes of buckets is searched."""
+    dims = dims_of(program)
+    return at_sizes(program, searched_sizes(dims, largest)) if dims else program
+
+
+def _title(name: str) -> str:
+    """The name of a segment's run."""
+    return f"segment {name[:12]}"
+
+
+def _tuning(settings: Settings) -> "Tuning | None":
+    if not settings.tune:
+        return None
     from mirage_eg.optimizer.heuristics import EFFORT
     from mirage_eg.optimizer.tune import Tuning
+
+    return Tuning(replace(EFFORT, seconds=settings.tune))
+
+
+def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:
     from mirage_eg.pipeline.optimize import optimize
 
-    tuning = Tuning(replace(EFFORT, seconds=settings.tune)) if settings.tune else None
-    return optimize(f"segment {name[:12]}", program, options, observer, tuning)
+    return optimize(_title(name), program, options, observer, _tuning(settings))
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

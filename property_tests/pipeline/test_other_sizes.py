@@ -1,15 +1,29 @@
 """A search at one size serves the same program at others: with new tiles, verified again, and without a search."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.expand import expand
+from mirage_eg.optimizer.heuristics import Effort
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.optimize import optimize
-from mirage_eg.pipeline.other_sizes import instantiation_task, plan_at, plan_limits, primitive_form, result_at
-from mirage_eg.pipeline.program_form import form_of
+from mirage_eg.pipeline.other_sizes import (
+    instantiation_task,
+    plan_at,
+    plan_limits,
+    primitive_form,
+    result_at,
+    tuned_at,
+    why_worse,
+)
+from mirage_eg.pipeline.program_form import form_of, vector_products
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
 from mirage_eg.search.partition.compose import compose
@@ -53,6 +67,68 @@ def test_the_form_of_a_program_is_the_same_at_all_sizes_but_those_of_weights() -
     assert form_of(rows(2, 8), (1,)) != form_of(rows(2, 8, 24), (1,))
     assert form_of(rows(2, 8), ()) == form_of(rows(2, 8, 24), ())
     assert form_of(rows(2, 8), ()) != form_of(rows(2, 8, factor=3), ())
+
+
+def test_products_with_vectors_are_told_from_those_of_matrices() -> None:
+    matrices = [rows(*sizes) for sizes in ((2, 8), (5, 1), (1, 8))]
+    assert len({vector_products(it) for it in matrices}) == 1
+    assert vector_products(rows(1, 1)) != vector_products(matrices[0])
+    keys = {vector_products(attention(*sizes)) for sizes in ((1, 8), (2, 8), (2, 700))}
+    assert len(keys) == 1 and vector_products(attention(2, 1)) not in keys
+
+
+def test_structures_that_leave_ops_to_the_library_are_worse(searched: Result) -> None:
+    library = next(it for it in searched.candidates if not it.fused)
+    first = next(it for it in searched.candidates if it.fused)
+    bad = replace(searched, candidates=(replace(first, graph=primitive_form(expand(rows(2, 8)))), library))
+    late = replace(searched, candidates=(replace(first, predicted_us=1.0 + library.predicted_us), library))
+    assert why_worse(searched, searched) is None and why_worse(replace(searched, candidates=(library,)), searched) is None
+    assert why_worse(bad, searched) == "the structures found at other sizes leave 4 more ops to library kernels"
+    assert why_worse(late, searched) == "the structures found at other sizes are slower than library kernels"
+
+
+class SourceTimer:
+    """A timer for which the longest source is the fastest; it counts what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def quick(self, source: str) -> Outcome:
+        self.asked.append(source)
+        return Outcome(1e6 / len(source), 1e-4, None, (1.0,) * source.count("@triton.jit"))
+
+    def full(self, source: str) -> tuple[Outcome, Timing | None]:
+        us = 1e6 / len(source)
+        return Outcome(us, 1e-4, None), Timing(us, 0.1, us, 0.1, "graph", "none")
+
+
+def test_another_size_is_tuned_without_a_search_and_never_twice(
+    searched_attention: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    timer = SourceTimer()
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path))
+    monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: timer)
+    monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
+    slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
+    monkeypatch.setattr("mirage_eg.backends.measure.timing.time_source", lambda source: slow)
+    monkeypatch.setattr("mirage_eg.pipeline.program_stages.search_whole_program", None)  # a search would fail
+    monkeypatch.setattr("mirage_eg.pipeline.partition_stage.find_kernels", None)
+    effort = Effort(structures=4, best_structures=1, choices=2, best_graphs=1, detailed_graphs=1, finalists=1, seconds=600.0)
+
+    def tuned(sizes: tuple[int, int]) -> Result | None:
+        given = searched_attention, attention(2, 8), "attention", attention(*sizes)
+        return tuned_at(*given, replace(OPTIONS, jobs=1), lambda *_: None, Tuning(effort))
+
+    found = tuned((3, 9))
+    assert found is not None and found.searched == attention(2, 8)
+    first = found.candidates[0]
+    assert first.fused and first.measured_us is not None and first.verdict.equal and first.compile.ok
+    assert len(timer.asked) > 3
+    timer.asked.clear()
+    again = tuned((3, 9))
+    assert again is not None and again.candidates[0].graph == first.graph
+    assert timer.asked == []  # all of them are in the tuning database
 
 
 def attention(batch: int, length: int, heads: int = 2, width: int = 16) -> Any:

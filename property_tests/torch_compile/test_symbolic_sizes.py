@@ -183,6 +183,37 @@ def test_static_sizes_stay_static_with_dynamic_false() -> None:
     assert all(not buckets_of(it.key) for record in graph_records() for it in record.segments)
 
 
+@pytest.mark.parametrize("sizes", [(8, 1, 5), pytest.param((1, 8, 5), marks=pytest.mark.slow)])
+def test_products_with_vectors_have_a_search_of_their_own(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"dynamic": False, "cache": str(tmp_path)}
+    check(compiled(projected, **options), projected, [torch.randn(rows, WIDTH) for rows in sizes])
+    assert [record.used for record in graph_records()] == [1] * 3
+    assert store_of(Settings(cache=str(tmp_path))).searches == 2
+    segment_store.forget()
+    torch._dynamo.reset()
+    check(compiled(projected, **options), projected, [torch.randn(rows, WIDTH) for rows in (*sizes, 12)])
+    assert store_of(Settings(cache=str(tmp_path))).searches == 0
+
+
+def test_without_a_search_structures_of_matrices_serve_vectors(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"dynamic": False, "cache": str(tmp_path)}
+    check(compiled(projected, **options), projected, [torch.randn(8, WIDTH)])
+    torch._dynamo.reset()
+    check(compiled(projected, search="offline", **options), projected, [torch.randn(1, WIDTH)])
+    assert [record.used for record in graph_records()] == [1, 1]
+
+
+def test_a_program_is_searched_again_once_where_structures_serve_it_badly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mirage_eg.pipeline.other_sizes._LOST", -1)  # then all of them do
+    fast = compiled(projected, dynamic=False, cache=str(tmp_path))
+    check(fast, projected, [torch.randn(rows, WIDTH) for rows in (8, 9, 10)])
+    reasons = ["searched again" in record.segments[0].reason for record in graph_records()]
+    assert reasons == [False, True, False] and store_of(Settings(cache=str(tmp_path))).searches == 2
+    assert "leave 0 more ops to library kernels" in str(Compilation(graph_records()))
+
+
 @pytest.mark.slow
 def test_unbacked_sizes_have_kernels_and_size_one_is_left_to_torch() -> None:
     x = torch.randn(8, WIDTH)

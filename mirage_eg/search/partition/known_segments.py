@@ -1,12 +1,31 @@
 """Plans from the structures of an earlier search: a program is partitioned at other sizes, and nothing is searched."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
+from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.partition.segment_search import Found, KernelFinder, Task, instantiate_again
+from mirage_eg.search.partition.segment_search import (
+    FieldCheck,
+    Found,
+    KernelFinder,
+    Task,
+    best_kernels,
+    instantiate,
+    instantiate_again,
+)
 from mirage_eg.search.partition.segments import Segment, segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment, PartitionLimits, SegmentKernels, partition
+from mirage_eg.search.partition.shortest_path import (
+    KernelPlan,
+    KnownSegment,
+    LowerBound,
+    PartitionLimits,
+    SegmentKernels,
+    partition,
+)
+from mirage_eg.search.structure import AnyStructure
+from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.transforms.softmax_shift import with_shifts
 
 
@@ -17,28 +36,55 @@ def plans_of_known(
 
     `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
     """
-    known_nodes = {(each.segment.nodes, each.segment.outputs) for each in known}
     pairs = [(segment_program(program, each.segment), each) for each in known]
     by_program = {one: (segment_program(large, each.segment), each.structures) for one, each in reversed(pairs)}
-    library_us = {  # of each node as a library kernel; nodes of one launch share its time equally
-        program.makers[values[0]]: cost.us / len(kernel)
-        for kernel, cost in zip(launched_kernels(program), predict(program, task.device), strict=True)
-        for _, values in kernel
-    }
 
     def find(one: Graph) -> Found:
         large_one, structures = by_program.get(one, (one, ()))
-        shifted = with_shifts(one)
-        costs = predict(shifted, task.device)
-        library = SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
         made = [instantiate_again(task, structure, one, large_one) for structure in structures]
-        found = [library, *(kernels for kernels in made if kernels is not None)]
+        found = [library_kernels(task.device, one), *(kernels for kernels in made if kernels is not None)]
         return Found(tuple(sorted(found, key=lambda kernels: (kernels.us, kernels.count))))
+
+    finder = KernelFinder(program, task.device, lambda programs: [find(one) for one in programs])
+    return partition(program, finder.find, bound_of_known(finder, known), limits).plans
+
+
+def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]]]) -> Iterator[Found]:
+    """The best µGraphs of each program: with new tiles for the structures that a search found for it at other sizes above 1."""
+    for program, structures in items:
+        kernels = [library_kernels(task.device, program)]
+        if structures:
+            named = rename_views(program)
+            axes = infer_axes(named.program)
+            check = FieldCheck(named.program, axes, task.seed, task.trials)
+            kernels += best_kernels(task, program, instantiate(task, named, axes, structures, check))
+        kernels.sort(key=lambda each: (each.us, each.count))
+        yield Found(tuple(dict.fromkeys(kernels)), structures=len(structures), tried=structures)
+
+
+def library_kernels(device: Device, program: Graph) -> SegmentKernels:
+    """A segment's program as library kernels."""
+    shifted = with_shifts(program)
+    costs = predict(shifted, device)
+    return SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
+
+
+def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> LowerBound:
+    """The least that a segment can take: as a known one, or as library kernels."""
+    program = finder.program
+    known_nodes = {(each.segment.nodes, each.segment.outputs) for each in known}
+    library_us = {  # of each node as a library kernel; nodes of one launch share its time equally
+        program.makers[values[0]]: cost.us / len(kernel)
+        for kernel, cost in zip(launched_kernels(program), predict(program, finder.device), strict=True)
+        for _, values in kernel
+    }
 
     def lower_bound(segment: Segment) -> float:
         library = sum(library_us.get(position, 0.0) for position in segment.nodes)
         is_known = (segment.nodes, segment.outputs) in known_nodes
         return min(library, finder.lower_bound(segment)) if is_known else library
 
-    finder = KernelFinder(program, task.device, lambda programs: [find(one) for one in programs])
-    return partition(program, finder.find, lower_bound, limits).plans
+    return lower_bound
+
+
+__all__ = ["bound_of_known", "find_known", "library_kernels", "plans_of_known"]
