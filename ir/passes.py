@@ -1,5 +1,7 @@
 """Passes that keep the function of a graph: dead code and common subexpressions are removed."""
 
+from dataclasses import replace
+
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
@@ -39,4 +41,17 @@ def without_repeats(program: Graph) -> Graph:
     return program if len(nodes) == len(program.nodes) else Graph(tuple(nodes))
 
 
-__all__ = ["without_dead_code", "without_repeats"]
+def with_direct_reshapes(graph: Graph) -> Graph:
+    """The graph with every reshape of a reshape as one of what that shows; values keep their numbers, and none is left out."""
+    source = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op == "reshape"}
+    nodes = list(graph.nodes)
+    for place, item in enumerate(nodes):
+        if item.op == "reshape" and item.operands[0] in source:
+            behind = item.operands[0]
+            while behind in source:
+                behind = source[behind]
+            nodes[place] = Node(item.op, (behind,), item.attributes)
+    return replace(graph, nodes=tuple(nodes)) if nodes != list(graph.nodes) else graph
+
+
+__all__ = ["with_direct_reshapes", "without_dead_code", "without_repeats"]

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
+from mirage_eg.backends.triton.image_layouts import image_layouts, is_channels_last_convolution
 from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
@@ -38,9 +39,10 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import with_direct_reshapes
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeArgument
-from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.weights import marked_weights, prepared_values
 
 # Names that the emitted file uses.
 _TABLES = (
@@ -148,12 +150,15 @@ def _written(
             f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
             f"{_types(graph.input_types)} to {_types(graph.output_types)}"
         )
-    named = program or graph
+    named, graph = program or graph, with_direct_reshapes(graph)
     strides, declared = _layouts(graph)
+    images = _image_layouts(graph, declared, sizes)
+    for value, its in images.items():
+        strides[value] = its
     joined = joined_values(graph, strides, declared)
     joint = joint_concats(graph)
     copied = frozenset(value for it in joint for value in it.values)
-    views = views_of(graph, strides, declared, copied)
+    views = views_of(graph, strides, declared, copied, frozenset(images))
     for value, view in (views | joined).items():
         strides[value] = view.strides
     blocks = [number for number, item in enumerate(graph.nodes) if item.op == "block"]
@@ -161,7 +166,7 @@ def _written(
     file = ProgramFile(graph, schedules, strides, list(graph.types), dict(enumerate(graph.numbered())))
     file.offsets = {value: view.offset for value, view in (views | joined).items()}
     file.joined = {value: view.base for value, view in joined.items()}
-    file.copied = copied
+    file.copied, file.images = copied, frozenset(images)
     file.sizes, file.share = tuple(sizes), share
     if not file.sizes:
         file.prepared = prepared_values(graph) - views.keys() - joined.keys() - values_within_patches(graph)
@@ -333,6 +338,11 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
     return layouts, frozenset(declared)
 
 
+def _image_layouts(graph: Graph, declared: frozenset[int], sizes: Iterable[str]) -> dict[int, Shape]:
+    """The values that are channels last; none where a size is chosen later, or where a patch decides about layouts."""
+    return {} if tuple(sizes) or patch_kernels(graph) else image_layouts(graph, declared)
+
+
 def _write_run(
     file: ProgramFile,
     inputs: Sequence[str],
@@ -398,18 +408,45 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     types, is_prepared = file.graph.types, value in file.prepared
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in item.operands] or [first]
+    if item.op == "conv2d" and is_channels_last_convolution(file.graph, item):
+        operands[1] = _filter_channels_last(file, item.operands[1])
     call = _torch_text(item, operands, file.graph, value)
     read_by_patch = family & read_by_patches(file.graph)
     readers = (file.nodes[reader] for member in family for reader in file.graph.readers[member])
     read_by_kernel = any(reader.op == "block" or not file.copied.isdisjoint(made) for reader, made in readers)
-    if read_by_patch and len(types[value].shape) == 4 and file.strides[value] == channels_last(types[value].shape):
+    is_image = value in file.images and len(types[value].shape) == 4
+    if is_image and not (is_prepared or read_by_kernel):
+        pass  # only the library reads it
+    elif (
+        len(types[value].shape) == 4
+        and file.strides[value] == channels_last(types[value].shape)
+        and (is_image or read_by_patch)
+    ):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value, first)}.copy_({call})"
-    elif is_prepared or read_by_kernel or read_by_patch:
-        call = f"({call}).contiguous()"  # a kernel reads it by fixed strides
+    elif (
+        is_prepared
+        or read_by_kernel
+        or read_by_patch
+        or (file.images and any(value in it.operands for it in file.graph.outputs))
+    ):
+        call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared
+
+
+def _filter_channels_last(file: ProgramFile, value: int) -> str:
+    """The name of a filter channels last: of a weight, what `prepare` makes of it; any other one is converted by torch."""
+    kind = file.types[value]
+    if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
+        return file.names[value]
+    if value not in file.filters:
+        laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
+        file.strides[laid] = channels_last(kind.shape)
+        call = f"{file.names[value]}.contiguous(memory_format=torch.channels_last)"
+        file.preparation.append(f"    {file.names[laid]} = {call}")
+    return file.names[file.filters[value]]
 
 
 def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:

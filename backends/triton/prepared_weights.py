@@ -21,11 +21,11 @@ NAMES = ("PREPARED", "WEIGHTS", "KEPT", "prepare", "prepared", "live_iterations"
 
 
 def values_kept(file: ProgramFile) -> list[int]:
-    """The values of weights alone that the rest of the program reads, in their order; then the bounds of loops."""
+    """The values of weights alone that the rest of the program reads, in their order; then filters, and the bounds of loops."""
     outside = {
         operand for item, values in file.graph.numbered() if file.prepared.isdisjoint(values) for operand in item.operands
     }
-    return [*sorted(file.prepared & outside), *file.loop_bounds.values()]
+    return [*sorted(file.prepared & outside), *file.filters.values(), *file.loop_bounds.values()]
 
 
 def weights_read(file: ProgramFile) -> list[int]:
@@ -34,7 +34,7 @@ def weights_read(file: ProgramFile) -> list[int]:
     read = {
         operand for item, values in file.graph.numbered() if not file.prepared.isdisjoint(values) for operand in item.operands
     }
-    read |= {value for value in marked_weights(file.graph) if file.names[value] in file.masks}
+    read |= {value for value in marked_weights(file.graph) if file.names[value] in file.masks or value in file.filters}
     return [value for value in inputs if value in read] or [file.first_weight]
 
 

@@ -58,6 +58,8 @@ class ProgramFile:
     offsets: dict[int, int] = field(default_factory=dict)  # of views in the memory that they show, in elements
     joined: dict[int, int] = field(default_factory=dict)  # of values that are written into a concatenation, its value
     copied: frozenset[int] = frozenset()  # concatenations that are launched together
+    images: frozenset[int] = frozenset()  # channels last
+    filters: dict[int, int] = field(default_factory=dict)  # of weights, what `prepare` makes of them: channels last
     taken: set[str] = field(default_factory=set)
     sizes: tuple[str, ...] = ()  # names of the sizes that are chosen when it runs
     kernels: list[BlockKernel] = field(default_factory=list)  # those of block graphs first, in their order
@@ -82,7 +84,7 @@ class ProgramFile:
     @property
     def prepares(self) -> bool:
         """Whether the file has a part that computes functions of weights."""
-        return bool(self.prepared or self.loop_bounds)
+        return bool(self.prepared or self.loop_bounds or self.filters)
 
     def add_value(self, kind: TensorType, name: str) -> int:
         """One more value, after those of the graph."""

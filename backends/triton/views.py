@@ -25,16 +25,20 @@ class View:
 
 
 def views_of(
-    graph: Graph, strides: Sequence[Shape], fixed: frozenset[int], copied: frozenset[int] = frozenset()
+    graph: Graph,
+    strides: Sequence[Shape],
+    fixed: frozenset[int],
+    copied: frozenset[int] = frozenset(),
+    images: frozenset[int] = frozenset(),
 ) -> dict[int, View]:
     """The views that generated kernels and other views alone read. `strides` are those of all values, the `fixed`
-    ones may be no views; generated kernels write the concatenations `copied`."""
+    ones may be no views; generated kernels write the concatenations `copied`, and library calls give `images` their strides."""
     readers: dict[int, list[tuple[Node, range]]] = {value: [] for value in range(len(graph.types))}
     for item, values in graph.numbered():
         for operand in item.operands:
             readers[operand].append((item, values))
     made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *_VIEWS) for value in values}
-    made_here |= copied
+    made_here |= copied | images
     source_of = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in _VIEWS}
     candidates: dict[int, View] = {}
     for item, values in graph.numbered():

@@ -23,6 +23,7 @@ from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment, Partition, PlanPart, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
+from mirage_eg.transforms.merged_planes import merged_planes
 from mirage_eg.verify.subgraph_check import Subgraph
 
 
@@ -86,8 +87,9 @@ class Partitioner:
         self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
         if not isinstance(whole.axes, str):
             program = segment_program(primitive, whole.segment)
-            kernels = best_kernels(self._task, program, whole.structures)
-            self._finder.found[program] = Found(kernels, tried=for_other_sizes(whole.structures))
+            if merged_planes(program) is None:  # else it is searched again, with merged planes
+                kernels = best_kernels(self._task, program, whole.structures)
+                self._finder.found[program] = Found(kernels, tried=for_other_sizes(whole.structures))
 
     @property
     def found(self) -> Mapping[Graph, Found]:

@@ -33,6 +33,7 @@ from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
+from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
 from mirage_eg.transforms.renamed_views import Renamed, rename_views
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
@@ -157,6 +158,21 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
 
 
 def _find(task: Task, program: Graph) -> Found:
+    merged = merged_planes(program)
+    if merged is None:
+        return _find_as_given(task, program)
+    found = _find_as_given(task, merged.program)
+    own = [_of_given(merged, kernels, task.device) for kernels in found.kernels if kernels.fused]
+    return replace(found, kernels=best_kernels(task, program, (), own))
+
+
+def _of_given(merged: MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
+    """A µGraph of the program with merged planes as one of the given program."""
+    graph = merged.joined(kernels.graph)
+    return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launched_kernels(graph)))
+
+
+def _find_as_given(task: Task, program: Graph) -> Found:
     try:
         named = rename_views(program)
     except UnsupportedError:
@@ -205,10 +221,12 @@ def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure,
     return (*dict.fromkeys([*(entry.structure for entry in right if entry.kernels), *first.values()]),)
 
 
-def best_kernels(task: Task, program: Graph, instantiated: Sequence[Instantiated]) -> tuple[SegmentKernels, ...]:
+def best_kernels(
+    task: Task, program: Graph, instantiated: Sequence[Instantiated], others: Sequence[SegmentKernels] = ()
+) -> tuple[SegmentKernels, ...]:
     """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op is a library
     kernel, too."""
-    kernels = [kernels for entry in instantiated for kernels in entry.kernels]
+    kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
     if len(program.kernels) <= 1:
         costs = predict(program, task.device)
         kernels.insert(0, SegmentKernels(program, sum(cost.us for cost in costs), len(costs), proved=True, fused=False))
@@ -282,6 +300,10 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
 
     `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
     """
+    if (planes := merged_planes(large)) is not None:
+        own = merged_planes(program, large)
+        again = None if own is None else instantiate_again(task, structure, own.program, planes.program)
+        return None if own is None or again is None else _of_given(own, again, task.device)
     try:
         named, axes = _named_at(program, large)
         space = Instantiation(

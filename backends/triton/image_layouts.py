@@ -1,0 +1,81 @@
+"""Images in the order of cuDNN's kernels, channels last: what convolutions in half precision read and write in a program.
+
+Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
+before and behind each of them. Filters are converted once, by `prepare`. Poolings, concatenations and elementwise ops of torch
+keep the order of their images. Depthwise and grouped convolutions are left as they are.
+"""
+
+from collections.abc import Mapping
+
+from mirage_eg.backends.triton.patch import channels_last
+from mirage_eg.backends.triton.views import reshaped_strides
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
+
+_POOLINGS = frozenset({"max_pool2d", "avg_pool2d"})
+_KEEP_ORDER = frozenset({"pad", "concat", "batch_norm"})
+
+
+def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
+    """The values that are channels last, with their strides: images, and what kernels write that is reshaped to images.
+
+    Values with `declared` strides and inputs are not among them.
+    """
+    fixed = declared.union(graph.input_values, (value for item in graph.outputs for value in item.operands))
+    makers = {value: item for item, values in graph.numbered() for value in values}
+    found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed}
+    for image in [*found]:
+        found |= _reshaped_to(graph, makers, image, found[image], fixed)
+    return found
+
+
+def _reshaped_to(
+    graph: Graph, makers: Mapping[int, Node], value: int, strides: Shape, fixed: frozenset[int]
+) -> dict[int, Shape]:
+    """What is reshaped to an image, from what a kernel writes on, with its strides; nothing if no kernel writes it."""
+    found: dict[int, Shape] = {}
+    while makers[value].op == "reshape":
+        [source] = makers[value].operands
+        seen = reshaped_strides(graph.types[value].shape, strides, graph.types[source].shape)
+        if seen is None or source in fixed:
+            return {}
+        value, strides = source, seen
+        found[value] = strides
+    return found if makers[value].op == "block" else {}
+
+
+def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
+    """Whether a convolution is computed channels last: of half precision, and of one group."""
+    return (
+        item.op == "conv2d" and item["groups"] == 1 and graph.types[item.operands[0]].dtype in (DType.float16, DType.bfloat16)
+    )
+
+
+def _images(graph: Graph) -> set[int]:
+    """What convolutions channels last and poolings read and write, what other library ops make of it in the same order, and
+    other images of the same planes."""
+    links: dict[int, set[int]] = {}
+    convolutions = [(item, values) for item, values in graph.numbered() if is_channels_last_convolution(graph, item)]
+    images = {value for item, values in convolutions for value in (item.operands[0], values[0])}
+    planes = {graph.types[value].shape[2:] for value in images}
+    for item, values in graph.numbered():
+        if convolutions and item.op in _POOLINGS:
+            images |= {item.operands[0], values[0]}
+        elif item.op in ("block", "reshape"):
+            images |= {value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes}
+        elif item.op in _KEEP_ORDER or OPS[item.op].kind is Kind.ELEMENTWISE:
+            alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == 4]
+            for value in alike:
+                links.setdefault(value, set()).update(alike)
+    left = [*images]
+    while left:
+        fresh = links.get(left.pop(), set()) - images
+        images |= fresh
+        left += fresh
+    return images
+
+
+__all__ = ["image_layouts", "is_channels_last_convolution"]

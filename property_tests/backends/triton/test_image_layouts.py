@@ -1,0 +1,107 @@
+"""Images between convolutions are channels last in emitted programs, and filters are converted once."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.graph import Graph
+from property_tests.backends.triton.test_views import doubled
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+pytest.importorskip("torch")
+LAST = "memory_format=torch.channels_last"
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+def convolution(p: KernelGraph, x: Tensor, name: str, channels: int, groups: int = 1, weight: bool = True) -> Tensor:
+    shape = (channels, x.shape[1] // groups, 3, 3)
+    return p.conv2d(x, p.new_input(shape, x.dtype, name, weight=weight), pads=(1, 1, 1, 1), groups=groups)
+
+
+def two_convolutions(images: int = 1, dtype: str = "float16", groups: int = 1, weight: bool = True) -> Graph:
+    """Two convolutions with a kernel between, on a plane that is one dim, and a pooling before another kernel."""
+    p = new_kernel_graph()
+    x = p.new_input((images, 4, 6, 5), dtype, "x")
+    first = convolution(p, x, "a", 8, groups, weight)
+    flat = doubled(p, p.reshape(first, (images, 8, 30)), 1)
+    second = convolution(p, p.reshape(flat, (images, 8, 6, 5)), "b", 8, groups, weight)
+    pooled = p.max_pool2d(second, window=(2, 2), strides=(2, 2))
+    p.mark_output(doubled(p, p.reshape(pooled, (images, 8, 6)), 1))
+    return p.graph()
+
+
+def is_right(run: RunProgram, graph: Graph, source: str, dtype: str) -> bool:
+    arrays = inputs_of(graph, scale=0.3)
+    return worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("images", [1, 2])
+def test_images_stay_channels_last_between_kernels(run: RunProgram, images: int, dtype: str) -> None:
+    graph = two_convolutions(images, dtype)
+    source = emit(graph)
+    with loaded(source) as module:
+        [between, output] = [strides for _, _, strides in module.BUFFERS.values()]
+    assert between[1:] == (1, 8) and output[1:] == (6, 1)
+    calls = re.findall(r"^    \w+ = .*", source.partition("def launch")[2], re.MULTILINE)
+    assert not any("copy_" in call or ".contiguous()" in call for call in calls)
+    assert is_right(run, graph, source, dtype)
+
+
+def test_filters_are_converted_once() -> None:
+    source = emit(two_convolutions())
+    launch = source.partition("def launch")[2]
+    assert (
+        source.count(f"a.contiguous({LAST})") == 1
+        and "a_channels_last, stride" in launch
+        and f"a.contiguous({LAST})" not in launch
+    )
+    assert "a_channels_last" not in emit(two_convolutions(weight=False))
+
+
+@pytest.mark.parametrize(("dtype", "groups"), [("float32", 1), ("float16", 4)])
+def test_other_convolutions_keep_their_order(run: RunProgram, dtype: str, groups: int) -> None:
+    graph = two_convolutions(2, dtype, groups)
+    source = emit(graph)
+    assert LAST not in source
+    assert is_right(run, graph, source, dtype)
+
+
+def test_images_that_the_caller_receives_are_row_major(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    first = convolution(p, p.new_input((1, 4, 6, 5), "float16", "x"), "a", 4)
+    kernel = doubled(p, first, 1)
+    p.mark_output(kernel)
+    p.mark_output(convolution(p, kernel, "b", 4))
+    graph = p.graph()
+    source = emit(graph)
+    with loaded(source) as module:
+        assert [strides for _, _, strides in module.BUFFERS.values()] == [(120, 30, 5, 1)]
+    assert re.search(r"out1 = \(.*conv2d.*\)\.contiguous\(\)", source)
+    assert is_right(run, graph, source, "float16")
+
+
+def test_a_kernel_and_a_convolution_read_one_image(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    flat = doubled(p, p.new_input((2, 8, 30), "float16", "x"), 1)
+    image = p.reshape(flat, (2, 8, 6, 5))
+    second = convolution(p, image, "a", 8)
+    block_reads = doubled(p, p.reshape(image, (2, 8, 30)), 1)
+    p.mark_output(p.add(p.reshape(second, (2, 8, 30)), block_reads))
+    graph = p.graph()
+    source = emit(graph)
+    assert "copy_" not in source and source.count("_kernel[") == 2
+    assert is_right(run, graph, source, "float16")

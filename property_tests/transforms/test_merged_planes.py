@@ -1,0 +1,84 @@
+"""Rows and columns of images are one dim where every op treats them alike."""
+
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.transforms.merged_planes import merged_planes
+from property_tests.support.hand_written import inputs_of, worst
+
+
+def per_channel(p: KernelGraph, name: str, channels: int) -> Tensor:
+    return p.reshape(p.new_input((channels,), "float32", name), (channels, 1, 1))
+
+
+def pointwise(images: int = 1, rows: int = 6, columns: int = 5) -> Graph:
+    """relu(W relu(x + b) + c + r) for images x and r: a 1×1 convolution with what is around it."""
+    p = new_kernel_graph()
+    x, r = (p.new_input((images, channels, rows, columns), "float32", name) for name, channels in (("x", 4), ("r", 8)))
+    plane = p.reshape(p.relu(x + per_channel(p, "b", 4)), (images, 4, rows * columns))
+    product = p.reshape(p.new_input((8, 4), "float32", "W") @ plane, (images, 8, rows, columns))
+    p.mark_output(p.relu(product + per_channel(p, "c", 8) + r))
+    p.mark_output(p.mean(plane, 2))
+    return p.graph()
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_pointwise_convolution_has_planes_of_one_dim(images: int) -> None:
+    program = pointwise(images)
+    merged = merged_planes(program)
+    assert merged is not None
+    assert max(len(kind.shape) for kind in merged.program.types) == 3
+    assert all(kind.shape[-1] in (1, 4, 8, 30) for kind in merged.program.types)
+    arrays = inputs_of(program)
+    assert (
+        worst(evaluate(merged.joined(merged.program), arrays, FloatAlgebra()), evaluate(program, arrays, FloatAlgebra())) == 0
+    )
+
+
+def test_planes_are_merged_as_those_of_another_size_are() -> None:
+    large, small = pointwise(2), pointwise(1, 1, 7)
+    merged = merged_planes(small, large)
+    assert merged is not None
+    assert [kind.shape for kind in merged.program.input_types][:2] == [(1, 4, 7), (1, 8, 7)]
+
+
+def by_rows(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.max(x, 3)
+
+
+def with_columns(p: KernelGraph, x: Tensor) -> Tensor:
+    return x + p.new_input((5,), "float32", "b")
+
+
+def transposed(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.transpose(x, (0, 1, 3, 2))
+
+
+def of_channels(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.relu(x)  # no op has rows and columns as one
+
+
+@pytest.mark.parametrize("body", [by_rows, with_columns, transposed, of_channels])
+def test_planes_whose_rows_an_op_has_alone_are_left(body: object) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((2, 4, 6, 5), "float32", "x")
+    p.mark_output(body(p, x))  # type: ignore[operator]
+    if body is not of_channels:
+        p.mark_output(p.relu(p.reshape(x, (2, 4, 30))))
+    assert merged_planes(p.graph()) is None
+
+
+def test_a_pointwise_convolution_is_searched_with_merged_planes() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((1, 8, 6, 5), "float16", "x")
+    rows = p.max_pool2d(x, window=(2, 2), strides=(2, 2))
+    product = p.conv2d(rows, p.new_input((8, 8, 1, 1), "float16", "W", weight=True))
+    p.mark_output(p.max_pool2d(p.relu(product) + rows, window=(2, 2), strides=(1, 1)))
+    best = optimize("pointwise", p.graph(), Options(device="cpu", gpu="h200", cache=False)).candidates[0]
+    assert [[kind.shape for kind in block.output_types] for block in best.graph.blocks] == [[(1, 8, 6)]]
