@@ -22,9 +22,10 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
 from mirage_eg.pipeline.kernel_summary import kernel_summary
-from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.optimize import optimize, tune_known
 from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, plan_at, plan_limits, primitive_form
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
@@ -151,8 +152,8 @@ class BucketMaker:
         except (UnsupportedError, GraphError):
             return primitive
 
-    def make(self, ranges: dict[str, SizeRange]) -> Bucket:
-        """The bucket of these sizes.
+    def make(self, ranges: dict[str, SizeRange], tuning: Tuning | None = None) -> Bucket:
+        """The bucket of these sizes; with `tuning` the fastest on the GPU here at the sizes for which its tiles are chosen.
 
         Raises:
             UnsupportedError: no µGraph is right at all of them, not even the library form.
@@ -161,12 +162,16 @@ class BucketMaker:
         largest = {name: values.largest for name, values in ranges.items()}
         tuned = {name: _tuned(size) for name, size in largest.items()}
         candidates = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
+        if tuning is not None and self._result.known:
+            candidates = [*self._measured(tuned, tuning), *candidates]
         seconds = perf_counter() - begin
         library = [entry for entry in candidates if not entry.fused]
         reasons: list[str] = []
         for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
             try:
-                lowered = replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
+                lowered = entry
+                if entry.schedule is None:
+                    lowered = replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
                 written = self._written(lowered, ranges)
                 verdict = verify_sizes(
                     self._program,
@@ -188,6 +193,15 @@ class BucketMaker:
             reasons.append(written.float_check.problem or "")
         span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
+
+    def _measured(self, tuned: Sizes, tuning: Tuning) -> list[Candidate]:
+        """The fused µGraphs of the search, tuned at these sizes, fastest first."""
+        name = " ".join(f"{name}={size}" for name, size in tuned.items())
+        try:
+            result = tune_known(name, at_sizes(self._program, tuned), self._options, self._result.known, tuning)
+        except (UnsupportedError, GraphError):  # an op is tied to the size
+            return []
+        return [entry for entry in result.candidates if entry.fused and entry.schedule is not None]
 
     def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
         """The float check at the largest sizes that were tested."""
@@ -248,7 +262,7 @@ class BucketMaker:
     def _written(self, entry: Candidate, ranges: Ranges) -> Candidate:
         """The candidate with its source for all sizes, and the compiler's record."""
         target = self._device.target
-        schedules = per_kernel(Schedule(), len(entry.graph.blocks))
+        schedules = entry.schedule or per_kernel(Schedule(), len(entry.graph.blocks))
         while True:
             source = emit_for_sizes(entry.graph, ranges, program=self._program, schedule=schedules)
             records = tuple(compile_source(source, target))

@@ -189,7 +189,7 @@ class SegmentStore:
         searched, tuning = _as_searched(earlier), _tuning(settings)
         if sized:
             return structures_for(earlier.result, searched, program, options)
-        if on_gpu and tuning is not None and settings.search == "once":
+        if on_gpu and tuning is not None and settings.search != "offline":
             return tuned_at(earlier.result, searched, _title(name), program, options, observer, tuning)
         choices = {"proved": settings.verify == "proved", "searches": settings.search == "once"}
         return result_at(earlier.result, searched, program, options, **choices)
@@ -260,10 +260,12 @@ class SegmentStore:
     def _instantiated(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> Candidate:
         from mirage_eg.pipeline.buckets import BucketMaker
 
+        options, on_gpu = _options(settings)
         if found.key not in self._makers:
             searched = searched_sizes(dims_of(found.program), found.largest)
-            self._makers[found.key] = BucketMaker(found.program, found.result, _options(settings)[0], searched)
-        made = self._makers[found.key].make(dict(ranges))
+            self._makers[found.key] = BucketMaker(found.program, found.result, options, searched)
+        tuning = _tuning(settings) if on_gpu and settings.search != "offline" else None
+        made = self._makers[found.key].make(dict(ranges), tuning)
         if settings.verify == "proved" and not made.verdict.proof.proved:
             raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
         candidate: Candidate = replace(made.candidate, plan=None, found=None, optimized=None)

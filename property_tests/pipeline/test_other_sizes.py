@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.backends.measure.candidate_timer import Outcome
-from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.tune import Tuning
+from mirage_eg.pipeline.buckets import BucketMaker
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.other_sizes import (
     instantiation_task,
@@ -28,6 +29,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.known_segments import plans_of_known
+from property_tests.support.source_timer import SourceTimer, time_by_source
 
 OPTIONS = Options(budget=None, top=2, device="cpu", cache=False)
 
@@ -87,38 +89,22 @@ def test_structures_that_leave_ops_to_the_library_are_worse(searched: Result) ->
     assert why_worse(late, searched) == "the structures found at other sizes are slower than library kernels"
 
 
-class SourceTimer:
-    """A timer for which the longest source is the fastest; it counts what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def quick(self, source: str) -> Outcome:
-        self.asked.append(source)
-        return Outcome(1e6 / len(source), 1e-4, None, (1.0,) * source.count("@triton.jit"))
-
-    def full(self, source: str) -> tuple[Outcome, Timing | None]:
-        us = 1e6 / len(source)
-        return Outcome(us, 1e-4, None), Timing(us, 0.1, us, 0.1, "graph", "none")
+TUNING = Tuning(Effort(4, 1, 2, 1, 1, 1, seconds=600.0))
 
 
-def test_another_size_is_tuned_without_a_search_and_never_twice(
-    searched_attention: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    timer = SourceTimer()
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SourceTimer:
+    """The timer of runs that may not search."""
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path))
-    monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
-    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: timer)
-    monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
-    slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")
-    monkeypatch.setattr("mirage_eg.backends.measure.timing.time_source", lambda source: slow)
-    monkeypatch.setattr("mirage_eg.pipeline.program_stages.search_whole_program", None)  # a search would fail
+    monkeypatch.setattr("mirage_eg.pipeline.program_stages.search_whole_program", None)
     monkeypatch.setattr("mirage_eg.pipeline.partition_stage.find_kernels", None)
-    effort = Effort(structures=4, best_structures=1, choices=2, best_graphs=1, detailed_graphs=1, finalists=1, seconds=600.0)
+    return time_by_source(monkeypatch)
 
+
+def test_another_size_is_tuned_without_a_search_and_never_twice(searched_attention: Result, timer: SourceTimer) -> None:
     def tuned(sizes: tuple[int, int]) -> Result | None:
         given = searched_attention, attention(2, 8), "attention", attention(*sizes)
-        return tuned_at(*given, replace(OPTIONS, jobs=1), lambda *_: None, Tuning(effort))
+        return tuned_at(*given, replace(OPTIONS, jobs=1), lambda *_: None, TUNING)
 
     found = tuned((3, 9))
     assert found is not None and found.searched == attention(2, 8)
@@ -129,6 +115,25 @@ def test_another_size_is_tuned_without_a_search_and_never_twice(
     again = tuned((3, 9))
     assert again is not None and again.candidates[0].graph == first.graph
     assert timer.asked == []  # all of them are in the tuning database
+
+
+@pytest.fixture(scope="module")
+def searched_rows() -> tuple[Any, Result]:
+    """A program with n rows, and its search at 16."""
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input((mi.Dim("n", max=64), 16), name="X"), graph.new_input((16, 32), name="W")
+    graph.mark_output(graph.matmul(graph.rms_norm(x, 16), w), name="O")
+    program = graph.graph()
+    return program, optimize("rows", at_sizes(program, {"n": 16}), OPTIONS)
+
+
+def test_a_bucket_of_sizes_is_tuned(searched_rows: tuple[Any, Result], timer: SourceTimer) -> None:
+    maker = BucketMaker(*searched_rows, replace(OPTIONS, jobs=1), {"n": 16})
+    ranges = {"n": SizeRange(17, 32, 1)}
+    tuned, untuned = maker.make(ranges, TUNING), maker.make(ranges)
+    assert tuned.candidate.measured_us is not None and untuned.candidate.measured_us is None
+    assert tuned.verdict.equal and tuned.candidate.compile.ok and tuned.candidate.float_check.ok
+    assert len(timer.asked) > 1 and tuned.candidate.source != untuned.candidate.source
 
 
 def attention(batch: int, length: int, heads: int = 2, width: int = 16) -> Any:
