@@ -1,11 +1,13 @@
 """The gate: a segment is used if its kernels are right on random inputs and faster than Inductor's code for the same nodes.
 
 *Right*: the error against float64 is at most `max_error` times torch's own, plus one unit in the last place of the largest
-element. The gate decides while the model is compiled; a call costs nothing.
+element. The gate decides while the model is compiled; a call costs nothing. What it finds of a source it keeps: a second
+process computes and times nothing again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from math import floor, inf, log2
 from typing import Any
 
@@ -20,17 +22,8 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.records import Decision, SegmentRecord
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_store import GateTimes, SegmentStore
+from mirage_eg.torch_compile.segment_store import GateErrors, GateFindings, GateTimes, SegmentStore
 from mirage_eg.torch_compile.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class _Errors:
-    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed."""
-
-    ours: float
-    torch: float
-    allowed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,8 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
         return replace(base, decision=Decision.NOT_FUSED, reason="library kernels are best at these sizes")
     if settings.gate == "off":
         return base
-    errors = _errors(call, contest, settings)
+    kept = _kept(call, contest, settings, store)
+    errors = kept.errors
     base = replace(base, error=errors.ours, torch_error=errors.torch)
     if not errors.ours <= errors.allowed:
         reason = (
@@ -71,10 +65,10 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     if settings.gate == "cost" or (settings.gate == "auto" and not can_time(contest.device)):
         decision = Decision.USED if candidate.predicted_us < found.library_us else Decision.SLOWER
         return replace(base, decision=decision, reason="by the cost model, against library kernels")
-    times = store.times(found.key) if settings.search != "always" else None
+    times = kept.times
     if times is None:
         times = _measured(call, contest)
-        store.keep_times(found.key, times)
+        store.keep_findings(found.key, replace(kept, times=times))
     faster = times.ours_us * HEURISTICS.close_measured < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us
     return replace(
         base,
@@ -86,6 +80,16 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
         other_cold_us=times.inductor_cold_us,
         measured=True,
     )
+
+
+def _kept(call: SegmentCall, contest: Contest, settings: Settings, store: SegmentStore) -> GateFindings:
+    """What the gate found of these kernels earlier; else their errors, which are kept."""
+    key, source = call.found.key, sha256(call.source.encode()).hexdigest()
+    kept = None if settings.search == "always" else store.findings(key)
+    if kept is None or (kept.source, kept.max_error) != (source, settings.max_error):
+        kept = GateFindings(source, settings.max_error, _errors(call, contest, settings))
+        store.keep_findings(key, kept)
+    return kept
 
 
 def is_too_slow(settings: Settings, device: Any) -> bool:
@@ -103,7 +107,7 @@ def random_inputs(call: SegmentCall, contest: Contest, magnitude: float, seed: i
     import torch
 
     region, sizes = contest.region, contest.sizes
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(contest.device).manual_seed(seed)
     whole = whole_inputs(region.program)
     tensors = []
     for place, (shape, dtype) in enumerate(call.inputs_at(sizes)):
@@ -112,9 +116,10 @@ def random_inputs(call: SegmentCall, contest: Contest, magnitude: float, seed: i
             array = given.array(sizes) if isinstance(given, CausalMask) else given.array()
             values = torch.from_numpy(np.array(array, order="C"))
         elif place in whole:
-            values = torch.randint(whole[place], shape, generator=generator)
+            values = torch.randint(whole[place], shape, generator=generator, device=contest.device)
         else:
-            values = magnitude * call.module.SCALES[place] * torch.randn(shape, generator=generator)
+            values = torch.randn(shape, generator=generator, device=contest.device)
+            values *= magnitude * call.module.SCALES[place]
         if not isinstance(given, AddedInput):
             for dim in _expanded_dims(given.meta["val"], sizes):
                 values = values.narrow(dim, 0, 1).expand(shape)
@@ -128,10 +133,10 @@ def _expanded_dims(value: Any, sizes: Mapping[str, int]) -> list[int]:
     return [dim for dim, stride in enumerate(strides) if stride == 0 and number_at(value.shape[dim], sizes) > 1]
 
 
-def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> _Errors:
+def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> GateErrors:
     import torch
 
-    worst = _Errors(0.0, 0.0, inf)
+    worst = GateErrors(0.0, 0.0, inf)
     with torch.no_grad():
         for seed, magnitude in enumerate(dict.fromkeys(call.module.MAGNITUDES)):
             tensors = random_inputs(call, contest, magnitude, seed)
@@ -145,20 +150,20 @@ def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> _Errors:
     return worst
 
 
-def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> _Errors:
+def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> GateErrors:
     """The errors of one output; of whole numbers and bools, the share of elements that differ."""
     import torch
 
     if not plain.is_floating_point():
         wrong = [(it.to(exact.dtype) != exact).sum().item() / max(exact.numel(), 1) for it in (got, plain)]
-        return _Errors(wrong[0], wrong[1], max_error * wrong[1])
+        return GateErrors(wrong[0], wrong[1], max_error * wrong[1])
     size = max(exact.abs().nan_to_num(0.0, 0.0).max().item(), torch.finfo(got.dtype).tiny)
     ours, torchs = (_difference(it.to(exact.dtype), exact) / size for it in (got, plain))
     eps = torch.finfo(got.dtype).eps
     if not torchs <= eps**0.5:  # the program is not that of the nodes, or torch overflows here
-        return _Errors(inf, torchs, 0.0)
+        return GateErrors(inf, torchs, 0.0)
     ulp = eps * 2.0 ** floor(log2(size))
-    return _Errors(ours, torchs, max_error * torchs + ulp / size)
+    return GateErrors(ours, torchs, max_error * torchs + ulp / size)
 
 
 def _difference(got: Any, exact: Any) -> float:

@@ -75,6 +75,28 @@ class GateTimes:
     inductor_cold_us: float
 
 
+@dataclass(frozen=True, slots=True)
+class GateErrors:
+    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed."""
+
+    ours: float
+    torch: float
+    allowed: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateFindings:
+    """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
+
+    `source` is the hash of the program that it ran.
+    """
+
+    source: str
+    max_error: float
+    errors: GateErrors
+    times: GateTimes | None = None
+
+
 class SegmentStore:
     """The segments of one folder (None: of this process alone)."""
 
@@ -271,21 +293,23 @@ class SegmentStore:
         candidate: Candidate = replace(made.candidate, plan=None, found=None, optimized=None)
         return candidate
 
-    def times(self, name: str) -> GateTimes | None:
-        """The times that the gate measured for a segment, in this process or an earlier one."""
+    def findings(self, name: str) -> GateFindings | None:
+        """What the gate found of a segment, in this process or an earlier one."""
         if self.cache is None or not (path := self._gate_path(name)).is_file():
             return None
         try:
-            times = json.loads(path.read_text())
-            return GateTimes(*(float(times[field.name]) for field in fields(GateTimes)))
+            kept = json.loads(path.read_text())
+            times = kept["times"] and GateTimes(*(float(kept["times"][field.name]) for field in fields(GateTimes)))
+            errors = GateErrors(*(float(kept["errors"][field.name]) for field in fields(GateErrors)))
+            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times)
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOGGER.warning("gate: %s ignored: %s", path, error)
             return None
 
-    def keep_times(self, name: str, times: GateTimes) -> None:
-        """Keep what the gate measured."""
+    def keep_findings(self, name: str, findings: GateFindings) -> None:
+        """Keep what the gate found."""
         if self.cache is not None:
-            _write(self._gate_path(name), json.dumps(asdict(times)) + "\n")
+            _write(self._gate_path(name), json.dumps(asdict(findings)) + "\n")
 
     def _gate_path(self, name: str) -> Path:
         assert self.cache is not None
